@@ -1,0 +1,1 @@
+"""Penstock: a Kafka-compatible streaming log whose only disk is object storage."""

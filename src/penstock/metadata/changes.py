@@ -1,0 +1,57 @@
+"""What applying an entry changed, as values: the state machine's report to whoever keeps a view.
+
+The thread that applies entries hands these to the event loop, where `view.MetadataView` and the
+log's caches follow them. They are not durable and not part of any format.
+"""
+
+from dataclasses import dataclass
+
+from penstock.model.ids import PartitionKey, TopicId, TopicKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicChanged:
+    """A topic was created, or its partition count or configs are new. Carries the whole of it."""
+
+    topic_key: TopicKey
+    topic_id: TopicId
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted:
+    """A topic is gone."""
+
+    topic_key: TopicKey
+    topic_id: TopicId
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfigsChanged:
+    """All cluster-wide configs, as they are now."""
+
+    configs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadMoved:
+    """A partition's offsets are new. Positional, since there is one per partition and commit."""
+
+    partition_key: PartitionKey
+    log_start: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsMoved:
+    """Runs of a partition in [start, end) lie elsewhere now (StoreSegment, ReplaceRuns)."""
+
+    partition_key: PartitionKey
+    start: int
+    end: int
+
+
+Change = TopicChanged | TopicDeleted | ClusterConfigsChanged | HeadMoved | RunsMoved

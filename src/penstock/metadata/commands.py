@@ -1,0 +1,423 @@
+"""The commands that the journal orders, and the answers that applying them gives.
+
+An entry of the journal is one append of one agent: everything that was waiting, so that many
+producers share one durable write. Entries are encoded by `encode_entry` (the layout is in
+docs/formats/journal.md): a version byte, then MessagePack arrays. Fields are only ever added at
+the end, with a default; what a command results in changes only behind a feature level.
+"""
+
+import enum
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.model.errors import CorruptDataError
+
+ENTRY_VERSION: Final = 1
+BATCH_FIELDS: Final = 6
+"""Integers per batch in `RunCommit.batches`."""
+
+
+class Command(Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+    """Base of all commands: on the wire an array whose first item is the tag."""
+
+
+class Refusal(enum.IntEnum):
+    """Why apply refused something. The Kafka face maps each to an error code."""
+
+    UNKNOWN_TOPIC = 1
+    UNKNOWN_PARTITION = 2
+    TOPIC_EXISTS = 3
+    INVALID_PARTITIONS = 4
+    OUT_OF_ORDER_SEQUENCE = 5
+    FENCED_PRODUCER = 6
+    DUPLICATE_SEQUENCE = 7
+    """An old duplicate whose first offset is no longer known."""
+    OFFSET_OUT_OF_RANGE = 8
+    UNKNOWN_GROUP = 9
+    GROUP_NOT_EMPTY = 10
+    FENCED_AGENT = 11
+    STALE_SHARD = 12
+    OBJECT_IN_USE = 13
+    OBJECT_CONDEMNED = 14
+    OBJECT_EXISTS = 15
+    GROUP_SUBSCRIBED = 16
+
+
+# -- agents ------------------------------------------------------------------------------------
+
+
+class RegisterAgent(Command, tag="agent"):
+    """Open a new epoch of an agent. The entry that carries it has that epoch and n = 0."""
+
+    agent: int
+    labels: dict[str, str] = {}
+    software: str = ""
+    endpoint: str = ""
+
+
+class Noop(Command, tag="noop"):
+    """Takes a position and changes nothing."""
+
+
+class SetFeatureLevel(Command, tag="level"):
+    """Switch on newer semantics of apply from this position on. Only upwards."""
+
+    level: int
+
+
+class Digest(Command, tag="digest"):
+    """What the proposer's state digest was at `position`; a replica that differs stops."""
+
+    position: int
+    digest: bytes
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+class CreateTopic(Command, tag="topic+"):
+    """Create a topic. Answer: TopicCreated, or Refused (TOPIC_EXISTS, INVALID_PARTITIONS)."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    configs: dict[str, str] = {}
+
+
+class DeleteTopic(Command, tag="topic-"):
+    """Delete a topic by id, with its runs, producers and group offsets. Answer: Done or Refused."""
+
+    topic_id: bytes
+
+
+class CreatePartitions(Command, tag="partitions"):
+    """Raise a topic's partition count to `partitions`. Answer: Done or Refused."""
+
+    topic_id: bytes
+    partitions: int
+
+
+class AlterTopicConfigs(Command, tag="configs"):
+    """Set and unset configs of a topic. Answer: Done or Refused(UNKNOWN_TOPIC)."""
+
+    topic_id: bytes
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+
+class AlterClusterConfigs(Command, tag="cluster"):
+    """Set and unset cluster-wide defaults (Kafka: broker configs of the default entity)."""
+
+    set: dict[str, str] = {}
+    unset: list[str] = []
+
+
+# -- records -----------------------------------------------------------------------------------
+
+
+class AllocateProducerIds(Command, tag="pids"):
+    """Reserve a block of producer ids. Answer: ProducerIds."""
+
+    count: int
+
+
+class RunCommit(Struct, frozen=True, array_like=True, kw_only=True):
+    """Adjacent batches of one partition, as they lie in one WAL frame or object.
+
+    `position` is the byte position in the file or object of the first batch. `batches` is flat,
+    BATCH_FIELDS integers per batch: length in bytes, record count, max timestamp in ms as the
+    difference to the batch before (the first: to 0), producer id (-1: none), producer epoch,
+    base sequence.
+    """
+
+    partition_key: int
+    position: int
+    batches: list[int]
+
+
+class CommitRuns(Command, tag="runs"):
+    """Give offsets to batches whose bytes are durable. Answer: RunsCommitted.
+
+    Exactly one of `wal` (generation of the WAL file) and `object_key` names the place.
+    """
+
+    runs: list[RunCommit]
+    wal: int = 0
+    object_key: str = ""
+    object_bytes: int = 0
+
+
+class MovedRun(Struct, frozen=True, array_like=True, kw_only=True):
+    """Consecutive WAL runs of one partition, copied one behind the other to `position`.
+
+    `runs` is flat, four integers per source run, in offset order: base offset, WAL generation,
+    WAL byte position, length in bytes. Those that are no longer as listed are left out; what
+    remains lies where it was copied to, and is joined where it is adjacent.
+    """
+
+    partition_key: int
+    position: int
+    runs: list[int]
+
+
+class StoreSegment(Command, tag="segment"):
+    """Runs were copied from the WAL to a segment object; name it there instead and join them.
+
+    A run that is no longer in the WAL (trimmed, or its topic deleted) is ignored. Answer:
+    SegmentStored, or Refused (OBJECT_CONDEMNED, OBJECT_EXISTS).
+    """
+
+    object_key: str
+    object_bytes: int
+    runs: list[MovedRun]
+
+
+class TrimLog(Command, tag="trim"):
+    """Raise log start offsets (retention, DeleteRecords). `items`: flat pairs partition key,
+    new log start offset; -1 means the high watermark. Answer: LogTrimmed."""
+
+    items: list[int]
+
+
+class ExpireProducers(Command, tag="producers-"):
+    """Forget producers of partitions. `items`: flat triples partition key, producer id, last
+    timestamp seen; one that has written since is kept. Answer: Done."""
+
+    items: list[int]
+
+
+class CondemnObjects(Command, tag="condemn"):
+    """Declare objects unreferenced for good, before they are deleted.
+
+    Answer: Condemned with those keys that are condemned now; a named one is refused (left out).
+    """
+
+    keys: list[str]
+
+
+class ForgetObjects(Command, tag="forget"):
+    """Condemned objects were deleted from the store: drop their rows. Answer: Done."""
+
+    keys: list[str]
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+class OffsetWrite(Struct, frozen=True, array_like=True, kw_only=True):
+    """One committed offset of a group."""
+
+    topic_id: bytes
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class SaveGroup(Command, tag="group"):
+    """Store a group's durable state (generation, members, assignment) at a rebalance.
+
+    `state` is opaque to apply (the group package encodes it). `empty`: no members now, which is
+    what offset expiry counts from. Answer: Done or Refused(STALE_SHARD).
+    """
+
+    group_id: str
+    generation: int
+    protocol_type: str
+    empty: bool
+    state: bytes
+    shard_epoch: int = 0
+
+
+class DeleteGroups(Command, tag="group-"):
+    """Delete groups with their offsets. The coordinator has checked that they are empty.
+
+    Answer: Done."""
+
+    group_ids: list[str]
+    shard_epoch: int = 0
+
+
+class CommitOffsets(Command, tag="offsets"):
+    """Store offsets of a group; creates the group if there is none. Offsets of topics that do
+    not exist are refused one by one. Answer: OffsetsCommitted."""
+
+    group_id: str
+    offsets: list[OffsetWrite]
+    shard_epoch: int = 0
+
+
+class DeleteOffsets(Command, tag="offsets-"):
+    """Delete offsets of a group. `items`: (topic id, partition) pairs. Answer: Done."""
+
+    group_id: str
+    items: list[tuple[bytes, int]]
+    shard_epoch: int = 0
+
+
+AnyCommand = (
+    RegisterAgent
+    | Noop
+    | SetFeatureLevel
+    | Digest
+    | CreateTopic
+    | DeleteTopic
+    | CreatePartitions
+    | AlterTopicConfigs
+    | AlterClusterConfigs
+    | AllocateProducerIds
+    | CommitRuns
+    | StoreSegment
+    | TrimLog
+    | ExpireProducers
+    | CondemnObjects
+    | ForgetObjects
+    | SaveGroup
+    | DeleteGroups
+    | CommitOffsets
+    | DeleteOffsets
+)
+
+
+# -- answers -----------------------------------------------------------------------------------
+
+
+class Answer(Struct, frozen=True, array_like=True, tag=True):
+    """Base of all answers; stored with the agent's last entries, so that a repeat gets the same."""
+
+
+class Done(Answer, tag="ok"):
+    """Applied; nothing to tell."""
+
+
+class Refused(Answer, tag="no"):
+    """Nothing was changed. `detail` names the numbers."""
+
+    reason: Refusal
+    detail: str = ""
+
+
+class TopicCreated(Answer, tag="topic"):
+    """The new topic's key."""
+
+    topic_key: int
+
+
+class ProducerIds(Answer, tag="pids"):
+    """A block [first, first + count) of producer ids that nobody else gets."""
+
+    first: int
+    count: int
+
+
+class BatchStatus(enum.IntEnum):
+    """What became of one batch."""
+
+    STORED = 0
+    DUPLICATE = 1
+    """Already stored; `base_offset` is the first one's and the bytes are referenced by nothing."""
+    REFUSED = 2
+    """`base_offset` holds a Refusal."""
+
+
+class RunsCommitted(Answer, tag="runs"):
+    """Per run of the command, in its order: flat pairs (BatchStatus, base offset) per batch."""
+
+    runs: list[list[int]]
+
+
+class SegmentStored(Answer, tag="segment"):
+    """How many of the listed runs still existed and now lie in the segment."""
+
+    moved: int
+
+
+class LogTrimmed(Answer, tag="trim"):
+    """Per item: the partition's log start offset now, or minus a Refusal."""
+
+    starts: list[int]
+
+
+class Condemned(Answer, tag="condemn"):
+    """The keys that are condemned."""
+
+    keys: list[str]
+
+
+class OffsetsCommitted(Answer, tag="offsets"):
+    """Per offset of the command: 0, or a Refusal."""
+
+    codes: list[int]
+
+
+AnyAnswer = (
+    Done
+    | Refused
+    | TopicCreated
+    | ProducerIds
+    | RunsCommitted
+    | SegmentStored
+    | LogTrimmed
+    | Condemned
+    | OffsetsCommitted
+)
+
+
+# -- entries -----------------------------------------------------------------------------------
+
+
+class Entry(Struct, frozen=True, array_like=True, kw_only=True):
+    """One append of one agent: (agent, epoch, n) is its key, `stamp_ms` the wall clock of whoever
+    stamps (the database where there is one)."""
+
+    agent: int
+    epoch: int
+    n: int
+    stamp_ms: int
+    commands: list[AnyCommand]
+
+
+_entry_encoder = msgspec.msgpack.Encoder()
+_entry_decoder = msgspec.msgpack.Decoder(Entry)
+_answers_decoder = msgspec.msgpack.Decoder(list[AnyAnswer])
+_VERSION_BYTE: Final = bytes([ENTRY_VERSION])
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry's bytes in the journal."""
+    return _VERSION_BYTE + _entry_encoder.encode(entry)
+
+
+def decode_entry(body: bytes, *, position: int) -> Entry:
+    """Parse a journal entry.
+
+    Raises:
+        CorruptDataError: an unknown version or command, or damaged bytes. An agent that meets
+            one stops; an entry is never skipped.
+    """
+    if not body or body[0] != ENTRY_VERSION:
+        version = body[0] if body else "none"
+        raise CorruptDataError(
+            "read journal entry",
+            f"position {position}",
+            f"version {version}, this release knows {ENTRY_VERSION}",
+            "open it with the release that wrote it, or a later one",
+        )
+    try:
+        return _entry_decoder.decode(memoryview(body)[1:])
+    except msgspec.MsgspecError as error:
+        raise CorruptDataError(
+            "read journal entry", f"position {position}", f"{len(body)} bytes: {error}"
+        ) from error
+
+
+def encode_answers(answers: list[AnyAnswer]) -> bytes:
+    """Answers of one entry, in the order of its commands."""
+    return _entry_encoder.encode(answers)
+
+
+def decode_answers(body: bytes) -> list[AnyAnswer]:
+    """The inverse of `encode_answers`."""
+    return _answers_decoder.decode(body)
