@@ -1,0 +1,36 @@
+"""Everything that handlers reach: one value, assembled by the app."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.kafka.instruments import Instruments, NoInstruments
+from penstock.kafka.settings import KafkaSettings
+from penstock.metadata.committer import Committer
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+
+if TYPE_CHECKING:
+    from penstock.groups.coordinator import GroupCoordinator
+    from penstock.log import Log
+    from penstock.metadata.view import MetadataView
+
+
+@dataclass(slots=True, kw_only=True)
+class Broker:
+    """The parts of a server that the Kafka face calls. `advertised_port` may be set once the
+    listening port is known."""
+
+    view: "MetadataView"
+    committer: Committer
+    log: "Log"
+    groups: "GroupCoordinator"
+    clock: Clock
+    random: Random
+    cluster_id: str
+    node_id: int
+    advertised_host: str
+    advertised_port: int
+    settings: KafkaSettings = field(default_factory=KafkaSettings)
+    instruments: Instruments = field(default_factory=NoInstruments)
+    epoch: int = 0
+    """Leader epoch of every partition: the number of restores of this cluster."""

@@ -1,0 +1,88 @@
+"""What a handler gets with a request: who asks, in which version, and the broker that answers."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from typing_extensions import Buffer
+
+if TYPE_CHECKING:
+    from penstock.kafka.broker import Broker
+
+Reply = Sequence[Buffer] | None
+"""A response's body as buffers of bytes, without size and header; None: the request gets no
+answer (a Produce with acks=0). `len(buffer)` must be its size in bytes."""
+
+ReplyFuture = asyncio.Future[Reply]
+
+
+class ConnectionState:
+    """What a connection holds beyond one request.
+
+    `fetch_session` and `principal` belong to the handlers that use them; the connection itself
+    never looks at them.
+    """
+
+    __slots__ = ("_sink", "fetch_session", "id", "principal")
+
+    def __init__(self, connection_id: int, sink: "ReplySink") -> None:
+        self.id = connection_id
+        self.fetch_session: Any = None
+        self.principal: str = "User:ANONYMOUS"
+        self._sink = sink
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Reply bytes that the peer has not taken yet."""
+        return self._sink.unsent_bytes()
+
+    @property
+    def reply_room_bytes(self) -> int:
+        """Reply bytes that fit into the budgets of connection and server now; 0 when there are
+        none left. A Fetch keeps to it, save for its first batch."""
+        return self._sink.reply_room_bytes()
+
+
+class ReplySink(Protocol):
+    """The side of a connection that `ConnectionState` asks."""
+
+    def unsent_bytes(self) -> int:
+        """Reply bytes not yet taken by the peer."""
+        ...
+
+    def reply_room_bytes(self) -> int:
+        """Reply bytes that may be added without exceeding a budget."""
+        ...
+
+
+class RequestContext:
+    """One request's header, its connection and the broker. Made for every request: no dataclass,
+    since a plain `__init__` over slots is the cheapest that Python has."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "broker",
+        "client_host",
+        "client_id",
+        "connection",
+        "correlation_id",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        client_host: str,
+        broker: "Broker",
+        connection: ConnectionState,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.broker = broker
+        self.connection = connection

@@ -1,0 +1,28 @@
+"""Where the Kafka face reports what it does. The real one is Prometheus', in observability."""
+
+from typing import Protocol
+
+
+class Instruments(Protocol):
+    """Takes measurements. Called on the event loop for every request, so it must be cheap."""
+
+    def observe(self, stage: str, seconds: float) -> None:
+        """One duration of a stage: "request:<Api>" from its last byte received until its reply
+        is handed to the transport; "parse:<Api>" for the raw APIs' own decoding."""
+        ...
+
+    def count(self, event: str, amount: int = 1) -> None:
+        """Something happened: "connections_opened", "connections_closed", "requests:<Api>",
+        "request_bytes", "reply_bytes", "malformed_requests", "stalled_connections",
+        "refused_connections"."""
+        ...
+
+
+class NoInstruments:
+    """Measures nothing."""
+
+    def observe(self, stage: str, seconds: float) -> None:
+        """Forget it."""
+
+    def count(self, event: str, amount: int = 1) -> None:
+        """Forget it."""

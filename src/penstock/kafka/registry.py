@@ -1,0 +1,156 @@
+"""The table of APIs: which are served, in which versions, and by which module.
+
+Modules are imported on first use, so that starting takes no time for what nobody asks. What is
+not in the table is not advertised, and a request for it closes the connection, as in Kafka.
+Source of the ranges: Kafka 4.2's message files; floors by KIP-896.
+"""
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+
+@dataclass(slots=True, kw_only=True)
+class Api:
+    """One API. `versions_min` is what is served; `advertised_min` what ApiVersions says.
+
+    `flexible_from` is the first version whose headers and body are flexible (KIP-482).
+    """
+
+    key: int
+    name: str
+    module: str
+    versions_min: int
+    versions_max: int
+    flexible_from: int
+    advertised_min: int
+    overlaps: bool = False
+    """Requests of this API may start while earlier ones of it on the connection are unanswered."""
+    stage: str = ""
+    """The name under which its requests' durations are observed."""
+    event: str = ""
+    """The name under which its requests are counted."""
+    handler: ModuleType | None = None
+    raw: bool = False
+    """Known once the module is imported: it takes and gives bytes."""
+
+    def load(self) -> Any:
+        """The handler module, imported on first use."""
+        if self.handler is None:
+            module = importlib.import_module(f"penstock.kafka.handlers.{self.module}")
+            self.raw = getattr(module, "RAW", False)
+            self.handler = module
+        return self.handler
+
+
+NEVER: Final = 1 << 15
+"""`flexible_from` of an API without flexible versions."""
+
+# key, Kafka's name, module (which is also kio's name), first and last version, first flexible one.
+_ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
+    (0, "Produce", "produce", 3, 13, 9),
+    (1, "Fetch", "fetch", 4, 18, 12),
+    (2, "ListOffsets", "list_offsets", 1, 11, 6),
+    (3, "Metadata", "metadata", 0, 13, 9),
+    (8, "OffsetCommit", "offset_commit", 2, 10, 8),
+    (9, "OffsetFetch", "offset_fetch", 1, 10, 6),
+    (10, "FindCoordinator", "find_coordinator", 0, 6, 3),
+    (11, "JoinGroup", "join_group", 0, 9, 6),
+    (12, "Heartbeat", "heartbeat", 0, 4, 4),
+    (13, "LeaveGroup", "leave_group", 0, 5, 4),
+    (14, "SyncGroup", "sync_group", 0, 5, 4),
+    (15, "DescribeGroups", "describe_groups", 0, 6, 5),
+    (16, "ListGroups", "list_groups", 0, 5, 3),
+    (18, "ApiVersions", "api_versions", 0, 4, 3),
+    (19, "CreateTopics", "create_topics", 2, 7, 5),
+    (20, "DeleteTopics", "delete_topics", 1, 6, 4),
+    (21, "DeleteRecords", "delete_records", 0, 2, 2),
+    (22, "InitProducerId", "init_producer_id", 0, 5, 2),
+    (23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
+    (32, "DescribeConfigs", "describe_configs", 1, 4, 4),
+    (33, "AlterConfigs", "alter_configs", 0, 2, 2),
+    (35, "DescribeLogDirs", "describe_log_dirs", 1, 4, 2),
+    (37, "CreatePartitions", "create_partitions", 0, 3, 2),
+    (42, "DeleteGroups", "delete_groups", 0, 2, 2),
+    (44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1),
+    (47, "OffsetDelete", "offset_delete", 0, 0, NEVER),
+    (60, "DescribeCluster", "describe_cluster", 0, 2, 0),
+    (74, "ListConfigResources", "list_config_resources", 0, 1, 0),
+    (75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
+)
+
+PRODUCE_KEY: Final = 0
+API_VERSIONS_KEY: Final = 18
+
+
+def _api(key: int, name: str, module: str, first: int, last: int, flexible: int) -> Api:
+    return Api(
+        key=key,
+        name=name,
+        module=module,
+        versions_min=first,
+        versions_max=last,
+        flexible_from=flexible,
+        # KAFKA-18659: librdkafka before 2.6.1 switches compression and the newer record format
+        # off unless Produce is advertised from 0; requests below 3 are refused all the same.
+        advertised_min=0 if key == PRODUCE_KEY else first,
+        overlaps=key == PRODUCE_KEY,
+        stage=f"request:{name}",
+        event=f"requests:{name}",
+    )
+
+
+APIS: Final[dict[int, Api]] = {row[0]: _api(*row) for row in _ROWS}
+"""By API key, in the order of keys."""
+
+BY_MODULE: Final[dict[str, Api]] = {api.module: api for api in APIS.values()}
+
+NOT_SERVED: Final[tuple[tuple[str, str], ...]] = (
+    ("SaslHandshake, SaslAuthenticate", "no authentication yet; the server listens on loopback"),
+    (
+        (
+            "AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit, "
+            "DescribeTransactions, ListTransactions, DescribeProducers"
+        ),
+        "no transactions yet; InitProducerId refuses a transactional id",
+    ),
+    ("DescribeAcls, CreateAcls, DeleteAcls", "no authorization yet"),
+    (
+        "ConsumerGroupHeartbeat, ConsumerGroupDescribe (KIP-848)",
+        "consumer groups are the classic ones for now",
+    ),
+    (
+        (
+            "ShareGroupHeartbeat, ShareGroupDescribe, ShareFetch, ShareAcknowledge, "
+            "DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets (KIP-932)"
+        ),
+        "no share groups yet",
+    ),
+    ("StreamsGroupHeartbeat, StreamsGroupDescribe (KIP-1071)", "no streams groups"),
+    (
+        (
+            "AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders, "
+            "AlterReplicaLogDirs"
+        ),
+        "a partition has no replicas to move: its bytes are in the object store",
+    ),
+    ("DescribeClientQuotas, AlterClientQuotas", "no quotas yet"),
+    ("DescribeUserScramCredentials, AlterUserScramCredentials", "no authentication yet"),
+    (
+        (
+            "CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, "
+            "DescribeDelegationToken"
+        ),
+        "no delegation tokens",
+    ),
+    ("GetTelemetrySubscriptions, PushTelemetry (KIP-714)", "client metrics are not collected"),
+    (
+        (
+            "DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter and the "
+            "requests between brokers"
+        ),
+        "there is no KRaft quorum: the order of things is Penstock's journal",
+    ),
+)
+"""APIs that Kafka 4 has and this server declines, with the reason; the docs list them."""
