@@ -1,0 +1,208 @@
+"""Produce, versions 3 to 13 (KIP-896 floor; 13 by topic id, KIP-516).
+
+Raw: the records stay where the socket put them. Batches are checked here, at the border, then
+handed to the log; the answer is made when the commit's answer is known. Requests of one
+connection may overlap here; the connection answers them in order.
+"""
+
+import asyncio
+from typing import Final
+
+from penstock.kafka.context import ReplyFuture, RequestContext
+from penstock.kafka.errors import ErrorCode, error_code, refusal_code
+from penstock.kafka.produce_codec import (
+    TOPIC_IDS_FROM,
+    PartitionAnswer,
+    PartitionData,
+    TopicData,
+    encode_produce,
+    parse_produce,
+)
+from penstock.log.append.plan import PartitionAppend
+from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.view import Topic
+from penstock.model.errors import PenstockError
+from penstock.model.ids import partition_key
+from penstock.model.topic_configs import topic_settings
+from penstock.records.batch import BatchError, BatchFault, BatchLimits, check_batch
+
+API_KEY: Final = 0
+VERSIONS: Final = (3, 13)
+RAW: Final = True
+
+_CODES: Final = {
+    BatchFault.TRUNCATED: ErrorCode.CORRUPT_MESSAGE,
+    BatchFault.CRC: ErrorCode.CORRUPT_MESSAGE,
+    BatchFault.MAGIC: ErrorCode.INVALID_RECORD,
+    BatchFault.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+    BatchFault.INVALID: ErrorCode.INVALID_RECORD,
+    BatchFault.TIMESTAMP: ErrorCode.INVALID_TIMESTAMP,
+    BatchFault.NULL_KEY: ErrorCode.INVALID_RECORD,
+    BatchFault.TRANSACTION: ErrorCode.INVALID_TXN_STATE,
+}
+
+
+def serve(context: RequestContext, body: memoryview) -> ReplyFuture:
+    """Check the request's batches and hand them to the log; the future is the answer."""
+    operation = _Produce(context, body)
+    operation.start()
+    return operation.reply
+
+
+class _Produce:
+    """One request under way. Calls to the log are split where the WAL's frames would be too big."""
+
+    __slots__ = ("_appends", "_broker", "_pending", "_request", "_topics", "_version", "reply")
+
+    def __init__(self, context: RequestContext, body: memoryview) -> None:
+        self._broker = context.broker
+        self._version = context.api_version
+        self._request = parse_produce(body, context.api_version)
+        self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
+        self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
+        self._pending = 0
+        self.reply: ReplyFuture = asyncio.get_running_loop().create_future()
+
+    def start(self) -> None:
+        for topic in self._request.topics:
+            self._topics.append((topic, self._check_topic(topic)))
+        if not self._appends:
+            self._finish()
+            return
+        groups = self._split()
+        self._pending = len(groups)
+        timeout_ms = self._request.timeout_ms
+        for group in groups:
+            appends = [append for append, _ in group]
+            self._broker.log.append(
+                appends,
+                timeout_ms=timeout_ms,
+                done=lambda error, group=group: self._done(group, error),
+            )
+
+    def _check_topic(self, data: TopicData) -> list[PartitionAnswer]:
+        view = self._broker.view
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._version >= TOPIC_IDS_FROM:
+            topic = view.topic_by_id(data.topic_id)
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            topic = view.topic(data.name)
+        if topic is None:
+            return [PartitionAnswer(part.partition, unknown) for part in data.partitions]
+        if self._request.acks not in (-1, 0, 1):
+            return [
+                PartitionAnswer(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
+                for part in data.partitions
+            ]
+        limits = batch_limits(topic, view.cluster_configs)
+        now_ms = self._broker.clock.now_ms()
+        return [self._check(topic, limits, part, now_ms) for part in data.partitions]
+
+    def _check(
+        self, topic: Topic, limits: BatchLimits, part: PartitionData, now_ms: int
+    ) -> PartitionAnswer:
+        answer = PartitionAnswer(part.partition, 0)
+        if not 0 <= part.partition < topic.partitions:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return answer
+        try:
+            batch = check_batch(part.records or _NO_RECORDS, limits, now_ms)
+        except BatchError as error:
+            answer.error_code = _CODES[error.fault]
+            answer.message = error.detail
+            return answer
+        if batch.length > self._broker.log.append_bytes_max:
+            answer.error_code = ErrorCode.MESSAGE_TOO_LARGE
+            answer.message = (
+                f"batch of {batch.length} bytes; a WAL frame holds "
+                f"{self._broker.log.append_bytes_max}"
+            )
+            return answer
+        key = partition_key(topic.topic_key, part.partition)
+        self._appends.append((PartitionAppend(key, batch), answer))
+        return answer
+
+    def _split(self) -> list[list[tuple[PartitionAppend, PartitionAnswer]]]:
+        bytes_max = self._broker.log.append_bytes_max
+        groups: list[list[tuple[PartitionAppend, PartitionAnswer]]] = [[]]
+        length = 0
+        for pair in self._appends:
+            size = pair[0].batch.length
+            if length + size > bytes_max:
+                groups.append([])
+                length = 0
+            groups[-1].append(pair)
+            length += size
+        return groups
+
+    def _done(
+        self, group: list[tuple[PartitionAppend, PartitionAnswer]], error: PenstockError | None
+    ) -> None:
+        for append, answer in group:
+            if error is not None:
+                answer.error_code = error_code(error)
+                answer.message = str(error)
+            else:
+                self._take(append, answer)
+        self._pending -= 1
+        if not self._pending:
+            self._finish()
+
+    def _take(self, append: PartitionAppend, answer: PartitionAnswer) -> None:
+        if append.status is BatchStatus.REFUSED:
+            refusal = Refusal(append.base_offset)
+            answer.error_code = refusal_code(refusal)
+            answer.message = _refusal_text(refusal, append)
+        else:
+            answer.base_offset = append.base_offset
+            answer.log_append_time = append.batch.log_append_time
+        head = self._broker.view.head(append.partition_key)
+        if head is not None:
+            answer.log_start_offset = head.log_start
+
+    def _finish(self) -> None:
+        if self.reply.done():  # the connection is gone; what was stored stays stored
+            return
+        if self._request.acks == 0:
+            self.reply.set_result(None)
+            return
+        self.reply.set_result([encode_produce(self._topics, self._version)])
+
+
+_NO_RECORDS: Final = memoryview(b"")
+
+
+def _refusal_text(refusal: Refusal, append: PartitionAppend) -> str:
+    batch = append.batch
+    return (
+        f"{refusal.name}: producer {batch.producer_id} epoch {batch.producer_epoch} "
+        f"sequence {batch.base_sequence}, {batch.record_count} records"
+    )
+
+
+_LIMITS: dict[int, tuple[Topic, dict[str, str], BatchLimits]] = {}
+_LIMITS_MAX: Final = 10_000
+
+
+def batch_limits(topic: Topic, cluster_configs: dict[str, str]) -> BatchLimits:
+    """What the topic accepts; computed once per version of its configs.
+
+    A view replaces a topic, and the cluster's configs, by new values when they change, so that
+    identity tells whether the limits still hold.
+    """
+    known = _LIMITS.get(topic.topic_key)
+    if known is not None and known[0] is topic and known[1] is cluster_configs:
+        return known[2]
+    settings = topic_settings(topic.configs, cluster_configs)
+    limits = BatchLimits(
+        message_bytes_max=settings.max_message_bytes,
+        timestamp_before_max_ms=settings.timestamp_before_max_ms,
+        timestamp_after_max_ms=settings.timestamp_after_max_ms,
+        log_append_time=settings.log_append_time,
+        compacts=settings.compacts,
+    )
+    if len(_LIMITS) >= _LIMITS_MAX:
+        _LIMITS.clear()
+    _LIMITS[topic.topic_key] = (topic, cluster_configs, limits)
+    return limits

@@ -1,0 +1,305 @@
+"""The commit lane: the one thread in which bytes become durable and then ordered.
+
+Everything that waits when the lane turns to its queue shares one WAL frame, one fdatasync and
+one SQLite transaction. One round trip between the event loop and the lane serves both, since a
+hop costs as much as a system call and small produces are made of such costs.
+
+Order of effects, which the tests hold: frame written -> fdatasync -> journal entry committed ->
+answers handed to the event loop. A failure of the first two or of the commit itself is fatal:
+the lane answers nothing more and calls `on_fatal`, which ends the process.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, run_commits, take_answer
+from penstock.log.limits import LogLimits
+from penstock.metadata.changes import Change
+from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, RunsCommitted
+from penstock.model.errors import FatalStorageError, PenstockError, RetryableError, StorageFullError
+from penstock.ports.clock import Clock
+from penstock.wal import WalPlace, WalWriter
+
+logger = logging.getLogger(__name__)
+
+GROUP_ITEMS_MAX = 10_000
+"""Items of one group commit: bounds the entry's size and the time that one transaction takes."""
+
+
+class AppliedEntry(Protocol):
+    """What `Orderer.append` returns: `penstock.metadata.order.Applied`."""
+
+    @property
+    def answers(self) -> list[AnyAnswer]: ...
+    @property
+    def changes(self) -> list[Change]: ...
+
+
+class Orderer(Protocol):
+    """The journal and its replica, used by the lane's thread only."""
+
+    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
+        """Journal and apply, durably, in one transaction.
+
+        Raises:
+            StorageFullError: nothing was applied.
+            FatalStorageError: unknown what was; the process must end.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class AppendRequest:
+    """The batches of one produce request. `done` is called once, on the event loop, with the
+    error if nothing was stored, else None; the appends then hold their answers."""
+
+    appends: list[PartitionAppend]
+    length: int
+    deadline_s: float
+    done: Callable[[PenstockError | None], None]
+
+
+@dataclass(slots=True)
+class CommandRequest:
+    """Commands of one `commit` call and the future of their answers."""
+
+    commands: Sequence[AnyCommand]
+    future: asyncio.Future[list[AnyAnswer]]
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One group commit's outcome, on its way to the event loop."""
+
+    appends: list[AppendRequest]
+    commands: list[CommandRequest]
+    plan: FramePlan | None = None
+    place: WalPlace | None = None
+    answers: list[AnyAnswer] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    error: PenstockError | None = None
+    wal_s: float = 0.0
+    journal_s: float = 0.0
+
+
+class CommitLane:
+    """Group commit of appends and commands, on a thread of its own.
+
+    Args:
+        deliver: called on the event loop with each group's outcome, before anybody waiting for
+            it goes on: it updates the views.
+        on_fatal: called on the lane's thread when durability is unknown; must end the process.
+    """
+
+    def __init__(
+        self,
+        *,
+        wal: WalWriter,
+        order: Orderer,
+        clock: Clock,
+        limits: LogLimits,
+        deliver: Callable[[Delivery], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._wal = wal
+        self._order = order
+        self._clock = clock
+        self._limits = limits
+        self._deliver_views = deliver
+        self._on_fatal = on_fatal
+        self._queue: SimpleQueue[AppendRequest | CommandRequest | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="commit-lane", daemon=True)
+        self._closed = False
+        self.waiting_bytes = 0
+        """Bytes handed in and not yet answered; read and written on the event loop."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def submit(self, request: AppendRequest) -> None:
+        """Queue one produce request's batches. Event loop only."""
+        if self._closed:
+            request.done(_closed_error())
+            return
+        self.waiting_bytes += request.length
+        self._queue.put(request)
+
+    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+        """See `penstock.metadata.committer.Committer`."""
+        if self._closed:
+            raise _closed_error()
+        future: asyncio.Future[list[AnyAnswer]] = self._loop.create_future()
+        self._queue.put(CommandRequest(commands, future))
+        return await future
+
+    async def close(self) -> None:
+        """Refuse new work, finish what waits, end the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    # -- the lane's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        held: list[AppendRequest] = []
+        """Appends that found the WAL full: tried again as the uploader frees it."""
+        open_ = True
+        try:
+            while open_ or held:
+                appends, commands, open_ = self._take(held, open_)
+                held = self._turn(appends, commands, give_up=not open_)
+        except BaseException as error:  # whatever it is, nothing may be acknowledged after it
+            self._on_fatal(error)
+
+    def _take(
+        self, held: list[AppendRequest], open_: bool
+    ) -> tuple[list[AppendRequest], list[CommandRequest], bool]:
+        appends = list(held)
+        commands: list[CommandRequest] = []
+        length = sum(request.length for request in appends)
+        frame_bytes_max = min(self._limits.frame_bytes_max, self._wal.frame_bytes_max)
+        try:
+            # A held append looks again soon; otherwise the lane sleeps until there is work.
+            item = self._queue.get(timeout=0.05) if held else self._queue.get()
+            while True:
+                if item is None:
+                    open_ = False
+                elif isinstance(item, AppendRequest):
+                    appends.append(item)
+                    length += item.length
+                else:
+                    commands.append(item)
+                if length >= frame_bytes_max or len(appends) + len(commands) >= GROUP_ITEMS_MAX:
+                    break
+                item = self._queue.get_nowait()
+        except Empty:
+            pass
+        return appends, commands, open_
+
+    def _turn(
+        self, appends: list[AppendRequest], commands: list[CommandRequest], *, give_up: bool
+    ) -> list[AppendRequest]:
+        """One or more group commits of everything taken; returns the appends that must wait."""
+        held: list[AppendRequest] = []
+        for group in _split(appends, min(self._limits.frame_bytes_max, self._wal.frame_bytes_max)):
+            if held:
+                held += group
+                continue
+            try:
+                self._commit_group(group, commands)
+                commands = []
+            except StorageFullError as error:
+                held += self._sort_out(group, error, give_up=give_up)
+        if commands:
+            # Also while appends are held: StoreSegment is what makes room for them.
+            self._commit_group([], commands)
+        return held
+
+    def _sort_out(
+        self, group: list[AppendRequest], error: StorageFullError, *, give_up: bool
+    ) -> list[AppendRequest]:
+        now_s = self._clock.monotonic_s()
+        late = [request for request in group if give_up or request.deadline_s <= now_s]
+        if late:
+            self._hand_over(Delivery(late, [], error=error))
+        return [request for request in group if not give_up and request.deadline_s > now_s]
+
+    def _commit_group(self, group: list[AppendRequest], commands: list[CommandRequest]) -> None:
+        """One frame and one journal entry.
+
+        Raises:
+            StorageFullError: the WAL has no room for the frame; nothing was named or committed,
+                and the commands have not been tried.
+        """
+        delivery = Delivery(group, commands)
+        entry: list[AnyCommand] = []
+        started_s = self._clock.monotonic_s()
+        if group:
+            appends = (
+                group[0].appends
+                if len(group) == 1
+                else [append for request in group for append in request.appends]
+            )
+            plan = delivery.plan = plan_frame(appends)
+            place = delivery.place = self._wal.append(plan.buffers, length=plan.length)
+            self._wal.sync()
+            entry.append(
+                CommitRuns(runs=run_commits(plan, position=place.position), wal=place.generation)
+            )
+            delivery.wal_s = self._clock.monotonic_s() - started_s
+        for request in commands:
+            entry += request.commands
+        try:
+            applied = self._order.append(entry)
+        except StorageFullError as error:
+            # The frame is in the WAL but unnamed: recovery cuts it, or its file is recycled.
+            delivery.error = error
+            self._hand_over(delivery)
+            return
+        delivery.journal_s = self._clock.monotonic_s() - started_s - delivery.wal_s
+        delivery.answers = applied.answers
+        delivery.changes = applied.changes
+        if delivery.plan is not None:
+            committed = applied.answers[0]
+            assert isinstance(committed, RunsCommitted), committed
+            take_answer(delivery.plan, committed)
+        self._hand_over(delivery)
+
+    def _hand_over(self, delivery: Delivery) -> None:
+        self._loop.call_soon_threadsafe(self._deliver, delivery)
+
+    # -- back on the event loop ----------------------------------------------------------------
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._deliver_views(delivery)
+        error = delivery.error
+        for request in delivery.appends:
+            self.waiting_bytes -= request.length
+            request.done(error)
+        index = 1 if delivery.plan is not None else 0
+        for command in delivery.commands:
+            count = len(command.commands)
+            answers = delivery.answers[index : index + count]
+            index += count
+            if command.future.done():  # its caller was cancelled; the commands stand
+                continue
+            if error is not None:
+                command.future.set_exception(error)
+            else:
+                command.future.set_result(answers)
+
+
+def _split(appends: list[AppendRequest], frame_bytes_max: int) -> list[list[AppendRequest]]:
+    """Groups of at most a frame each, in order; requests are never torn apart."""
+    groups: list[list[AppendRequest]] = []
+    length = frame_bytes_max + 1
+    for request in appends:
+        if length + request.length > frame_bytes_max:
+            groups.append([])
+            length = 0
+        groups[-1].append(request)
+        length += request.length
+    return groups
+
+
+def _closed_error() -> RetryableError:
+    return RetryableError("append", "log", "the server is shutting down", "try another agent")
+
+
+__all__ = [
+    "AppendRequest",
+    "CommandRequest",
+    "CommitLane",
+    "Delivery",
+    "FatalStorageError",
+    "PartitionAppend",
+]

@@ -1,0 +1,90 @@
+"""The block cache: aligned blocks of segment objects, and whole runs read back from the WAL.
+
+Least recently used, bounded by bytes. Each block is loaded once however many ask (single
+flight). Event loop only; the loading itself is the store's.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from penstock.log.limits import LogLimits
+
+
+class BlockKey(NamedTuple):
+    """Block `number` of an object (`place` is its key), or, for a run in the WAL, `place` is
+    "wal/<generation>" and `number` the run's byte position."""
+
+    place: str
+    number: int
+
+
+class BlockCache:
+    """Blocks by key. `load` is called at most once at a time for each key."""
+
+    def __init__(self, limits: LogLimits) -> None:
+        self._bytes_max = limits.block_cache_bytes
+        self._blocks: OrderedDict[BlockKey, memoryview] = OrderedDict()
+        self._loads: dict[BlockKey, asyncio.Task[None]] = {}
+        self.bytes = 0
+        self.hit_count = 0
+        self.load_count = 0
+
+    def get(self, key: BlockKey) -> memoryview | None:
+        """The block, if it is here; it becomes the most recently used."""
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+            self.hit_count += 1
+        return block
+
+    def load(
+        self, key: BlockKey, read: Callable[[], Awaitable[memoryview]]
+    ) -> asyncio.Task[None]:
+        """Start loading a block, or join a load under way. Awaiting the task gives its error.
+
+        Cancelling one waiter must not take the block from the others: wait with `asyncio.wait`
+        or a shield.
+        """
+        task = self._loads.get(key)
+        if task is None:
+            self.load_count += 1
+            task = self._loads[key] = asyncio.get_running_loop().create_task(
+                self._load(key, read), name=f"load {key.place}#{key.number}"
+            )
+            task.add_done_callback(_retrieve)
+        return task
+
+    def is_loading(self, key: BlockKey) -> bool:
+        """Whether a load of this block is under way."""
+        return key in self._loads
+
+    async def close(self) -> None:
+        """Cancel loads under way and forget everything."""
+        loads = list(self._loads.values())
+        for task in loads:
+            task.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        self._blocks.clear()
+        self.bytes = 0
+
+    async def _load(self, key: BlockKey, read: Callable[[], Awaitable[memoryview]]) -> None:
+        try:
+            self._put(key, await read())
+        finally:
+            del self._loads[key]
+
+    def _put(self, key: BlockKey, block: memoryview) -> None:
+        self._blocks[key] = block
+        self.bytes += len(block)
+        # The newest block stays whatever its size: who asked for it must find it.
+        while self.bytes > self._bytes_max and len(self._blocks) > 1:
+            _, evicted = self._blocks.popitem(last=False)
+            self.bytes -= len(evicted)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    # A prefetch has no waiter; its error shows again when the block is really needed.
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,385 @@
+"""Reading one partition: tail cache, then the WAL, then blocks of segment objects.
+
+`LogReader.read` never waits: it gives what is in memory, or a `Missing` that names the load which
+has been started. So a fetch of many partitions answers with what is there and finds the rest
+next time, and only a fetch that has nothing at all waits for a disk.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.fetch.tail import TailCache, TailRead
+from penstock.log.limits import LogLimits
+from penstock.metadata.queries import Queries, StoredRun
+from penstock.model.errors import NotFoundError, RetryableError
+from penstock.model.ids import PartitionKey
+from penstock.ports.objects import ObjectStore
+from penstock.records.batch import batch_bounds, patch_run
+from penstock.wal import WalReader
+
+_BOUNDS_BYTES: Final = 12
+_LAST_DELTA_END: Final = 27
+_INT32: Final = Struct(">i")
+_WINDOW_RUNS: Final = 64
+_WINDOWS_MAX: Final = 10_000
+_CURSORS_MAX: Final = 50_000
+
+
+@dataclass(slots=True, frozen=True)
+class Missing:
+    """Nothing in memory; `load` is under way. Read again when it is done."""
+
+    load: asyncio.Task[None]
+
+
+class LogReader:
+    """Reads whole batches by partition and offset. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        queries: Queries,
+        tail: TailCache,
+        blocks: BlockCache,
+        wal: WalReader,
+        store: ObjectStore,
+        pool: Executor,
+        limits: LogLimits,
+    ) -> None:
+        self._queries = queries
+        self._tail = tail
+        self._blocks = blocks
+        self._wal = wal
+        self._store = store
+        self._pool = pool
+        self._limits = limits
+        self._windows: OrderedDict[PartitionKey, list[StoredRun]] = OrderedDict()
+        """Per partition some consecutive runs, as the last query gave them."""
+        self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
+        """Where a sequential reader goes on: (partition, offset) -> (object, byte position)."""
+
+    def read(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | Missing | None:
+        """Whole batches from the one that holds `offset` on, at least one, from memory.
+
+        Args:
+            offset: at or after the log start and before the high watermark.
+            bytes_max: stop before it is passed, but give at least one batch.
+        Returns:
+            The batches; Missing when they must be loaded first; None when the state names no
+            run with that offset (it was trimmed just now).
+        """
+        cached = self._tail.read(key, offset, bytes_max)
+        if cached is not None:
+            return cached
+        views: list[memoryview] = []
+        length = 0
+        while True:
+            run = self._locate(key, offset, query=not views)
+            if run is None:
+                break
+            found = self._read_run(key, run, offset, bytes_max - length, first=not views)
+            if isinstance(found, Missing):
+                if not views:
+                    return found
+                break
+            if found is None:
+                break
+            views += found.views
+            length += found.length
+            offset = found.end_offset
+            if length >= bytes_max or offset < run.end_offset:
+                break
+        return TailRead(views, length, offset) if views else None
+
+    async def read_loaded(
+        self, key: PartitionKey, offset: int, bytes_max: int
+    ) -> TailRead | None:
+        """As `read`, waiting for what must be loaded. Raises: what the load raised."""
+        for _ in range(1000):
+            found = self.read(key, offset, bytes_max)
+            if not isinstance(found, Missing):
+                return found
+            try:
+                await asyncio.shield(found.load)
+            except (NotFoundError, RetryableError):
+                # The run was moved between the look-up and the read; look it up again.
+                self.forget_places(key)
+                await asyncio.sleep(0)
+        raise RetryableError("read", f"partition key {key}", f"offset {offset} keeps moving")
+
+    def forget_places(self, key: PartitionKey) -> None:
+        """Runs of this partition lie elsewhere now, or are gone."""
+        self._windows.pop(key, None)
+
+    def locate(self, key: PartitionKey, offset: int) -> StoredRun | None:
+        """The run that holds `offset`, else the next one after it."""
+        return self._locate(key, offset, query=True)
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _locate(self, key: PartitionKey, offset: int, *, query: bool) -> StoredRun | None:
+        window = self._windows.get(key)
+        if window is not None and window[0].base_offset <= offset < window[-1].end_offset:
+            self._windows.move_to_end(key)
+            index = bisect_right(window, offset, key=_end_offset)
+            return window[index]
+        if not query:
+            return None
+        window = self._queries.runs_from(key, offset, limit=_WINDOW_RUNS)
+        if not window:
+            self._windows.pop(key, None)
+            return None
+        self._windows[key] = window
+        if len(self._windows) > _WINDOWS_MAX:
+            self._windows.popitem(last=False)
+        return window[0]
+
+    def _read_run(
+        self, key: PartitionKey, run: StoredRun, offset: int, bytes_max: int, *, first: bool
+    ) -> TailRead | Missing | None:
+        if run.generation:
+            return self._read_wal_run(run, offset, bytes_max, first=first)
+        cursor = self._cursors.get((key, offset))
+        position = run.position
+        if cursor is not None and cursor[0] == run.object_key:
+            position = cursor[1]
+        return self._walk(
+            key,
+            run,
+            position,
+            offset,
+            bytes_max,
+            first=first,
+            block_bytes=self._limits.block_bytes,
+            load=lambda number: self._load_block(run, number),
+            place=run.object_key,
+            end=run.position + run.length,
+        )
+
+    def _read_wal_run(
+        self, run: StoredRun, offset: int, bytes_max: int, *, first: bool
+    ) -> TailRead | Missing | None:
+        place = f"wal/{run.generation}"
+
+        def load(_: int) -> Missing:
+            return Missing(
+                self._blocks.load(BlockKey(place, run.position), self._wal_run_reader(run))
+            )
+
+        # The whole run is one block, with final offsets, and positions count from its start.
+        block = self._blocks.get(BlockKey(place, run.position))
+        if block is None:
+            return load(0)
+        return _read_in_block(block, offset, bytes_max, first=first)
+
+    def _wal_run_reader(self, run: StoredRun) -> Callable[[], Awaitable[memoryview]]:
+        async def read() -> memoryview:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._pool, read_wal_run, self._wal, run
+            )
+
+        return read
+
+    def _load_block(self, run: StoredRun, number: int) -> Missing:
+        missing = Missing(self._start_load(run, number))
+        last = (run.position + run.length - 1) // self._limits.block_bytes
+        for ahead in range(number + 1, min(number + self._limits.prefetch_blocks, last) + 1):
+            if self._blocks.get(BlockKey(run.object_key, ahead)) is None:
+                self._start_load(run, ahead)
+        return missing
+
+    def _start_load(self, run: StoredRun, number: int) -> asyncio.Task[None]:
+        start = number * self._limits.block_bytes
+        end = min(start + self._limits.block_bytes, run.object_bytes)
+
+        async def read() -> memoryview:
+            return memoryview(await self._store.get_range(run.object_key, start, end))
+
+        return self._blocks.load(BlockKey(run.object_key, number), read)
+
+    def _walk(
+        self,
+        key: PartitionKey,
+        run: StoredRun,
+        position: int,
+        offset: int,
+        bytes_max: int,
+        *,
+        first: bool,
+        block_bytes: int,
+        load: Callable[[int], Missing],
+        place: str,
+        end: int,
+    ) -> TailRead | Missing | None:
+        """Whole batches of one run in an object, from the one that holds `offset` on."""
+        start: int | None = None
+        last_position = position
+        while position < end:
+            header = self._peek(place, position, block_bytes)
+            if header is None:
+                break
+            base_offset, size = header
+            following = position + size
+            if start is None:
+                next_base = run.end_offset
+                if following < end:
+                    peeked = self._peek(place, following, block_bytes)
+                    if peeked is None:
+                        # Not known whether the offset lies in this batch: its own delta tells.
+                        delta = self._bytes_at(place, position + 23, 4, block_bytes)
+                        if delta is None:
+                            break
+                        next_base = base_offset + _INT32.unpack(delta)[0] + 1
+                    else:
+                        next_base = peeked[0]
+                if next_base <= offset:
+                    position = following
+                    continue
+            taken = 0 if start is None else position - start
+            if (taken or not first) and taken + size > bytes_max:
+                if start is None:
+                    return None
+                break
+            if not self._is_here(place, position, following, block_bytes):
+                if start is None and size > self._limits.block_cache_bytes // 2:
+                    return self._read_oversize(run, position, size)
+                break
+            if start is None:
+                start = position
+            last_position = position
+            position = following
+        if start is None:
+            if position >= end:
+                return None
+            return self._first_missing(place, position, run, block_bytes, load)
+        return self._finish(key, place, start, position, last_position, block_bytes)
+
+    def _read_oversize(self, run: StoredRun, position: int, size: int) -> TailRead | Missing:
+        """One batch that the block cache could hardly hold block by block: loaded as a whole."""
+        key = BlockKey(run.object_key, -1 - position)  # no aligned block has a negative number
+        whole = self._blocks.get(key)
+        if whole is not None:
+            base_offset, _ = batch_bounds(whole, 0)
+            delta = _INT32.unpack_from(whole, 23)[0]
+            return TailRead([whole], size, base_offset + delta + 1)
+
+        async def read() -> memoryview:
+            return memoryview(
+                await self._store.get_range(run.object_key, position, position + size)
+            )
+
+        return Missing(self._blocks.load(key, read))
+
+    def _finish(
+        self,
+        key: PartitionKey,
+        place: str,
+        start: int,
+        position: int,
+        last_position: int,
+        block_bytes: int,
+    ) -> TailRead:
+        fields = self._bytes_at(place, last_position, _LAST_DELTA_END, block_bytes)
+        assert fields is not None
+        base_offset = int.from_bytes(fields[:8], "big")
+        end_offset = base_offset + int.from_bytes(fields[23:27], "big") + 1
+        self._cursors[key, end_offset] = (place, position)
+        if len(self._cursors) > _CURSORS_MAX:
+            self._cursors.popitem(last=False)
+        return TailRead(
+            self._slices(place, start, position, block_bytes), position - start, end_offset
+        )
+
+    def _first_missing(
+        self,
+        place: str,
+        position: int,
+        run: StoredRun,
+        block_bytes: int,
+        load: Callable[[int], Missing],
+    ) -> Missing | None:
+        """Start the load of the first block that the batch at `position` lacks."""
+        number = position // block_bytes
+        while self._blocks.get(BlockKey(place, number)) is not None:
+            number += 1
+        if number * block_bytes >= run.object_bytes:
+            return None  # cannot be: the object ends before its run does; `read` finds nothing
+        return load(number)
+
+    def _peek(self, place: str, position: int, block_bytes: int) -> tuple[int, int] | None:
+        number, at = divmod(position, block_bytes)
+        block = self._blocks.get(BlockKey(place, number))
+        if block is None:
+            return None
+        if at + _BOUNDS_BYTES <= len(block):
+            return batch_bounds(block, at)
+        straddling = self._bytes_at(place, position, _BOUNDS_BYTES, block_bytes)
+        return None if straddling is None else batch_bounds(straddling, 0)
+
+    def _bytes_at(self, place: str, position: int, length: int, block_bytes: int) -> bytes | None:
+        if not self._is_here(place, position, position + length, block_bytes):
+            return None
+        return b"".join(self._slices(place, position, position + length, block_bytes))
+
+    def _is_here(self, place: str, start: int, end: int, block_bytes: int) -> bool:
+        get = self._blocks.get
+        return all(
+            get(BlockKey(place, number)) is not None
+            for number in range(start // block_bytes, (end - 1) // block_bytes + 1)
+        )
+
+    def _slices(self, place: str, start: int, end: int, block_bytes: int) -> list[memoryview]:
+        slices = []
+        while start < end:
+            number, at = divmod(start, block_bytes)
+            block = self._blocks.get(BlockKey(place, number))
+            assert block is not None
+            part = block[at : at + end - start]
+            slices.append(part)
+            start += len(part)
+        return slices
+
+
+def read_wal_run(wal: WalReader, run: StoredRun) -> memoryview:
+    """A run of the WAL with final base offsets. Blocking: a pool thread's work.
+
+    Raises:
+        RetryableError: the file was recycled: the run lies in a segment object by now.
+        CorruptDataError: the bytes are not the batches that the journal named.
+    """
+    data = bytearray(wal.read(run.generation, run.position, run.length))
+    view = memoryview(data)
+    patch_run(view, run.base_offset, subject=f"WAL generation {run.generation} at {run.position}")
+    return view
+
+
+def _read_in_block(
+    block: memoryview, offset: int, bytes_max: int, *, first: bool
+) -> TailRead | None:
+    position, end = 0, len(block)
+    start: int | None = None
+    end_offset = offset
+    while position < end:
+        base_offset, size = batch_bounds(block, position)
+        next_base = base_offset + _INT32.unpack_from(block, position + 23)[0] + 1
+        if next_base > offset:
+            if start is None:
+                start = position
+            if (position > start or not first) and position + size - start > bytes_max:
+                break
+            end_offset = next_base
+        position += size
+    if start is None or position == start:
+        return None
+    return TailRead([block[start:position]], position - start, end_offset)
+
+
+def _end_offset(run: StoredRun) -> int:
+    return run.end_offset

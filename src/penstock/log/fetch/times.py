@@ -1,0 +1,100 @@
+"""Look-ups by time: which record is the first at or after a timestamp, which has the greatest.
+
+The state knows the greatest timestamp of each run; within a run the batches' headers tell, and
+one batch is decoded to answer with a record's own offset and timestamp (KIP-79; KIP-734 for the
+greatest).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, Protocol
+
+from penstock.log.fetch.reader import LogReader
+from penstock.metadata.queries import Queries, StoredRun
+from penstock.model.ids import PartitionKey
+from penstock.records.batch import StoredHeader, stored_header
+from penstock.records.decode import Record, decode_batch
+
+_READ_BYTES: Final = 1 << 20
+
+
+class InPool(Protocol):
+    """Runs blocking work in the storage pool."""
+
+    def __call__(self, work: Callable[[], object], /) -> Awaitable[object]: ...
+
+
+async def find_time(
+    reader: LogReader,
+    in_pool: InPool,
+    queries: Callable[[], Queries],
+    key: PartitionKey,
+    timestamp_ms: int,
+    log_start: int,
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with at least `timestamp_ms`, or None."""
+    run = await in_pool(lambda: queries().first_run_at_time(key, timestamp_ms))
+    while isinstance(run, StoredRun):
+        async for header, batch in _batches(reader, key, run):
+            if header.max_timestamp < timestamp_ms or header.end_offset <= log_start:
+                continue
+            for offset, timestamp in await _stamps(in_pool, header, batch):
+                if timestamp >= timestamp_ms and offset >= log_start:
+                    return offset, timestamp
+        # A run that is partly below the log start may hold its newest record there.
+        following = reader.locate(key, run.end_offset)
+        if following is None or following.base_offset < run.end_offset:
+            return None
+        run = following
+    return None
+
+
+async def find_max_timestamp(
+    reader: LogReader,
+    in_pool: InPool,
+    queries: Callable[[], Queries],
+    key: PartitionKey,
+    log_start: int,
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with the greatest timestamp, or None."""
+    run = await in_pool(lambda: queries().run_with_max_timestamp(key))
+    if not isinstance(run, StoredRun):
+        return None
+    best: tuple[StoredHeader, bytes] | None = None
+    async for header, batch in _batches(reader, key, run):
+        if header.end_offset <= log_start:
+            continue
+        if best is None or header.max_timestamp > best[0].max_timestamp:
+            best = header, batch
+    if best is None:
+        return None
+    stamps = [stamp for stamp in await _stamps(in_pool, *best) if stamp[0] >= log_start]
+    return max(stamps, key=lambda stamp: (stamp[1], -stamp[0])) if stamps else None
+
+
+async def _batches(
+    reader: LogReader, key: PartitionKey, run: StoredRun
+) -> AsyncIterator[tuple[StoredHeader, bytes]]:
+    offset = run.base_offset
+    while offset < run.end_offset:
+        read = await reader.read_loaded(key, offset, _READ_BYTES)
+        if read is None:
+            return
+        data = b"".join(read.views)
+        position = 0
+        while position < len(data):
+            header = stored_header(data, position)
+            yield header, data[position : position + header.length]
+            position += header.length
+        offset = read.end_offset
+
+
+async def _stamps(
+    in_pool: InPool, header: StoredHeader, batch: bytes
+) -> list[tuple[int, int]]:
+    def decode() -> list[tuple[int, int]]:
+        records: list[Record] = list(decode_batch(memoryview(batch)))
+        return [(header.base_offset + record.offset_delta, record.timestamp) for record in records]
+
+    stamps = await in_pool(decode)
+    assert isinstance(stamps, list)
+    return stamps

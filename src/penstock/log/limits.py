@@ -1,0 +1,30 @@
+"""Settings of the log, in units that its code uses. The face and the app translate into these."""
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """Sizes in bytes, times in milliseconds unless the name says seconds."""
+
+    frame_bytes_max: int = 16 * MIB
+    """A WAL frame holds what waits, up to this; more waits for the next."""
+
+    append_wait_ms_max: int = 10_000
+    """How long an append waits for a full WAL before it is refused retriably."""
+
+    tail_cache_bytes: int = 64 * MIB
+    block_cache_bytes: int = 64 * MIB
+    block_bytes: int = 4 * MIB
+    prefetch_blocks: int = 1
+
+    segment_bytes: int = 32 * MIB
+    segment_age_ms: int = 10_000
+
+    retention_check_ms: int = 300_000
+    delete_grace_ms: int = 60_000
+    producer_id_expiration_ms: int = 86_400_000
+    producer_id_block: int = 1000

@@ -1,0 +1,206 @@
+"""The keeper: retention, expiry of producers, and deletion of objects, as bounded commands.
+
+Nothing expires by itself in apply. Each pass pages through the state and proposes commands of
+bounded size; what they result in is decided by apply. Deletion is in three steps, each of which
+may be repeated after a crash: condemned by an entry -> deleted from the store after the grace ->
+forgotten by an entry.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from penstock.log.limits import LogLimits
+from penstock.log.retention.plan import new_log_start
+from penstock.metadata.commands import Condemned, CondemnObjects, ExpireProducers, ForgetObjects, TrimLog
+from penstock.metadata.committer import Committer
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView, Topic
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey, partition_key
+from penstock.model.topic_configs import topic_settings
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
+from penstock.segment import parse_object_key
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PAGE: Final = 1000
+_SEGMENTS_PREFIX: Final = "segments/"
+
+
+class Keeper:
+    """Periodic passes, one task. Also run on request, after DeleteTopics for example."""
+
+    def __init__(
+        self,
+        *,
+        queries: Callable[[], Queries],
+        view: MetadataView,
+        store: ObjectStore,
+        committer: Committer,
+        clock: Clock,
+        pool: Executor,
+        limits: LogLimits,
+        identity: tuple[int, int],
+        in_flight_number: Callable[[], int],
+    ) -> None:
+        self._queries = queries
+        self._view = view
+        self._store = store
+        self._committer = committer
+        self._clock = clock
+        self._pool = pool
+        self._limits = limits
+        self._identity = identity
+        self._in_flight_number = in_flight_number
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin the periodic passes."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="keeper")
+
+    async def close(self) -> None:
+        """Stop; a pass that was cut short goes on at the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.retention_check_ms / 1000)
+            try:
+                await self.run_once()
+            except PenstockError as error:
+                logger.warning("retention will be tried again: %s", error)
+
+    async def run_once(self) -> None:
+        """One pass of everything. Raises: PenstockError, to be tried again at the next pass."""
+        await self.trim_expired()
+        await self.expire_producers()
+        await self.condemn_unreferenced()
+        await self.condemn_orphans()
+        await self.delete_condemned()
+
+    async def trim_expired(self) -> int:
+        """Raise log starts by retention; returns how many partitions were trimmed."""
+        trimmed = 0
+        for topic in list(self._view.topics()):
+            settings = topic_settings(topic.configs, self._view.cluster_configs)
+            if settings.deletes and (settings.retention_ms >= 0 or settings.retention_bytes >= 0):
+                trimmed += await self._trim_topic(topic)
+        return trimmed
+
+    async def _trim_topic(self, topic: Topic) -> int:
+        settings = topic_settings(topic.configs, self._view.cluster_configs)
+        keys = partition_keys(topic)
+        now_ms = self._clock.now_ms()
+
+        def plan() -> list[int]:
+            queries = self._queries()
+            sizes = queries.partition_bytes(keys)
+            items: list[int] = []
+            for key in keys:
+                size = sizes.get(key, 0)
+                if size:
+                    # Bounded: what is beyond these runs leaves at the next pass.
+                    runs = queries.runs_from(key, 0, limit=_PAGE)
+                    start = new_log_start(runs, settings, bytes_total=size, now_ms=now_ms)
+                    if start is not None:
+                        items += (key, start)
+            return items
+
+        items = await self._in_pool(plan)
+        for at in range(0, len(items), 2 * _PAGE):
+            await self._committer.commit([TrimLog(items=items[at : at + 2 * _PAGE])])
+        return len(items) // 2
+
+    async def expire_producers(self) -> int:
+        """Forget producers that have been silent; returns how many were proposed."""
+        after = (-1, -1)
+        proposed = 0
+        while True:
+            page = await self._in_pool(
+                lambda after=after: self._queries().producers_page(after, limit=_PAGE)
+            )
+            if not page:
+                return proposed
+            before_ms = self._clock.now_ms() - self._limits.producer_id_expiration_ms
+            expired = [row for row in page if row[2] < before_ms]
+            if expired:
+                await self._committer.commit(
+                    [ExpireProducers(items=[value for row in expired for value in row])]
+                )
+                proposed += len(expired)
+            after = (page[-1][0], page[-1][1])
+
+    async def condemn_unreferenced(self) -> int:
+        """Condemn objects of which no run is left; returns how many."""
+        count = 0
+        while True:
+            keys = await self._in_pool(
+                lambda: self._queries().unreferenced_objects(limit=_PAGE)
+            )
+            condemned = await self._condemn(keys)
+            count += condemned
+            if not condemned:
+                return count
+
+    async def condemn_orphans(self) -> int:
+        """Condemn stored objects that were never named: a crash between put and commit.
+
+        Those that this very epoch may still commit are left alone; everything of older epochs
+        can't be committed any more, since apply refuses it.
+        """
+        agent, epoch = self._identity
+        limit = self._in_flight_number()
+        oldest_ms = self._clock.now_ms() - self._limits.delete_grace_ms
+        found: list[str] = []
+        async for stored in self._store.list(_SEGMENTS_PREFIX):
+            key = parse_object_key(stored.key)
+            if key is None or stored.modified_ms > oldest_ms:
+                continue
+            if (key.agent, key.epoch) == (agent, epoch) and key.n >= limit:
+                continue
+            found.append(stored.key)
+        count = 0
+        for at in range(0, len(found), _PAGE):
+            page = found[at : at + _PAGE]
+            unknown = await self._in_pool(
+                lambda page=page: [key for key in page if not self._queries().object_known(key)]
+            )
+            count += await self._condemn(unknown)
+        return count
+
+    async def delete_condemned(self) -> int:
+        """Delete what was condemned longer than the grace ago; returns how many."""
+        count = 0
+        while True:
+            rows = await self._in_pool(lambda: self._queries().condemned_objects(limit=_PAGE))
+            before_ms = self._clock.now_ms() - self._limits.delete_grace_ms
+            keys = [key for key, condemned_ms in rows if condemned_ms <= before_ms]
+            if not keys:
+                return count
+            await self._store.delete(keys)
+            await self._committer.commit([ForgetObjects(keys=keys)])
+            count += len(keys)
+
+    async def _condemn(self, keys: list[str]) -> int:
+        if not keys:
+            return 0
+        (answer,) = await self._committer.commit([CondemnObjects(keys=keys)])
+        assert isinstance(answer, Condemned), answer
+        return len(answer.keys)
+
+    async def _in_pool(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def partition_keys(topic: Topic) -> list[PartitionKey]:
+    """The keys of a topic's partitions."""
+    return [partition_key(topic.topic_key, number) for number in range(topic.partitions)]

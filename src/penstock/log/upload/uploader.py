@@ -1,0 +1,314 @@
+"""The uploader: moves what lies in the WAL into segment objects, then frees the WAL.
+
+Order of effects: object durable in the store -> `StoreSegment` journaled -> WAL files released.
+A crash between the first two leaves an object that nothing names (an orphan, deleted later);
+between the last two, a file that the next start finds free.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Final
+
+from typing_extensions import Buffer
+
+from penstock.log.fetch.reader import read_wal_run
+from penstock.log.fetch.tail import TailCache
+from penstock.log.limits import LogLimits
+from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
+from penstock.metadata.commands import Refused, SegmentStored, StoreSegment
+from penstock.metadata.committer import Committer
+from penstock.metadata.queries import Queries, StoredRun
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
+from penstock.model.ids import PartitionKey, partition_of, topic_key_of
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
+from penstock.records.batch import stored_header
+from penstock.segment import Mark, SegmentRun, build_segment, object_key
+from penstock.wal import WalReader, WalWriter
+
+logger = logging.getLogger(__name__)
+
+MARK_BYTES: Final = 64 * 1024
+_RETRY_S: Final = 1.0
+
+
+class Uploader:
+    """One task on the event loop; reading, copying and storing happen in the pool.
+
+    Args:
+        identity: (agent id, epoch), part of each object's key.
+        next_number: gives the n of each new object key.
+    """
+
+    def __init__(
+        self,
+        *,
+        queries: Callable[[], Queries],
+        view: MetadataView,
+        tail: TailCache,
+        wal_writer: WalWriter,
+        wal_reader: WalReader,
+        store: ObjectStore,
+        committer: Committer,
+        clock: Clock,
+        pool: Executor,
+        limits: LogLimits,
+        identity: tuple[int, int],
+    ) -> None:
+        self._queries = queries
+        self._view = view
+        self._tail = tail
+        self._wal_writer = wal_writer
+        self._wal_reader = wal_reader
+        self._store = store
+        self._committer = committer
+        self._clock = clock
+        self._pool = pool
+        self._limits = limits
+        self._identity = identity
+        self._number = 0
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+        self._draining = False
+        self.pending_bytes = 0
+        """Bytes in the WAL that no segment holds yet."""
+        self._oldest_s: float | None = None
+        self._generations: set[int] = set()
+        """WAL files written and not released; a set's add and discard are atomic."""
+        self.segment_count = 0
+        self.last_error = ""
+
+    def start(self, runs: Sequence[StoredRun]) -> None:
+        """Begin; `runs` lie in the WAL from before."""
+        self._generations.update(run.generation for run in runs)
+        self.added(sum(run.length for run in runs), generation=0)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="uploader")
+
+    def added(self, length: int, *, generation: int) -> None:
+        """A commit named `length` more bytes in the WAL file of `generation`."""
+        if generation:
+            self._generations.add(generation)
+        if not length:
+            return
+        if self._oldest_s is None:
+            self._oldest_s = self._clock.monotonic_s()
+            self._wake.set()  # so that the age is waited for from now on
+        self.pending_bytes += length
+        self._idle.clear()
+        if self.pending_bytes >= self._limits.segment_bytes:
+            self._wake.set()
+
+    def in_flight_number(self) -> int:
+        """The n of the newest object key handed out; keys of this epoch up to it were committed
+        or have failed, except this one."""
+        return self._number
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Move everything to segments now. Returns whether it was done within `deadline_s`."""
+        self._draining = True
+        self._wake.set()
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline_s)
+        except TimeoutError:
+            return False
+        finally:
+            self._draining = False
+        return True
+
+    async def close(self) -> None:
+        """Stop; what is left stays in the WAL for the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await self._wait_for_work()
+            try:
+                while await self._upload_one():
+                    if self.pending_bytes < self._limits.segment_bytes and not self._draining:
+                        break
+                self.last_error = ""
+            except PenstockError as error:
+                # The bytes are safe in the WAL; it fills meanwhile, and then appends are
+                # refused retriably.
+                if str(error) != self.last_error:
+                    logger.warning("upload will be tried again: %s", error)
+                self.last_error = str(error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _wait_for_work(self) -> None:
+        while True:
+            now_s = self._clock.monotonic_s()
+            age_left_s = None
+            if self._oldest_s is not None:
+                age_left_s = self._oldest_s + self._limits.segment_age_ms / 1000 - now_s
+                if (
+                    self._draining
+                    or self.pending_bytes >= self._limits.segment_bytes
+                    or age_left_s <= 0
+                ):
+                    return
+            self._wake.clear()
+            if self._draining and self._oldest_s is not None:
+                continue
+            try:
+                await asyncio.wait_for(self._wake.wait(), age_left_s)
+            except TimeoutError:
+                pass
+
+    async def _upload_one(self) -> bool:
+        """One segment of the oldest runs; False when the WAL holds nothing to move."""
+        loop = asyncio.get_running_loop()
+        before_bytes = self.pending_bytes
+        started_s = self._clock.monotonic_s()
+        runs = await loop.run_in_executor(self._pool, self._read_runs)
+        moves = plan_segment(
+            runs, bytes_max=self._limits.segment_bytes, sort_key=self._sort_keys(runs)
+        )
+        if moves:
+            await self._move(moves)
+        left = sum(run.length for run in runs) - sum(move.length for move in moves)
+        self.pending_bytes = left + (self.pending_bytes - before_bytes)
+        if self.pending_bytes <= 0:
+            self.pending_bytes = 0
+            self._oldest_s = None
+            self._idle.set()
+        else:
+            self._oldest_s = started_s
+        await loop.run_in_executor(self._pool, self._release_files)
+        return bool(moves) and left > 0
+
+    def _read_runs(self) -> list[StoredRun]:
+        return self._queries().wal_runs()
+
+    def _sort_keys(self, runs: Sequence[StoredRun]) -> dict[PartitionKey, tuple[bytes, int]]:
+        keys = {}
+        for key in {run.partition_key for run in runs}:
+            topic = self._view.topic_by_key(topic_key_of(key))
+            if topic is not None:
+                keys[key] = (bytes(topic.topic_id), partition_of(key))
+        return keys
+
+    async def _move(self, moves: list[PartitionMove]) -> None:
+        loop = asyncio.get_running_loop()
+        topic_ids = self._sort_keys([move.runs[0] for move in moves])
+        cached = [self._cached_views(move) for move in moves]
+
+        def build() -> tuple[list[Buffer], int, list[int]]:
+            segment = build_segment(
+                [
+                    _segment_run(
+                        topic_ids[move.partition_key],
+                        move,
+                        views
+                        if views is not None
+                        else [read_wal_run(self._wal_reader, run) for run in move.runs],
+                    )
+                    for move, views in zip(moves, cached, strict=True)
+                ]
+            )
+            return list(segment.parts), segment.size_bytes, list(segment.positions)
+
+        parts, size_bytes, positions = await loop.run_in_executor(self._pool, build)
+        self._number += 1
+        agent, epoch = self._identity
+        key = object_key(agent=agent, epoch=epoch, n=self._number)
+        await self._store.put(key, parts)
+        (answer,) = await self._committer.commit(
+            [
+                StoreSegment(
+                    object_key=key,
+                    object_bytes=size_bytes,
+                    runs=moved_runs(moves, positions),
+                )
+            ]
+        )
+        if isinstance(answer, Refused):
+            raise RetryableError("store segment", key, f"{answer.reason.name}: {answer.detail}")
+        assert isinstance(answer, SegmentStored), answer
+        self.segment_count += 1
+
+    def _cached_views(self, move: PartitionMove) -> list[memoryview] | None:
+        """The partition's batches from the tail cache, if they are all there."""
+        first, last = move.runs[0], move.runs[-1]
+        read = self._tail.read(
+            move.partition_key, first.base_offset, move.length, end_offset=last.end_offset
+        )
+        if (
+            read is None
+            or read.length != move.length
+            or read.end_offset != last.end_offset
+            or int.from_bytes(read.views[0][:8], "big") != first.base_offset
+        ):
+            return None
+        return read.views
+
+    def _release_files(self) -> None:
+        # The active generation is read first: commits into those before it are over, so what the
+        # state names of them now can only become less.
+        active = self._wal_writer.active_generation
+        named = {run.generation for run in self._queries().wal_runs()}
+        for generation in sorted(self._generations):
+            if generation < active and generation not in named:
+                self._wal_writer.release(generation)
+                self._generations.discard(generation)
+
+
+def _segment_run(
+    place: tuple[bytes, int], move: PartitionMove, views: Sequence[memoryview]
+) -> SegmentRun:
+    """Describe one partition's batches for the segment's index; checks that they follow on."""
+    topic_id, partition = place
+    base_offset = move.runs[0].base_offset
+    marks: list[Mark] = []
+    position = record_count = batch_count = 0
+    marked = -MARK_BYTES
+    expected = base_offset
+    newest = -1
+    for view in views:
+        at = 0
+        while at < len(view):
+            header = stored_header(view, at)
+            if header.base_offset < expected or header.length > len(view) - at:
+                raise CorruptDataError(
+                    "build segment",
+                    f"partition key {move.partition_key}",
+                    f"batch of offset {header.base_offset} where {expected} is due",
+                )
+            if position + at - marked >= MARK_BYTES:
+                marked = position + at
+                marks.append(
+                    Mark(base_offset=header.base_offset, position=marked, max_timestamp=newest)
+                )
+            expected = header.end_offset
+            newest = max(newest, header.max_timestamp)
+            record_count += header.record_count
+            batch_count += 1
+            at += header.length
+        position += len(view)
+    if expected != move.runs[-1].end_offset or position != move.length:
+        raise CorruptDataError(
+            "build segment",
+            f"partition key {move.partition_key}",
+            f"{position} bytes up to offset {expected}, the journal names {move.length} bytes "
+            f"up to {move.runs[-1].end_offset}",
+        )
+    return SegmentRun(
+        topic_id=topic_id,
+        partition=partition,
+        base_offset=base_offset,
+        end_offset=expected,
+        record_count=record_count,
+        batch_count=batch_count,
+        max_timestamp=newest,
+        parts=views,
+        length=position,
+        marks=marks,
+    )

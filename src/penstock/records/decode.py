@@ -1,0 +1,173 @@
+"""Decoding the records of a batch: for look-ups by time, compacted topics and the tools.
+
+Not on the way of ordinary produces and fetches, which never look inside a batch. Bytes here come
+from clients: anything that is not a whole batch raises BatchError, never another exception, and
+decompression is bounded.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import cramjam
+
+from penstock.records.batch import (
+    CODEC_MASK,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchError,
+    BatchFault,
+)
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Record:
+    """One record; timestamp in ms since the epoch. `offset_delta` counts from the base offset."""
+
+    offset_delta: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def decode_batch(batch: memoryview) -> Iterator[Record]:
+    """All records of one whole batch (magic 2), in order.
+
+    Raises:
+        BatchError: the records are not what the header says.
+    Source: Kafka docs, "Record"; varints are protobuf's, zigzag.
+    """
+    fields = HEADER.unpack_from(batch)
+    attributes, base_timestamp, max_timestamp, count = fields[5], fields[7], fields[8], fields[12]
+    data = decompress(attributes & CODEC_MASK, batch[HEADER_BYTES:])
+    position = 0
+    for _ in range(count):
+        try:
+            length, start = _varint(data, position)
+            end = start + length
+            if length < 0 or end > len(data):
+                raise BatchError(BatchFault.INVALID, f"record of {length} bytes at {position}")
+            record = _record(data, start, end, base_timestamp)
+        except (IndexError, UnicodeDecodeError) as error:
+            raise BatchError(
+                BatchFault.INVALID, f"malformed record at byte {position}: {error}"
+            ) from error
+        if attributes & LOG_APPEND_TIME:
+            record = Record(
+                offset_delta=record.offset_delta,
+                timestamp=max_timestamp,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
+            )
+        yield record
+        position = end
+    if position != len(data):
+        raise BatchError(BatchFault.INVALID, f"{len(data) - position} bytes after the last record")
+
+
+def decompress(codec: int, data: memoryview) -> bytes:
+    """The records block of a batch, uncompressed.
+
+    Args:
+        codec: the attributes' low three bits, an index into CODECS.
+    Raises:
+        BatchError: an unknown codec or bytes that are not of it.
+    """
+    if codec == 0:
+        return bytes(data)
+    try:
+        if codec == 1:
+            return _bounded(cramjam.gzip.decompress(data))
+        if codec == 2:
+            return _unsnappy(bytes(data))
+        if codec == 3:
+            return _bounded(cramjam.lz4.decompress(data))
+        if codec == 4:
+            return _bounded(cramjam.zstd.decompress(data))
+    except (cramjam.DecompressionError, ValueError, OverflowError, MemoryError) as error:
+        raise BatchError(
+            BatchFault.INVALID, f"{len(data)} bytes are not {CODECS[codec]}: {error}"
+        ) from error
+    raise BatchError(BatchFault.INVALID, f"unknown compression codec {codec}")
+
+
+def _bounded(buffer: cramjam.Buffer) -> bytes:
+    if len(buffer) > DECOMPRESSED_BYTES_MAX:
+        raise BatchError(BatchFault.TOO_LARGE, f"{len(buffer)} bytes when decompressed")
+    return bytes(buffer)
+
+
+def _unsnappy(data: bytes) -> bytes:
+    # Java clients and librdkafka wrap blocks in Xerial's framing: magic, two versions, then
+    # length-prefixed raw blocks; others send one raw block.
+    if not data.startswith(_XERIAL_MAGIC):
+        return _bounded(cramjam.snappy.decompress_raw(data))
+    position, parts, total = 16, [], 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4], "big")
+        block = data[position + 4 : position + 4 + size]
+        if len(block) != size:
+            raise ValueError(f"snappy block of {size} bytes at {position} is cut")
+        part = _bounded(cramjam.snappy.decompress_raw(block))
+        total += len(part)
+        if total > DECOMPRESSED_BYTES_MAX:
+            raise BatchError(BatchFault.TOO_LARGE, f"{total} bytes when decompressed")
+        parts.append(part)
+        position += 4 + size
+    return b"".join(parts)
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint at `position`: (value, position after it)."""
+    raw = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), position
+        shift += 7
+        if shift > 63:
+            raise BatchError(BatchFault.INVALID, f"varint longer than 10 bytes at {position}")
+
+
+def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _varint(data, position)
+    if length < 0:
+        return None, position
+    if position + length > end:
+        raise BatchError(BatchFault.INVALID, f"field of {length} bytes runs past its record")
+    return data[position : position + length], position + length
+
+
+def _record(data: bytes, position: int, end: int, base_timestamp: int) -> Record:
+    timestamp_delta, position = _varint(data, position + 1)  # the attributes byte is unused
+    offset_delta, position = _varint(data, position)
+    key, position = _bytes(data, position, end)
+    value, position = _bytes(data, position, end)
+    header_count, position = _varint(data, position)
+    if not 0 <= header_count <= end - position:
+        raise BatchError(BatchFault.INVALID, f"{header_count} headers in {end - position} bytes")
+    headers = []
+    for _ in range(header_count):
+        name, position = _bytes(data, position, end)
+        if name is None:
+            raise BatchError(BatchFault.INVALID, "header without a name")
+        value_bytes, position = _bytes(data, position, end)
+        headers.append((name.decode(), value_bytes))
+    if position != end:
+        raise BatchError(BatchFault.INVALID, f"{end - position} bytes left in a record")
+    return Record(
+        offset_delta=offset_delta,
+        timestamp=base_timestamp + timestamp_delta,
+        key=key,
+        value=value,
+        headers=tuple(headers),
+    )
