@@ -42,6 +42,11 @@ class ConnectionState:
         none left. A Fetch keeps to it, save for its first batch."""
         return self._sink.reply_room_bytes()
 
+    def reserve_reply(self, byte_count: int) -> None:
+        """Count a reply that is being read from storage, so that others see less room. Given
+        back when the request is answered."""
+        self._sink.reserve_reply(byte_count)
+
 
 class ReplySink(Protocol):
     """The side of a connection that `ConnectionState` asks."""
@@ -52,6 +57,10 @@ class ReplySink(Protocol):
 
     def reply_room_bytes(self) -> int:
         """Reply bytes that may be added without exceeding a budget."""
+        ...
+
+    def reserve_reply(self, byte_count: int) -> None:
+        """Count reply bytes in the making."""
         ...
 
 

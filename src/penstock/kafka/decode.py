@@ -85,21 +85,18 @@ Reader = Callable[[Cursor], Any]
 
 
 def decode(entity_type: type, body: Buffer) -> Any:
-    """Read one entity that fills the whole body.
+    """Read one entity from the start of a body.
+
+    Bytes behind the last field are ignored, as Kafka does: clients have been seen to send some.
 
     Args:
         entity_type: a kio dataclass of a request.
         body: the request after its header.
 
     Raises:
-        MalformedRequestError: the bytes are not that entity, or more follow it.
+        MalformedRequestError: the bytes are not that entity.
     """
-    cursor = Cursor(body)
-    entity = entity_reader(entity_type)(cursor)
-    # As Kafka: bytes behind the last field are ignored by no version, they mean another schema.
-    if cursor.position != cursor.end:
-        raise _malformed(f"{cursor.end - cursor.position} bytes behind the last field")
-    return entity
+    return entity_reader(entity_type)(Cursor(body))
 
 
 @cache

@@ -1,0 +1,464 @@
+"""One client's connection: frames in, handlers called, replies out in the order of requests.
+
+Order: Produce requests overlap one another; any other request starts only when those before it
+are answered. A request does not start while the peer leaves an earlier reply unread.
+Back-pressure: bytes of requests in progress and of unsent replies are counted per connection and
+per server; above a limit the connection is not read from until they are gone.
+Endings: an unknown API, an unsupported version, a malformed request or an oversized frame ends
+this connection alone, after the requests before it were answered, with one log line.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, cast
+
+from typing_extensions import Buffer
+
+from penstock.kafka import header, schema
+from penstock.kafka.broker import Broker
+from penstock.kafka.budget import ByteBudget
+from penstock.kafka.context import ConnectionState, Reply, RequestContext
+from penstock.kafka.framing import STAGING_BYTES, Framer
+from penstock.kafka.registry import API_VERSIONS_KEY, APIS, Api
+from penstock.model.errors import InvalidRequestError, PenstockError
+
+logger = logging.getLogger(__name__)
+
+FETCH_KEY: Final = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class ConnectionHost:
+    """What the connections of one server share."""
+
+    broker: Broker
+    budget: ByteBudget
+    staging: memoryview = field(default_factory=lambda: memoryview(bytearray(STAGING_BYTES)))
+    connections: "set[KafkaConnection]" = field(default_factory=set)
+    next_connection_id: int = 1
+    draining: bool = False
+
+
+class _Exchange:
+    """A request and, later, its reply."""
+
+    __slots__ = ("api", "body", "context", "frame_bytes", "pending", "ready", "reply", "started_s")
+
+    def __init__(
+        self,
+        api: Api,
+        context: RequestContext,
+        body: memoryview | None,
+        frame_bytes: int,
+        started_s: float,
+    ) -> None:
+        self.api = api
+        self.context = context
+        self.body = body
+        """None: ApiVersions in a version that is not served (KIP-511)."""
+        self.frame_bytes = frame_bytes
+        self.started_s = started_s
+        self.pending: asyncio.Future[Any] | None = None
+        self.ready = False
+        self.reply: Reply = None
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket, on asyncio's loop or uvloop."""
+
+    def __init__(self, host: ConnectionHost) -> None:
+        self._host = host
+        self._broker = host.broker
+        self._clock = host.broker.clock
+        self._instruments = host.broker.instruments
+        self._limit_bytes = host.broker.settings.connection_budget_bytes
+        self._framer = Framer(host.staging, host.broker.settings.request_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.peer = "?"
+        self._client_host = "?"
+        self._state = ConnectionState(host.next_connection_id, self)
+        host.next_connection_id += 1
+        self._waiting: deque[_Exchange] = deque()
+        self._in_flight: deque[_Exchange] = deque()
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._fault: Exception | None = None
+        self._fault_api = ""
+        self._closing = False
+        self._pumping = False
+        self._reading_paused = False
+        self._writing_paused = False
+        # What is counted in the server's budget, by kind.
+        self._request_bytes = 0
+        self._partial_bytes = 0
+        self._unsent_bytes = 0
+        self._reserved_bytes = 0
+        # The last time that bytes moved while they should, for `check_stalled`.
+        self._moved_s = 0.0
+        self._moved_mark = (0, 0)
+
+    # -- asyncio's side ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register with the server, or close at once when it is full or ending."""
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self._client_host = str(peer[0])
+            self.peer = f"{peer[0]}:{peer[1]}"
+        host = self._host
+        if host.draining or len(host.connections) >= self._broker.settings.connections_max:
+            self._instruments.count("refused_connections")
+            if not host.draining:
+                logger.warning(
+                    "refused %s: %d connections are open, as many as connections_max allows",
+                    self.peer,
+                    len(host.connections),
+                )
+            self._closing = True
+            self._transport.abort()
+            return
+        # No slack: with the high-water mark at zero `pause_writing` says that a reply did not
+        # go out whole, and `resume_writing` that all of it has.
+        self._transport.set_write_buffer_limits(high=0)
+        self._moved_s = self._clock.monotonic_s()
+        host.connections.add(self)
+        self._instruments.count("connections_opened")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the socket's bytes go."""
+        return self._framer.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Parse headers of whole frames and start what may start."""
+        framer = self._framer
+        frames = framer.buffer_updated(nbytes)
+        if self._closing or self._fault is not None:
+            return
+        try:
+            for frame in frames:
+                self._receive(frame)
+            if framer.failure is not None:
+                raise framer.failure
+        except InvalidRequestError as error:
+            self._fault = error
+        partial_bytes = framer.pending_bytes
+        if partial_bytes != self._partial_bytes:
+            self._host.budget.take(partial_bytes - self._partial_bytes)
+            self._partial_bytes = partial_bytes
+        if frames or self._fault is not None:
+            self._pump()
+        else:
+            self._regulate_reading()
+
+    def eof_received(self) -> bool:
+        """A peer that will send no more is gone, as Kafka sees it."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The socket took less than it was given."""
+        self._writing_paused = True
+        self._moved_s = self._clock.monotonic_s()
+
+    def resume_writing(self) -> None:
+        """Everything written has left."""
+        self._writing_paused = False
+        self._count_unsent()
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give back what was counted and stop what only this peer wanted."""
+        self._closing = True
+        host = self._host
+        if self not in host.connections:
+            return
+        host.connections.discard(self)
+        self._instruments.count("connections_closed")
+        for exchange in self._in_flight:
+            # A Produce goes on: its bytes may be stored already. Whatever else is under way
+            # serves nobody now.
+            if exchange.pending is not None and not exchange.api.overlaps:
+                exchange.pending.cancel()
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._out.clear()
+        held = self._request_bytes + self._partial_bytes + self._unsent_bytes + self._reserved_bytes
+        self._request_bytes = self._partial_bytes = self._unsent_bytes = self._reserved_bytes = 0
+        host.budget.take(-held)
+        host.budget.release(self)
+
+    # -- the handlers' side (`ReplySink`) --------------------------------------------------------
+
+    def unsent_bytes(self) -> int:
+        """Reply bytes that the transport still holds."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def reply_room_bytes(self) -> int:
+        """What both budgets leave for a reply."""
+        own = self._limit_bytes - self._request_bytes - self._unsent_bytes
+        return max(0, min(own, self._host.budget.room_bytes))
+
+    def reserve_reply(self, byte_count: int) -> None:
+        """Count a reply that is being read already, until it is there."""
+        self._reserved_bytes += byte_count
+        self._host.budget.take(byte_count)
+
+    # -- the server's side ---------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Read no more; close once the requests that were started are answered."""
+        self._waiting.clear()
+        self._set_reading(paused=True)
+        self._pump()
+
+    def abort(self) -> None:
+        """Close now, whatever is unsent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check_stalled(self, now_s: float) -> None:
+        """End the connection if its peer has left bytes standing for too long.
+
+        Args:
+            now_s: the clock's monotonic time.
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        receiving = self._framer.pending_bytes if not self._reading_paused else 0
+        mark = (transport.get_write_buffer_size(), receiving)
+        if mark != self._moved_mark or mark == (0, 0):
+            self._moved_mark = mark
+            self._moved_s = now_s
+            self._count_unsent()
+            return
+        stalled_s = now_s - self._moved_s
+        if stalled_s < self._broker.settings.stall_timeout_s:
+            return
+        self._instruments.count("stalled_connections")
+        logger.warning(
+            "closed %s: nothing moved for %.0f s with %d reply bytes unsent and %d bytes of a "
+            "request received",
+            self.peer,
+            stalled_s,
+            *mark,
+        )
+        self.abort()
+
+    def budget_freed(self) -> None:
+        """Look again whether there is room to read or to start a Fetch."""
+        # From the loop rather than at once: the bytes were given back in the middle of another
+        # connection's work.
+        self._loop.call_soon(self._pump)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _receive(self, frame: memoryview) -> None:
+        key, version, correlation_id = header.parse_fixed(frame)
+        api = APIS.get(key)
+        if api is None:
+            raise InvalidRequestError("serve", f"API key {key}", "it is not served")
+        self._fault_api = api.name
+        body: memoryview | None
+        client_id: str | None
+        if api.versions_min <= version <= api.versions_max:
+            client_id, body_start = header.parse_rest(frame, flexible=version >= api.flexible_from)
+            body = frame[body_start:]
+        elif key == API_VERSIONS_KEY:
+            # KIP-511: answered in version 0, whatever the body is, so that a newer client can
+            # ask again.
+            client_id, body, version = None, None, 0
+        else:
+            raise InvalidRequestError(
+                "serve",
+                api.name,
+                f"version {version}, served are {api.versions_min} to {api.versions_max}",
+            )
+        context = RequestContext(
+            key, version, correlation_id, client_id, self._client_host, self._broker, self._state
+        )
+        frame_bytes = len(frame)
+        self._request_bytes += frame_bytes
+        self._host.budget.take(frame_bytes)
+        self._waiting.append(_Exchange(api, context, body, frame_bytes, self._clock.monotonic_s()))
+        self._instruments.count(api.event)
+
+    def _pump(self) -> None:
+        """Start what may start and send what is ready, until neither is left."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while not self._closing:
+                while self._waiting and self._may_start(self._waiting[0]):
+                    self._start(self._waiting.popleft())
+                if not self._collect_replies():
+                    break
+        finally:
+            self._pumping = False
+        if self._closing:
+            return
+        if self._out:
+            self._send()
+        if not self._in_flight and not self._waiting:
+            if self._fault is not None:
+                self._end(self._fault)
+            elif self._host.draining and self._transport is not None:
+                self._closing = True
+                self._transport.close()
+        self._regulate_reading()
+
+    def _may_start(self, exchange: _Exchange) -> bool:
+        if self._writing_paused:
+            return False
+        if self._in_flight:
+            return exchange.api.overlaps and self._in_flight[0].api.overlaps
+        # A Fetch makes bytes, so it waits for room; what others answer is small.
+        if exchange.api.key == FETCH_KEY and self._host.budget.spent:
+            self._host.budget.wait(self)
+            return False
+        return True
+
+    def _start(self, exchange: _Exchange) -> None:
+        self._in_flight.append(exchange)
+        api = exchange.api
+        try:
+            handler = api.load()
+            if exchange.body is None:
+                exchange.reply = handler.unsupported_version(exchange.context)
+            elif api.raw:
+                result = handler.serve(exchange.context, exchange.body)
+                if asyncio.isfuture(result):
+                    exchange.pending = result
+                    result.add_done_callback(partial(self._replied, exchange))
+                    return
+                exchange.reply = result
+            else:
+                task = self._loop.create_task(self._handle(handler, exchange))
+                exchange.pending = task
+                task.add_done_callback(partial(self._replied, exchange))
+                return
+        except Exception as error:  # noqa: BLE001 - a handler's bug must end this connection alone
+            self._fail(exchange, error)
+            return
+        exchange.ready = True
+
+    async def _handle(self, handler: Any, exchange: _Exchange) -> Reply:
+        context, body = exchange.context, exchange.body
+        assert body is not None
+        request = schema.decode_request(exchange.api.module, context.api_version, body)
+        response = await handler.handle(context, request)
+        return [schema.encode_response(response)]
+
+    def _replied(self, exchange: _Exchange, future: "asyncio.Future[Any]") -> None:
+        exchange.pending = None
+        if future.cancelled():
+            if not self._closing:
+                self._fail(exchange, InvalidRequestError("serve", exchange.api.name, "cancelled"))
+            return
+        error = future.exception()
+        if error is not None:
+            self._fail(exchange, error)
+            return
+        if self._closing:
+            return
+        exchange.reply = future.result()
+        exchange.ready = True
+        self._pump()
+
+    def _collect_replies(self) -> bool:
+        """Move the replies at the head of the queue to `_out`; whether there were any."""
+        moved = False
+        now_s = self._clock.monotonic_s() if self._in_flight else 0.0
+        while self._in_flight and self._in_flight[0].ready:
+            exchange = self._in_flight.popleft()
+            moved = True
+            self._request_bytes -= exchange.frame_bytes
+            self._host.budget.take(-exchange.frame_bytes)
+            if self._reserved_bytes:
+                self._host.budget.take(-self._reserved_bytes)
+                self._reserved_bytes = 0
+            self._instruments.observe(exchange.api.stage, now_s - exchange.started_s)
+            reply = exchange.reply
+            if reply is None:
+                continue
+            body_bytes = sum(map(len, reply))  # type: ignore[arg-type]
+            context = exchange.context
+            self._out.append(
+                header.response_header(
+                    exchange.api, context.api_version, context.correlation_id, body_bytes
+                )
+            )
+            self._out.extend(reply)
+            self._out_bytes += body_bytes
+        return moved
+
+    def _send(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        out, self._out = self._out, []
+        self._instruments.count("reply_bytes", self._out_bytes)
+        self._out_bytes = 0
+        transport.writelines(cast("list[bytes]", out))
+        if self._writing_paused:
+            self._count_unsent()
+
+    # -- counting and ending -------------------------------------------------------------------
+
+    def _count_unsent(self) -> None:
+        unsent = self.unsent_bytes()
+        if unsent != self._unsent_bytes:
+            delta = unsent - self._unsent_bytes
+            self._unsent_bytes = unsent
+            self._host.budget.take(delta)
+
+    def _regulate_reading(self) -> None:
+        """Read on, or not, by what is in hand."""
+        if self._closing:
+            return
+        budget = self._host.budget
+        own_spent = self._request_bytes + self._unsent_bytes >= self._limit_bytes
+        if own_spent or self._fault is not None or self._host.draining:
+            paused = True
+        elif budget.spent:
+            # One connection may finish receiving its request above the limit.
+            paused = not (self._partial_bytes and budget.elect(self))
+            if paused:
+                budget.wait(self)
+        else:
+            paused = False
+            if self._reading_paused or not self._partial_bytes:
+                budget.release(self)
+        self._set_reading(paused=paused)
+
+    def _set_reading(self, *, paused: bool) -> None:
+        if paused == self._reading_paused or self._transport is None:
+            return
+        self._reading_paused = paused
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _fail(self, exchange: _Exchange, error: BaseException) -> None:
+        """A handler gave an error rather than an answer: the connection ends."""
+        if self._closing:
+            return
+        self._fault_api = exchange.api.name
+        self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        self._closing = True
+        if isinstance(error, PenstockError):
+            if isinstance(error, InvalidRequestError):
+                self._instruments.count("malformed_requests")
+            logger.warning("closed %s: %s: %s", self.peer, self._fault_api or "no API", error)
+        else:
+            logger.error("closed %s: %s failed", self.peer, self._fault_api, exc_info=error)
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,107 @@
+"""The listening side of the Kafka face: accepts, limits, sweeps stalled peers, drains."""
+
+import asyncio
+import logging
+
+from penstock.kafka.broker import Broker
+from penstock.kafka.budget import ByteBudget
+from penstock.kafka.connection import ConnectionHost, KafkaConnection
+
+logger = logging.getLogger(__name__)
+
+SWEEPS_PER_TIMEOUT = 4
+BACKLOG = 1024
+
+
+class KafkaServer:
+    """Serves one address. Start, then drain, then close; used from one event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._host = ConnectionHost(
+            broker=broker, budget=ByteBudget(broker.settings.server_budget_bytes)
+        )
+        self._server: asyncio.Server | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._host.connections)
+
+    @property
+    def budget(self) -> ByteBudget:
+        """Bytes of requests and unsent replies that all connections hold."""
+        return self._host.budget
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen.
+
+        Args:
+            host: address or name to bind to.
+            port: TCP port; 0 takes a free one.
+
+        Returns:
+            The bound port.
+
+        Raises:
+            OSError: the address is taken or not this machine's.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: KafkaConnection(self._host), host, port, backlog=BACKLOG
+        )
+        self._schedule_sweep(loop)
+        bound_port: int = self._server.sockets[0].getsockname()[1]
+        return bound_port
+
+    async def drain(self, deadline_s: float) -> None:
+        """Accept nothing more, answer what was started, close; after `deadline_s` seconds cut
+        off who is left."""
+        self._host.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._host.connections):
+            connection.drain()
+        clock = self._broker.clock
+        end_s = clock.monotonic_s() + deadline_s
+        while self._host.connections and clock.monotonic_s() < end_s:
+            await _pause(min(0.02, deadline_s))
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening and cut off every connection. Idempotent."""
+        self._host.draining = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._host.connections):
+            connection.abort()
+        # `connection_lost` comes from the loop, one turn later.
+        for _ in range(3):
+            await _pause(0)
+
+    def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        interval_s = self._broker.settings.stall_timeout_s / SWEEPS_PER_TIMEOUT
+        self._sweep_timer = loop.call_later(interval_s, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = self._broker.clock.monotonic_s()
+        for connection in list(self._host.connections):
+            connection.check_stalled(now_s)
+        self._schedule_sweep(loop)
+
+
+async def _pause(seconds: float) -> None:
+    """Let the loop run for a while; a timer rather than `asyncio.sleep`, which is reserved to
+    the system package."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+    timer = loop.call_later(seconds, waiter.set_result, None)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
