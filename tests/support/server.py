@@ -1,0 +1,162 @@
+"""Start, watch, kill and stop a real server process on free loopback ports.
+
+What it is not: a fixture. Each folder of tests has its own conftest.py that decides how long a
+server lives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+READY_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 30.0
+METADATA_API_KEY = 3
+
+
+class ServerFailedError(Exception):
+    """The server ended, or did not become ready; carries the end of its log."""
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers_metadata(host: str, port: int, timeout_seconds: float = 1.0) -> bool:
+    """Whether a broker at host:port answers one Metadata request (version 1, no topics).
+
+    A listening socket is not enough: only an answered request means that a client is served.
+    """
+    # Header version 1 (key, version, correlation id, client id), then an empty array of topics,
+    # which in version 1 means "none", so that the answer is small whatever the broker holds.
+    body = struct.pack(">hhih5si", METADATA_API_KEY, 1, 7, 5, b"probe", 0)
+    try:
+        with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            answer = b""
+            while len(answer) < 8:
+                chunk = connection.recv(65536)
+                if not chunk:
+                    return False
+                answer += chunk
+            correlation_id: int = struct.unpack(">i", answer[4:8])[0]
+            return correlation_id == 7
+    except OSError:
+        return False
+
+
+class ServerProcess:
+    """One `penstock serve` process, which may be killed and started again on the same data.
+
+    Args:
+        data: the data directory; made by the server.
+        log: where the server's output goes; appended to at each start.
+        settings: further `PENSTOCK_*` variables, without the prefix.
+    """
+
+    def __init__(self, data: Path, log: Path, settings: dict[str, str] | None = None) -> None:
+        self.data = data
+        self.log = log
+        self.settings = settings or {}
+        self.kafka_port = free_port()
+        self.http_port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of the Kafka listener."""
+        return f"127.0.0.1:{self.kafka_port}"
+
+    def start(self) -> float:
+        """Start the process and wait until it answers a client.
+
+        Returns: seconds from the process's start to its first Metadata answer.
+        Raises: ServerFailedError.
+        """
+        assert self.process is None
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        environment["PYTHONPATH"] = str(REPOSITORY / "src")
+        environment["PYTHONUNBUFFERED"] = "1"
+        environment.update({f"PENSTOCK_{k}": v for k, v in self.settings.items()})
+        command = [sys.executable, "-m", "penstock", "serve", "--data", str(self.data)]
+        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
+        started = time.monotonic()
+        with self.log.open("ab") as output:
+            # A session of its own, so that an interrupt of the test run doesn't reach the server
+            # before the test has stopped it.
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.log.parent,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        while not answers_metadata("127.0.0.1", self.kafka_port):
+            if self.process.poll() is not None:
+                status, self.process = self.process.returncode, None
+                raise ServerFailedError(f"ended with {status} before it was ready\n{self.tail()}")
+            if time.monotonic() - started > READY_SECONDS_MAX:
+                self.kill()
+                raise ServerFailedError(f"not ready in {READY_SECONDS_MAX} s\n{self.tail()}")
+            time.sleep(0.02)
+        return time.monotonic() - started
+
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL), as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def stop(self) -> int:
+        """Drain and end the process (SIGTERM).
+
+        Returns: its exit status; negative when it had to be killed.
+        """
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self.process = None
+        return status
+
+    def tail(self, bytes_max: int = 4000) -> str:
+        """The end of the server's log."""
+        if not self.log.exists():
+            return ""
+        return self.log.read_bytes()[-bytes_max:].decode(errors="replace")
+
+
+def run_penstock(*arguments: str, timeout_seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run one `penstock` command of this checkout and wait for it."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    environment["PYTHONPATH"] = str(REPOSITORY / "src")
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=False,
+    )
