@@ -1,8 +1,24 @@
-"""What it takes to create a topic: its id, its partition count, its replicas. Pure."""
+"""What it takes to create a topic or to add partitions: checks as Kafka makes them, and ids.
 
+Penstock keeps one copy of its own bytes in a WAL and then in an object store, and shows clients
+one broker that leads everything. So, like a Kafka of one broker, it takes a replication factor of
+1 or -1 ("the default") and refuses more with INVALID_REPLICATION_FACTOR; an assignment by hand
+may name that broker alone. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import ItemError
+from penstock.kafka.topic_names import find_collision, name_problem
+from penstock.model.errors import InvalidRequestError
+from penstock.model.topic_configs import validate
 from penstock.ports.random import Random
+
+DEFAULT: Final = -1
+"""What a request says for "your default" of a partition count or a replication factor."""
+REPLICATION_FACTOR: Final = 1
 
 _RESERVED: Final = (bytes(16), bytes(15) + b"\x01")
 """Kafka's zero id ("none") and the id of its metadata topic."""
@@ -21,3 +37,130 @@ def new_topic_id(random: Random) -> bytes:
         # In URL-safe base64 '-' stands for 62: the first six bits.
         if raw[0] >> 2 != 62 and bytes(raw) not in _RESERVED:
             return bytes(raw)
+
+
+def check_new_name(name: str, existing: Iterable[str]) -> None:
+    """Check the name of a topic to be created.
+
+    Raises:
+        ItemError: INVALID_TOPIC_EXCEPTION.
+    """
+    problem = name_problem(name)
+    if problem is not None:
+        raise ItemError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    collision = find_collision(name, existing)
+    if collision is not None:
+        raise ItemError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name!r} collides with {collision!r}: '.' and '_' are the same in metrics",
+        )
+
+
+def partition_count(
+    asked: int,
+    replication_factor: int,
+    assignments: Mapping[int, Sequence[int]],
+    *,
+    node_id: int,
+    default: int,
+    limit: int,
+) -> int:
+    """How many partitions a new topic gets.
+
+    Args:
+        asked: the request's number; -1 for the default, or when there are assignments.
+        replication_factor: the request's; -1 for the default.
+        assignments: partition index to broker ids; empty when the broker chooses.
+        node_id: the one broker.
+
+    Raises:
+        ItemError: what Kafka refuses.
+    """
+    if assignments:
+        if asked != DEFAULT or replication_factor != DEFAULT:
+            raise ItemError(
+                ErrorCode.INVALID_REQUEST,
+                "with replica assignments, partition count and replication factor must be -1",
+            )
+        if sorted(assignments) != list(range(len(assignments))):
+            raise ItemError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "the assigned partitions must be numbered from 0 without a gap",
+            )
+        check_assignments(list(assignments.values()), node_id=node_id)
+        count = len(assignments)
+    else:
+        if replication_factor not in (DEFAULT, REPLICATION_FACTOR):
+            raise ItemError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the replication factor is {replication_factor}, there is 1 broker: ask for 1 "
+                "or -1 (durability is the storage's, not the replicas')",
+            )
+        count = default if asked == DEFAULT else asked
+    if not 1 <= count <= limit:
+        raise ItemError(
+            ErrorCode.INVALID_PARTITIONS, f"{count} partitions asked for, 1 to {limit} allowed"
+        )
+    return count
+
+
+def check_assignments(assignments: Sequence[Sequence[int]], *, node_id: int) -> None:
+    """Check replica assignments, one list of broker ids per partition.
+
+    Raises:
+        ItemError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    for brokers in assignments:
+        if list(brokers) != [node_id]:
+            raise ItemError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"a partition is assigned to brokers {list(brokers)}, the only one is {node_id}",
+            )
+
+
+def added_partitions(
+    asked: int,
+    current: int,
+    assignments: Sequence[Sequence[int]] | None,
+    *,
+    node_id: int,
+    limit: int,
+) -> None:
+    """Check a raise of a topic's partition count from `current` to `asked`.
+
+    Raises:
+        ItemError: INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT.
+    """
+    if asked <= current:
+        raise ItemError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the topic has {current} partitions, {asked} is not more",
+        )
+    if asked > limit:
+        raise ItemError(ErrorCode.INVALID_PARTITIONS, f"{limit} partitions are allowed at most")
+    if assignments is None:
+        return
+    if len(assignments) != asked - current:
+        raise ItemError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{asked - current} partitions are added, {len(assignments)} are assigned",
+        )
+    check_assignments(assignments, node_id=node_id)
+
+
+def checked_configs(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """The configs of a topic to be created.
+
+    Raises:
+        ItemError: INVALID_CONFIG.
+    """
+    configs: dict[str, str] = {}
+    for name, value in pairs:
+        if value is None:
+            raise ItemError(ErrorCode.INVALID_CONFIG, f"the config {name} has no value")
+        configs[name] = value
+    try:
+        validate(configs)
+    except InvalidRequestError as error:
+        raise ItemError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return configs

@@ -10,6 +10,7 @@ Source: Kafka 4.2, "Topic Configs" of the documentation.
 """
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from penstock.model.errors import InvalidRequestError
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class ConfigType(enum.IntEnum):
@@ -76,12 +78,19 @@ def _number(low: float, high: float, parse: Callable[[str], float]) -> Callable[
     return check
 
 
+def _integer(text: str) -> int:
+    # Stricter than `int`, which takes underscores and the digits of every script.
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(text)
+
+
 def _long(low: int = 0) -> Callable[[str], str | None]:
-    return _number(low, INT64_MAX, int)
+    return _number(low, INT64_MAX, _integer)
 
 
 def _int(low: int = 0, high: int = INT32_MAX) -> Callable[[str], str | None]:
-    return _number(low, high, int)
+    return _number(low, high, _integer)
 
 
 def _one_of(*allowed: str) -> Callable[[str], str | None]:

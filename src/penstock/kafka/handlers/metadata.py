@@ -238,7 +238,7 @@ class _AllTopics:
     __slots__ = ("by_version", "generation", "view")
 
     def __init__(self) -> None:
-        self.view: "MetadataView | None" = None
+        self.view: MetadataView | None = None
         self.generation = -1
         self.by_version: dict[tuple[int, int, int], bytes] = {}
 
@@ -247,8 +247,9 @@ _cache: Final = _AllTopics()
 
 
 def _all_topics(view: "MetadataView", version: int, broker: Broker) -> bytes:
-    if _cache.view is not view or _cache.generation != view.generation:
-        _cache.view, _cache.generation = view, view.generation
+    generation = view.generation
+    if _cache.view is not view or _cache.generation != generation:
+        _cache.view, _cache.generation = view, generation
         _cache.by_version.clear()
     key = (version, broker.node_id, broker.epoch)
     encoded = _cache.by_version.get(key)

@@ -1,0 +1,48 @@
+"""Committing for the administrative handlers: with a deadline, and an outcome per command."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode, error_code, refusal_code
+from penstock.kafka.outcomes import Outcome
+from penstock.metadata.commands import AnyAnswer, AnyCommand, Refused
+from penstock.model.errors import PenstockError
+
+TIMEOUT_MIN_S: Final = 1.0
+"""Clients that send a timeout of zero mean "answer without waiting", for which Kafka answers
+REQUEST_TIMED_OUT whatever happens; here a commit takes milliseconds, so it is awaited."""
+TIMEOUT_MAX_S: Final = 300.0
+DEFAULT_TIMEOUT: Final = timedelta(seconds=60)
+"""For the APIs whose request has no timeout."""
+
+
+async def commit(
+    context: RequestContext, commands: Sequence[AnyCommand], timeout: timedelta = DEFAULT_TIMEOUT
+) -> list[Outcome]:
+    """Commit commands in one go; one outcome per command.
+
+    Args:
+        timeout: the request's. When it passes, the commands may still be applied.
+    """
+    if not commands:
+        return []
+    seconds = min(max(timeout.total_seconds(), TIMEOUT_MIN_S), TIMEOUT_MAX_S)
+    try:
+        async with asyncio.timeout(seconds):
+            answers = await context.broker.committer.commit(commands)
+    except TimeoutError:
+        return [
+            Outcome(ErrorCode.REQUEST_TIMED_OUT, f"not known to be done after {seconds:g} s")
+        ] * len(commands)
+    except PenstockError as error:
+        return [Outcome(error_code(error), str(error))] * len(commands)
+    return [_outcome(answer) for answer in answers]
+
+
+def _outcome(answer: AnyAnswer) -> Outcome:
+    if isinstance(answer, Refused):
+        return Outcome(refusal_code(answer.reason), answer.detail or None)
+    return Outcome(answer=answer)

@@ -1,0 +1,91 @@
+"""The shared half of AlterConfigs and IncrementalAlterConfigs: resources to commands to outcomes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.kafka.admin import commit
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.resources import (
+    ResourceType,
+    check_broker_name,
+    check_configs,
+    replacement,
+    unknown_topic,
+)
+from penstock.metadata.commands import AlterClusterConfigs, AlterTopicConfigs, AnyCommand
+
+NewConfigs = Callable[[Any, Mapping[str, str], bool], dict[str, str]]
+"""From a resource of the request, its configs now and whether it is a topic: its configs then.
+Raises ItemError."""
+
+
+async def alter(
+    context: RequestContext, resources: Sequence[Any], new_configs: NewConfigs, *, apply: bool
+) -> list[Outcome]:
+    """Alter configs of several resources in one commit; one outcome per resource.
+
+    Args:
+        resources: kio's AlterConfigsResource.
+        apply: false: only check.
+    """
+    twice = duplicates((one.resource_type, one.resource_name) for one in resources)
+    outcomes: list[Outcome] = []
+    commands: list[AnyCommand] = []
+    committed: list[int] = []
+    for index, resource in enumerate(resources):
+        try:
+            if (resource.resource_type, resource.resource_name) in twice:
+                raise ItemError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
+            command = _command(context, resource, new_configs)
+        except ItemError as error:
+            outcomes.append(error.outcome)
+            continue
+        outcomes.append(Outcome())
+        if command is not None:
+            commands.append(command)
+            committed.append(index)
+    if apply:
+        for index, outcome in zip(committed, await commit(context, commands), strict=True):
+            outcomes[index] = outcome
+    return outcomes
+
+
+def _command(context: RequestContext, resource: Any, new_configs: NewConfigs) -> AnyCommand | None:
+    """The command that alters one resource; None when nothing changes.
+
+    Raises:
+        ItemError: the resource or its new configs are refused.
+    """
+    view = context.broker.view
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        raise ItemError(ErrorCode.INVALID_REQUEST, "a config is named twice")
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = view.topic(resource.resource_name)
+        if topic is None:
+            raise unknown_topic(resource.resource_name)
+        after = new_configs(resource, topic.configs, True)
+        check_configs(after, of_topic=True)
+        change = replacement(topic.configs, after)
+        if not change.set and not change.unset:
+            return None
+        return AlterTopicConfigs(topic_id=topic.topic_id, set=change.set, unset=change.unset)
+    if resource.resource_type == ResourceType.BROKER:
+        if not check_broker_name(resource.resource_name, context.broker.node_id):
+            raise ItemError(
+                ErrorCode.INVALID_REQUEST,
+                "configs of one broker cannot be altered: the order of things is the cluster's; "
+                "alter the default of all brokers (an empty name)",
+            )
+        after = new_configs(resource, view.cluster_configs, False)
+        check_configs(after, of_topic=False)
+        change = replacement(view.cluster_configs, after)
+        if not change.set and not change.unset:
+            return None
+        return AlterClusterConfigs(set=change.set, unset=change.unset)
+    raise ItemError(
+        ErrorCode.INVALID_REQUEST,
+        f"configs of resource type {resource.resource_type} cannot be altered here",
+    )

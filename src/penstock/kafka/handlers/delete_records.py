@@ -1,0 +1,105 @@
+"""DeleteRecords 0 to 2: raise log start offsets; -1 means the high watermark (KIP-107)."""
+
+import asyncio
+from typing import Any, Final
+
+from penstock.kafka.admin import TIMEOUT_MAX_S, TIMEOUT_MIN_S
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode, error_code, refusal_code
+from penstock.kafka.outcomes import duplicates
+from penstock.kafka.partitions import find_partition
+from penstock.kafka.schema import build, response_types
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey
+from penstock.model.topic_configs import topic_settings
+
+API_KEY: Final = 21
+VERSIONS: Final = range(3)
+
+HIGH_WATERMARK: Final = -1
+NO_WATERMARK: Final = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Delete records below the given offsets; the new log start offset per partition."""
+    types = response_types("delete_records", context.api_version)
+    twice = duplicates(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    refused: dict[tuple[str, int], ErrorCode] = dict.fromkeys(twice, ErrorCode.INVALID_REQUEST)
+    wanted: dict[tuple[str, int], tuple[PartitionKey, int]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            place = (topic.name, partition.partition_index)
+            if place in refused:
+                continue
+            checked = _check(context, topic.name, partition)
+            if isinstance(checked, ErrorCode):
+                refused[place] = checked
+            else:
+                wanted[place] = (checked, partition.offset)
+    starts = await _delete(context, list(wanted.values()), request.timeout.total_seconds())
+    results = dict(zip(wanted, starts, strict=True))
+    return build(
+        types.DeleteRecordsResponse,
+        topics=tuple(
+            build(
+                types.DeleteRecordsTopicResult,
+                name=topic.name,
+                partitions=tuple(
+                    _result(
+                        types,
+                        partition.partition_index,
+                        refused.get((topic.name, partition.partition_index)),
+                        results.get((topic.name, partition.partition_index)),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _check(context: RequestContext, topic_name: str, partition: Any) -> PartitionKey | ErrorCode:
+    view = context.broker.view
+    key = find_partition(view, topic_name, partition.partition_index)
+    if key is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic = view.topic(topic_name)
+    assert topic is not None
+    # As Kafka: what a topic keeps for ever by policy is not deleted by hand either.
+    if not topic_settings(topic.configs, view.cluster_configs).deletes:
+        return ErrorCode.POLICY_VIOLATION
+    if partition.offset < HIGH_WATERMARK:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    return key
+
+
+async def _delete(
+    context: RequestContext, items: list[tuple[PartitionKey, int]], timeout_s: float
+) -> list[int | ErrorCode]:
+    if not items:
+        return []
+    try:
+        async with asyncio.timeout(min(max(timeout_s, TIMEOUT_MIN_S), TIMEOUT_MAX_S)):
+            answers = await context.broker.log.delete_records(items)
+    except TimeoutError:
+        return [ErrorCode.REQUEST_TIMED_OUT] * len(items)
+    except PenstockError as error:
+        return [error_code(error)] * len(items)
+    return [answer if answer >= 0 else refusal_code(-answer) for answer in answers]
+
+
+def _result(
+    types: Any, partition: int, refused: ErrorCode | None, answer: int | ErrorCode | None
+) -> Any:
+    error = refused or (answer if isinstance(answer, ErrorCode) else ErrorCode.NONE)
+    return build(
+        types.DeleteRecordsPartitionResult,
+        partition_index=partition,
+        low_watermark=NO_WATERMARK if error is not ErrorCode.NONE else answer,
+        error_code=error,
+    )

@@ -1,0 +1,81 @@
+"""DeleteTopics 1 to 6: by name, from version 6 on also by id."""
+
+import uuid
+from typing import Any, Final, NamedTuple
+
+from penstock.kafka.admin import commit
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.resources import unknown_topic
+from penstock.kafka.schema import build, response_types
+from penstock.metadata.commands import DeleteTopic
+
+API_KEY: Final = 20
+VERSIONS: Final = range(1, 7)
+
+
+class _Asked(NamedTuple):
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Delete topics in one commit; an outcome for each."""
+    types = response_types("delete_topics", context.api_version)
+    asked = (
+        [_Asked(topic.name, topic.topic_id) for topic in request.topics]
+        if context.api_version >= 6
+        else [_Asked(name, None) for name in request.topic_names]
+    )
+    found = [_find(context, one) for one in asked]
+    # The same topic by name and by id is the same topic twice.
+    twice = duplicates(one.topic_id for one in found if isinstance(one, _Found))
+    twice_asked = duplicates(asked)
+    outcomes: list[Outcome | None] = []
+    commands = []
+    for one, topic in zip(asked, found, strict=True):
+        if one in twice_asked or (isinstance(topic, _Found) and topic.topic_id in twice):
+            outcomes.append(Outcome(ErrorCode.INVALID_REQUEST, "the request names the topic twice"))
+        elif isinstance(topic, Outcome):
+            outcomes.append(topic)
+        else:
+            commands.append(DeleteTopic(topic_id=topic.topic_id))
+            outcomes.append(None)
+    answers = iter(await commit(context, commands, request.timeout))
+    responses = []
+    for one, topic, early in zip(asked, found, outcomes, strict=True):
+        outcome = next(answers) if early is None else early
+        known = topic if isinstance(topic, _Found) and early is None else None
+        responses.append(
+            build(
+                types.DeletableTopicResult,
+                name=known.name if known is not None else one.name,
+                topic_id=uuid.UUID(bytes=known.topic_id) if known is not None else one.topic_id,
+                error_code=outcome.error,
+                error_message=outcome.message,
+            )
+        )
+    return build(types.DeleteTopicsResponse, responses=tuple(responses))
+
+
+class _Found(NamedTuple):
+    name: str
+    topic_id: bytes
+
+
+def _find(context: RequestContext, asked: _Asked) -> _Found | Outcome:
+    view = context.broker.view
+    if (asked.name is None) == (asked.topic_id is None):
+        return Outcome(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id")
+    if asked.topic_id is not None:
+        topic = view.topic_by_id(asked.topic_id.bytes)
+        if topic is None:
+            return Outcome(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {asked.topic_id}")
+    else:
+        assert asked.name is not None
+        topic = view.topic(asked.name)
+        if topic is None:
+            error: ItemError = unknown_topic(asked.name)
+            return error.outcome
+    return _Found(topic.name, topic.topic_id)

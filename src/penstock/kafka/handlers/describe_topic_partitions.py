@@ -1,0 +1,89 @@
+"""DescribeTopicPartitions 0: topics and partitions in pages (KIP-966).
+
+Topics come in the order of their names; an empty list asks for all. A page ends after a number of
+partitions, and its cursor says where the next one begins.
+"""
+
+import uuid
+from typing import Any, Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.resources import unknown_topic
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 75
+VERSIONS: Final = range(1)
+
+PAGE_PARTITIONS_MAX: Final = 2000
+"""Kafka's max.request.partition.size.limit."""
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """One page."""
+    types = response_types("describe_topic_partitions", context.api_version)
+    view = context.broker.view
+    names = {topic.name for topic in request.topics} or {topic.name for topic in view.topics()}
+    first_partition = 0
+    cursor = request.cursor
+    if cursor is not None:
+        names = {name for name in names if name >= cursor.topic_name}
+        first_partition = max(0, cursor.partition_index)
+    left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
+    topics: list[Any] = []
+    next_cursor = None
+    for name in sorted(names):
+        start = first_partition if cursor is not None and name == cursor.topic_name else 0
+        topic = view.topic(name)
+        if topic is None:
+            # A topic deleted since the page before is not an error of this one.
+            if cursor is None or name != cursor.topic_name:
+                topics.append(_unknown(types, name))
+            continue
+        if left == 0:
+            next_cursor = build(types.Cursor, topic_name=name, partition_index=start)
+            break
+        end = min(topic.partitions, start + left)
+        topics.append(_topic(context, types, topic, start, end))
+        left -= max(0, end - start)
+        if end < topic.partitions:
+            next_cursor = build(types.Cursor, topic_name=name, partition_index=end)
+            break
+    return build(
+        types.DescribeTopicPartitionsResponse, topics=tuple(topics), next_cursor=next_cursor
+    )
+
+
+def _unknown(types: Any, name: str) -> Any:
+    return build(
+        types.DescribeTopicPartitionsResponseTopic,
+        error_code=unknown_topic(name).outcome.error,
+        name=name,
+        topic_id=None,
+        partitions=(),
+    )
+
+
+def _topic(context: RequestContext, types: Any, topic: Any, start: int, end: int) -> Any:
+    node_id = context.broker.node_id
+    return build(
+        types.DescribeTopicPartitionsResponseTopic,
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=uuid.UUID(bytes=topic.topic_id),
+        partitions=tuple(
+            build(
+                types.DescribeTopicPartitionsResponsePartition,
+                error_code=ErrorCode.NONE,
+                partition_index=index,
+                leader_id=node_id,
+                leader_epoch=context.broker.epoch,
+                replica_nodes=(node_id,),
+                isr_nodes=(node_id,),
+                # Not null: an empty list says that eligible leader replicas are known, none.
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+            )
+            for index in range(start, end)
+        ),
+    )

@@ -1,0 +1,43 @@
+"""IncrementalAlterConfigs 0 to 1: set, delete, append to and subtract from configs (KIP-339)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.kafka.altering import alter
+from penstock.kafka.context import RequestContext
+from penstock.kafka.resources import increment
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 44
+VERSIONS: Final = range(2)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Alter configs; an outcome per resource."""
+    types = response_types("incremental_alter_configs", context.api_version)
+
+    def new_configs(resource: Any, current: Mapping[str, str], of_topic: bool) -> dict[str, str]:
+        operations = [
+            (config.name, config.config_operation, config.value) for config in resource.configs
+        ]
+        return increment(
+            current,
+            operations,
+            of_topic=of_topic,
+            cluster_configs=context.broker.view.cluster_configs,
+        )
+
+    outcomes = await alter(context, request.resources, new_configs, apply=not request.validate_only)
+    return build(
+        types.IncrementalAlterConfigsResponse,
+        responses=tuple(
+            build(
+                types.AlterConfigsResourceResponse,
+                error_code=outcome.error,
+                error_message=outcome.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, outcome in zip(request.resources, outcomes, strict=True)
+        ),
+    )

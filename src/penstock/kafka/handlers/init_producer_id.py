@@ -1,0 +1,51 @@
+"""InitProducerId 0 to 5: a producer id for idempotent producing (KIP-98).
+
+A producer without a transactional id always gets a fresh id with epoch 0, also when it names the
+one that it had (KIP-360), as in Kafka. Transactional ids are refused until there are transactions.
+"""
+
+import logging
+from typing import Any, Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.schema import build, response_types
+from penstock.model.errors import PenstockError, RetryableError
+
+API_KEY: Final = 22
+VERSIONS: Final = range(6)
+
+NO_PRODUCER_ID: Final = -1
+
+logger = logging.getLogger(__name__)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Allocate a producer id."""
+    producer_id, epoch, error = NO_PRODUCER_ID, -1, ErrorCode.NONE
+    if request.transactional_id is None:
+        try:
+            producer_id, epoch = await context.broker.log.allocate_producer_id()
+        except RetryableError:
+            # What Kafka says while it has no block of ids at hand; every client tries again.
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        except PenstockError as failure:
+            error = error_code(failure)
+    elif request.transactional_id == "":
+        error = ErrorCode.INVALID_REQUEST
+    else:
+        # Fatal for the producer in every client, which is right: it cannot work here.
+        error = ErrorCode.UNSUPPORTED_VERSION
+        logger.info(
+            "refused transactional id %r of client %s at %s: there are no transactions yet",
+            request.transactional_id,
+            context.client_id,
+            context.client_host,
+        )
+    types = response_types("init_producer_id", context.api_version)
+    return build(
+        types.InitProducerIdResponse,
+        error_code=error,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )

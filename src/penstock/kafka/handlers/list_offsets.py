@@ -1,0 +1,143 @@
+"""ListOffsets 1 to 11: earliest, latest, by timestamp, of the maximum timestamp.
+
+| timestamp | means | since version |
+| --- | --- | --- |
+| -1 | latest: high watermark, or last stable offset when reading committed records | |
+| -2 | earliest: log start offset | |
+| -3 | the record with the greatest timestamp (KIP-734) | 7 |
+| -4 | earliest on local disk (KIP-405): the log start offset without tiers | 8 |
+| -5 | latest in the remote tier (KIP-1005): -1 without tiers | 9 |
+| -6 | earliest that waits for upload (KIP-1023): -1 without tiers | 11 |
+| 0 and more | first record at or after that time, in ms; -1 when there is none | |
+"""
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.outcomes import duplicates
+from penstock.kafka.partitions import find_partition, leader_epoch_error
+from penstock.kafka.schema import build, response_types
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey
+
+API_KEY: Final = 2
+VERSIONS: Final = range(1, 12)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+_SINCE: Final = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+READ_COMMITTED: Final = 1
+LOOKUPS_AT_ONCE: Final = 16
+"""Look-ups by time read blocks of segments; more at once would only queue in the storage pool."""
+
+
+class _Found(NamedTuple):
+    error: ErrorCode = ErrorCode.NONE
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Look all partitions up."""
+    types = response_types("list_offsets", context.api_version)
+    committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    twice = duplicates(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+    async def look_up(name: str, partition: Any) -> _Found:
+        if (name, partition.partition_index) in twice:
+            return _Found(ErrorCode.INVALID_REQUEST)
+        async with gate:
+            return await _find(context, name, partition, committed=committed)
+
+    lookups = [
+        look_up(topic.name, partition) for topic in request.topics for partition in topic.partitions
+    ]
+    found = iter(await _all(lookups))
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            one = next(found)
+            partitions.append(
+                build(
+                    types.ListOffsetsPartitionResponse,
+                    partition_index=partition.partition_index,
+                    error_code=one.error,
+                    timestamp=one.timestamp,
+                    offset=one.offset,
+                    leader_epoch=one.leader_epoch,
+                )
+            )
+        topics.append(
+            build(types.ListOffsetsTopicResponse, name=topic.name, partitions=tuple(partitions))
+        )
+    return build(types.ListOffsetsResponse, topics=tuple(topics))
+
+
+async def _all(lookups: list[Any]) -> list[_Found]:
+    if len(lookups) == 1:
+        return [await lookups[0]]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(lookup) for lookup in lookups]
+    return [task.result() for task in tasks]
+
+
+async def _find(
+    context: RequestContext, topic_name: str, partition: Any, *, committed: bool
+) -> _Found:
+    broker = context.broker
+    key = find_partition(broker.view, topic_name, partition.partition_index)
+    if key is None:
+        return _Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    stale = leader_epoch_error(getattr(partition, "current_leader_epoch", -1), broker.epoch)
+    if stale is not ErrorCode.NONE:
+        return _Found(stale)
+    wanted = partition.timestamp
+    if wanted < 0 and context.api_version < _SINCE.get(wanted, 1 << 15):
+        return _Found(ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        return await _offset(context, key, wanted, committed=committed)
+    except PenstockError as error:
+        return _Found(error_code(error))
+
+
+async def _offset(
+    context: RequestContext, key: PartitionKey, wanted: int, *, committed: bool
+) -> _Found:
+    log, epoch = context.broker.log, context.broker.epoch
+    if wanted in (EARLIEST, EARLIEST_LOCAL):
+        return _Found(offset=log.log_start(key), leader_epoch=epoch)
+    if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _Found()
+    end = log.last_stable_offset(key) if committed else log.high_watermark(key)
+    if wanted == LATEST:
+        return _Found(offset=end, leader_epoch=epoch)
+    if wanted == MAX_TIMESTAMP:
+        place = await log.offset_of_max_timestamp(key)
+    else:
+        place = await log.offset_for_time(key, wanted)
+    # Behind the last offset that this reader may fetch there is nothing, for it.
+    if place is None or place[0] >= end:
+        return _Found()
+    offset, timestamp = place
+    return _Found(timestamp=timestamp, offset=offset, leader_epoch=epoch)

@@ -1,0 +1,55 @@
+"""OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that consumers notice truncation.
+
+A log here is never truncated while it is served: an acknowledged record stays at its offset. The
+leader epoch counts restores and is otherwise constant, so every epoch up to the current one ends
+at the high watermark; a later one is unknown (KIP-320).
+"""
+
+from typing import Any, Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.partitions import find_partition, leader_epoch_error
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 23
+VERSIONS: Final = range(2, 5)
+
+UNDEFINED: Final = -1
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """The end of the asked epoch, per partition."""
+    types = response_types("offset_for_leader_epoch", context.api_version)
+    return build(
+        types.OffsetForLeaderEpochResponse,
+        topics=tuple(
+            build(
+                types.OffsetForLeaderTopicResult,
+                topic=topic.topic,
+                partitions=tuple(
+                    _end(context, types, topic.topic, partition) for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _end(context: RequestContext, types: Any, topic_name: str, asked: Any) -> Any:
+    broker = context.broker
+    epoch, end = UNDEFINED, UNDEFINED
+    key = find_partition(broker.view, topic_name, asked.partition)
+    if key is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        error = leader_epoch_error(asked.current_leader_epoch, broker.epoch)
+        if error is ErrorCode.NONE and 0 <= asked.leader_epoch <= broker.epoch:
+            epoch, end = asked.leader_epoch, broker.log.high_watermark(key)
+    return build(
+        types.EpochEndOffset,
+        error_code=error,
+        partition=asked.partition,
+        leader_epoch=epoch,
+        end_offset=end,
+    )
