@@ -1,0 +1,135 @@
+"""The documentation pages that are made from code: docs/kafka-apis.md and docs/topic-configs.md.
+
+`python -m penstock.kafka.pages docs` writes them; a test says whether they are current. Pure, save
+for `main`.
+"""
+
+import sys
+from pathlib import Path
+
+from penstock.kafka.registry import APIS, NEVER, NOT_SERVED
+from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, TopicConfig
+
+_MADE_FROM = (
+    "<!-- Made by `python -m penstock.kafka.pages docs`; change the code, not this page. -->"
+)
+
+
+def apis_page() -> str:
+    """Which Kafka APIs are served, and which are not and why."""
+    lines = [
+        "# Kafka APIs",
+        "",
+        _MADE_FROM,
+        "",
+        "Every version in a range is served, old ones too, since clients pick very different ones.",
+        "Flexible versions (KIP-482) begin where the last column says.",
+        "",
+        "| key | API | versions | flexible from |",
+        "| ---: | --- | --- | --- |",
+    ]
+    for api in APIS.values():
+        versions = _range(api.versions_min, api.versions_max)
+        if api.advertised_min != api.versions_min:
+            versions += f" (advertised from {api.advertised_min}, see below)"
+        flexible = "never" if api.flexible_from == NEVER else str(api.flexible_from)
+        lines.append(f"| {api.key} | {api.name} | {versions} | {flexible} |")
+    lines += [
+        "",
+        "Produce is advertised from version 0, as Kafka 4 does: librdkafka before 2.6.1 otherwise",
+        "turns compression and the record format it needs off (KAFKA-18659). Requests below 3 end",
+        "the connection.",
+        "",
+        "ApiVersions in a version that is not served is answered as version 0 with",
+        "UNSUPPORTED_VERSION and this table (KIP-511). Any other API or version that is not served",
+        "ends the connection, as in Kafka; clients that ask ApiVersions first never send one.",
+        "",
+        "What differs from Kafka:",
+        "",
+        "- One broker leads every partition and is the controller. A replication factor other than",
+        "  1 or -1 is refused with INVALID_REPLICATION_FACTOR, a manual assignment may name that",
+        "  broker alone. Durability is the storage's, not the replicas'.",
+        "- Authorized operations are answered as unknown: there are no ACLs yet.",
+        "- Configs of brokers can be altered for all brokers (the empty name) alone, and among them",
+        "  those that are defaults of topic configs.",
+        "- ListOffsets for tiered storage answers as a Kafka without tiers: the earliest local",
+        "  offset is the log start offset, the others are -1.",
+        "- A log is not truncated while it is served: OffsetForLeaderEpoch answers the high",
+        "  watermark for every epoch up to the current one.",
+        "- DescribeLogDirs shows one directory of unknown size; most bytes are in the object store.",
+        "- An array in a request may have at most 200,000 items, nested ones counted.",
+        "",
+        "## Not served",
+        "",
+        "| APIs | why |",
+        "| --- | --- |",
+    ]
+    lines += [f"| {names} | {reason} |" for names, reason in NOT_SERVED]
+    return "\n".join(lines) + "\n"
+
+
+def topic_configs_page() -> str:
+    """What each topic config of Kafka means here."""
+    lines = [
+        "# Topic configs",
+        "",
+        _MADE_FROM,
+        "",
+        "Every topic config of Kafka 4 is accepted by the same names, types and bounds. A config is",
+        "*honoured*; or *stored* for the data pipeline, which will act on it; or *without meaning*:",
+        "accepted, kept and shown, since what it tunes does not exist here; or *refused* in every",
+        "value but its default. Unknown names are refused with INVALID_CONFIG.",
+        "",
+        "A default for all topics is set under the broker config's name on the broker entity with",
+        "the empty name (`kafka-configs.sh --entity-type brokers --entity-default`).",
+        "",
+        "| config | default | default for all topics by | standing |",
+        "| --- | --- | --- | --- |",
+    ]
+    for config in TOPIC_CONFIGS.values():
+        standing = config.standing.value
+        brokers = ", ".join(f"`{name}`" for name, _ in config.synonyms) or "-"
+        lines.append(f"| `{config.name}` | {_default(config)} | {brokers} | {standing} |")
+    lines.append("")
+    for config in TOPIC_CONFIGS.values():
+        lines.append(f"## {config.name}")
+        lines.append("")
+        lines.append(config.documentation)
+        if config.standing is not Standing.HONOURED:
+            lines.append("")
+            lines.append(f"{_STANDING_TEXT[config.standing]}: {config.reason}.")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_STANDING_TEXT = {
+    Standing.STORED: "Stored",
+    Standing.MEANINGLESS: "Without meaning here",
+    Standing.REFUSED: "Refused",
+}
+
+
+def _default(config: TopicConfig) -> str:
+    if config.default == "":
+        return "(empty)"
+    if config.default == str(INT64_MAX):
+        return "2^63-1 (no limit)"
+    return f"`{config.default}`"
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+PAGES = {"kafka-apis.md": apis_page, "topic-configs.md": topic_configs_page}
+"""File name in docs/ and what makes it."""
+
+
+def main(folder: Path) -> None:
+    """Write the pages into `folder`."""
+    for name, page in PAGES.items():
+        (folder / name).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
