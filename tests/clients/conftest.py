@@ -66,6 +66,7 @@ def name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 def new_topic(bootstrap: str, name: Callable[[str], str]) -> Callable[..., str]:
     """Makes a topic with so many partitions and such configs, and gives its name."""
     from confluent_kafka.admin import AdminClient, NewTopic
+
     from support.waiting import eventually
 
     admin = AdminClient({"bootstrap.servers": bootstrap})

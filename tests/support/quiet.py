@@ -5,10 +5,9 @@ inside itself is not ours to mend.
 """
 
 import warnings
+from importlib import import_module
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import aiokafka  # noqa: F401
-    import aiokafka.admin
-    import kafka  # noqa: F401
-    import kafka.admin  # noqa: F401
+    for library in ("aiokafka", "aiokafka.admin", "kafka", "kafka.admin"):
+        import_module(library)
