@@ -1,0 +1,54 @@
+"""HOST:PORT as a value. Pure."""
+
+import ipaddress
+from typing import NamedTuple
+
+from penstock.model.errors import InvalidRequestError
+
+
+class Address(NamedTuple):
+    """A host name or IP address and a TCP port; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it means every interface, so that no client could connect to it by name."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return self.host == ""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it. A name other than localhost is not looked up:
+        what it resolves to may change, so it counts as reachable."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() in ("localhost", "localhost.")
+
+
+def parse_address(text: str, *, setting: str) -> Address:
+    """Split "HOST:PORT"; an IPv6 host stands in brackets, "[::1]:9092".
+
+    Args:
+        setting: what to name in an error.
+
+    Raises:
+        InvalidRequestError: it is not such an address.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""  # an IPv6 address without brackets: where its port begins is a guess
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidRequestError(
+            "read setting", setting, f"{text!r} is not HOST:PORT", "for example 127.0.0.1:9092"
+        )
+    return Address(host, int(port))

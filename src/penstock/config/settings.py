@@ -1,0 +1,251 @@
+"""Every setting of a server, each with its unit, bounds and a sentence of documentation.
+
+To add one: add a field to `ServerSettings`. Its type and the ending of its name say how text is
+read (`_bytes`, `_bytes_max`: sizes such as "64MiB"; `_ms`, `_minutes`: durations such as "10s"),
+and the command line, the environment, TOML files and docs/settings.md follow from the field.
+Where values come from is `config.sources`; what they must be together, `config.checks`.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from msgspec import Struct
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+INT32_MAX: Final = (1 << 31) - 1
+DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is to be known of a setting beside its name, type and default.
+
+    Args:
+        section: the heading that it stands under in the documentation.
+        text: what it does, in a sentence or two.
+        least: smallest value, for numbers.
+        most: largest value, for numbers.
+        kafka: the broker setting of Apache Kafka with the same meaning, if there is one.
+    """
+
+    section: str
+    text: str
+    least: int = 0
+    most: int = INT32_MAX
+    kafka: str = ""
+
+
+def _addresses(text: str) -> About:
+    return About("Where it is", text)
+
+
+def _bytes(text: str, least: int, most: int = TIB, *, section: str = "Storage") -> About:
+    return About(section, text, least, most)
+
+
+class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one server. Units are in the names: bytes, milliseconds, minutes."""
+
+    data: Annotated[str, _addresses("Directory of everything that the server keeps.")] = (
+        "penstock-data"
+    )
+    kafka: Annotated[
+        str, About("Where it is", "HOST:PORT on which Kafka clients are served.", kafka="listeners")
+    ] = "127.0.0.1:9092"
+    http: Annotated[
+        str, _addresses("HOST:PORT of metrics, health and status. Empty: no HTTP port.")
+    ] = "127.0.0.1:8080"
+    advertised: Annotated[
+        str,
+        About(
+            "Where it is",
+            "HOST:PORT that clients are told to connect to. Empty: the `kafka` address, which "
+            "then must not be a wildcard such as 0.0.0.0.",
+            kafka="advertised.listeners",
+        ),
+    ] = ""
+    allow_insecure: Annotated[
+        bool,
+        _addresses(
+            "Listen beyond loopback although there is no encryption, authentication or "
+            "authorization yet: whoever reaches the port can read and write everything."
+        ),
+    ] = False
+
+    fsync: Annotated[
+        bool,
+        About(
+            "Durability",
+            "Sync the WAL before a record is acknowledged. Without it a power cut loses "
+            "acknowledged records; the death of the process alone does not.",
+        ),
+    ] = True
+
+    wal_bytes_max: Annotated[
+        int, _bytes("Most that the WAL takes on disk. When full, producers wait.", 2 * MIB)
+    ] = 512 * MIB
+    wal_file_bytes: Annotated[int, _bytes("Size of each preallocated WAL file.", MIB, 2 * GIB)] = (
+        64 * MIB
+    )
+    segment_bytes: Annotated[
+        int, _bytes("The WAL is moved into a segment object once it holds this much.", 64 * KIB)
+    ] = 32 * MIB
+    segment_age_ms: Annotated[
+        int,
+        About("Storage", "Records move from the WAL to a segment object after this time.", 10),
+    ] = 10_000
+
+    tail_cache_bytes: Annotated[
+        int,
+        _bytes("Memory for the newest records, which most read.", 0, section="Memory"),
+    ] = 64 * MIB
+    block_cache_bytes: Annotated[
+        int, _bytes("Memory for blocks of segment objects.", MIB, section="Memory")
+    ] = 64 * MIB
+    block_bytes: Annotated[
+        int, _bytes("Size of one block that is read and cached.", 64 * KIB, GIB, section="Memory")
+    ] = 4 * MIB
+    inflight_bytes_max: Annotated[
+        int,
+        _bytes(
+            "Requests and unsent replies of all connections together; above it, sockets are not "
+            "read.",
+            MIB,
+            section="Memory",
+        ),
+    ] = 128 * MIB
+    connection_inflight_bytes_max: Annotated[
+        int, _bytes("The same for one connection.", 64 * KIB, section="Memory")
+    ] = 64 * MIB
+
+    request_bytes_max: Annotated[
+        int,
+        About(
+            "Clients",
+            "A longer request closes its connection.",
+            KIB,
+            INT32_MAX,
+            "socket.request.max.bytes",
+        ),
+    ] = 100 * MIB
+    connections_max: Annotated[
+        int,
+        About(
+            "Clients",
+            "Connections at one time; further ones are closed.",
+            1,
+            kafka="max.connections",
+        ),
+    ] = 10_000
+    stall_timeout_ms: Annotated[
+        int,
+        About("Clients", "A peer that takes no byte of its replies for so long is cut off.", 100),
+    ] = 30_000
+    drain_timeout_ms: Annotated[
+        int,
+        About(
+            "Clients",
+            "At the end, how long requests under way and the move of the WAL may take. What is "
+            "left then stays in the WAL, safe, for the next start.",
+        ),
+    ] = 10_000
+
+    auto_create_topics: Annotated[
+        bool,
+        About(
+            "Topics",
+            "Create topics when a client asks for them by name.",
+            kafka="auto.create.topics.enable",
+        ),
+    ] = True
+    default_partitions: Annotated[
+        int,
+        About(
+            "Topics",
+            "Partitions of a topic that is created without a number.",
+            1,
+            10_000,
+            "num.partitions",
+        ),
+    ] = 1
+    retention_check_ms: Annotated[
+        int,
+        About(
+            "Topics",
+            "How often retention by time and size is applied and expired things are removed.",
+            100,
+            kafka="log.retention.check.interval.ms",
+        ),
+    ] = 300_000
+    delete_grace_ms: Annotated[
+        int,
+        About(
+            "Topics", "An object that nothing names any more is deleted this much later.", 0, DAY_MS
+        ),
+    ] = 60_000
+    producer_id_expiration_ms: Annotated[
+        int,
+        About(
+            "Topics",
+            "The state of an idempotent producer is forgotten when it has been silent so long.",
+            1,
+            kafka="producer.id.expiration.ms",
+        ),
+    ] = DAY_MS
+
+    group_initial_rebalance_delay_ms: Annotated[
+        int,
+        About(
+            "Groups",
+            "How long the first rebalance of an empty group waits for further members. Kafka's "
+            "default is 3000, for fleets; here 100, for which nobody has to wait and which still "
+            "gathers members that are started together.",
+            kafka="group.initial.rebalance.delay.ms",
+        ),
+    ] = 100
+    group_min_session_timeout_ms: Annotated[
+        int,
+        About(
+            "Groups",
+            "Shortest session timeout that a member may ask for.",
+            1,
+            kafka="group.min.session.timeout.ms",
+        ),
+    ] = 6_000
+    group_max_session_timeout_ms: Annotated[
+        int,
+        About(
+            "Groups",
+            "Longest session timeout that a member may ask for.",
+            1,
+            kafka="group.max.session.timeout.ms",
+        ),
+    ] = 1_800_000
+    group_max_size: Annotated[
+        int, About("Groups", "Members of one group at most.", 1, kafka="group.max.size")
+    ] = INT32_MAX
+    offsets_retention_minutes: Annotated[
+        int,
+        About(
+            "Groups",
+            "Committed offsets are forgotten when their group has been empty so long.",
+            1,
+            kafka="offsets.retention.minutes",
+        ),
+    ] = 10_080
+    offset_metadata_bytes_max: Annotated[
+        int,
+        About(
+            "Groups",
+            "Longest text that a client may store with a committed offset.",
+            kafka="offset.metadata.max.bytes",
+        ),
+    ] = 4096
+
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        About("Logs", "Least severe kind of line that is written to standard error."),
+    ] = "info"

@@ -1,0 +1,107 @@
+"""Where settings come from: defaults, a TOML file, the environment, the command line.
+
+Each overrides those before it. A name that is not a setting is refused with the nearest one,
+so that a misspelt setting can't be silently without effect; a bad value is refused with its
+name, source and what is allowed.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.config.checks import check_together
+from penstock.config.fields import ENVIRONMENT_PREFIX, setting_fields
+from penstock.config.settings import ServerSettings
+from penstock.model.errors import InvalidRequestError, NotFoundError
+
+CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
+"""Names the TOML file where no --config is given."""
+CLIENT_VARIABLES: Final = frozenset({"PENSTOCK_SERVER", "PENSTOCK_STATUS_URL"})
+"""Read by the commands that talk to a server; a server ignores them."""
+_RESERVED_PREFIXES: Final = ("PENSTOCK_TEST_", "PENSTOCK_BENCH_", "PENSTOCK_PEERS")
+
+
+def load_settings(
+    *,
+    file: Path | None,
+    environment: Mapping[str, str],
+    command_line: Mapping[str, str],
+) -> ServerSettings:
+    """The settings of a server.
+
+    Args:
+        file: a TOML file with settings at its top level; None: the one that PENSTOCK_CONFIG
+            names, if any.
+        environment: all variables; those with the prefix PENSTOCK_ are read.
+        command_line: text by setting name.
+
+    Raises:
+        InvalidRequestError: a name is unknown or a value not allowed.
+        NotFoundError: there is no such file.
+    """
+    values: dict[str, Any] = {}
+    if file is None and environment.get(CONFIG_VARIABLE):
+        file = Path(environment[CONFIG_VARIABLE])
+    if file is not None:
+        for name, value in _read_toml(file).items():
+            values[name] = _parse(name, value, f"file {file}")
+    for name, value in _from_environment(environment).items():
+        values[name] = _parse(name, value, f"environment variable {_variable(name)}")
+    for name, value in command_line.items():
+        values[name] = _parse(name, value, f"option {setting_fields()[name].option}")
+    settings = ServerSettings(**values)
+    check_together(settings)
+    return settings
+
+
+def _variable(name: str) -> str:
+    return setting_fields()[name].variable
+
+
+def _parse(name: str, value: object, source: str) -> Any:
+    field = setting_fields()[name]
+    try:
+        return field.parse(value)
+    except ValueError:
+        raise InvalidRequestError(
+            "read setting", name, f"{value!r} from {source} is not {field.allowed}"
+        ) from None
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError("read settings", str(file), "there is no such file") from None
+    except OSError as error:
+        raise InvalidRequestError("read settings", str(file), error.strerror or "") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError("read settings", str(file), f"not TOML: {error}") from error
+    for name in table:
+        if name not in setting_fields():
+            raise _unknown(name, f"file {file}", setting_fields())
+    return table
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    by_variable = {field.variable: field.name for field in setting_fields().values()}
+    values = {}
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        if variable == CONFIG_VARIABLE or variable in CLIENT_VARIABLES:
+            continue
+        if variable.startswith(_RESERVED_PREFIXES):
+            continue
+        if variable not in by_variable:
+            raise _unknown(variable, "the environment", by_variable)
+        values[by_variable[variable]] = environment[variable]
+    return values
+
+
+def _unknown(name: str, source: str, known: Iterable[str]) -> InvalidRequestError:
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]}?" if nearest else "docs/settings.md lists them"
+    return InvalidRequestError("read setting", name, f"{source} sets what is no setting", hint)

@@ -1,0 +1,146 @@
+"""The catalogue of metrics and the values behind them.
+
+`CATALOGUE` is the one list of names: docs/metrics.md is made from it, and the exposition refuses
+whatever is not in it. Names follow Prometheus' conventions: unit in the name, `_total` for
+counters. What moves on the hot path is a `Histogram` or an integer here; what can be read when a
+scrape asks (cache sizes, the WAL's use) is a gauge that `Metrics.gauges` reads then.
+"""
+
+import enum
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.observability.histogram import Histogram
+
+
+class MetricKind(enum.StrEnum):
+    """Prometheus' kinds that are used."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the catalogue. `label` is the name of its one label, or empty."""
+
+    name: str
+    kind: MetricKind
+    text: str
+    label: str = ""
+
+
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+_TABLE: Final = (
+    Metric("penstock_build_info", _G, "Always 1; the label is the version.", "version"),
+    Metric("penstock_uptime_seconds", _G, "Seconds since the server was ready."),
+    # Requests.
+    Metric(
+        "penstock_request_duration_seconds",
+        _H,
+        "From a request's last byte received until its reply is handed to the socket; a Fetch "
+        "includes its waiting.",
+        "api",
+    ),
+    Metric("penstock_requests_total", _C, "Requests received.", "api"),
+    Metric("penstock_request_bytes_total", _C, "Bytes of requests received."),
+    Metric("penstock_reply_bytes_total", _C, "Bytes of replies handed to sockets."),
+    Metric("penstock_malformed_requests_total", _C, "Requests that closed their connection."),
+    # Connections.
+    Metric("penstock_connections", _G, "Open connections of Kafka clients."),
+    Metric("penstock_connections_opened_total", _C, "Connections accepted."),
+    Metric("penstock_connections_closed_total", _C, "Connections closed, by either side."),
+    Metric("penstock_refused_connections_total", _C, "Connections above connections_max."),
+    Metric("penstock_stalled_connections_total", _C, "Connections cut off after stall_timeout_ms."),
+    Metric("penstock_inflight_bytes", _G, "Bytes of requests and unsent replies."),
+    Metric("penstock_inflight_bytes_max", _G, "The setting inflight_bytes_max."),
+    # Stages.
+    Metric("penstock_parse_duration_seconds", _H, "Decoding and checking of a request.", "api"),
+    Metric(
+        "penstock_wal_duration_seconds",
+        _H,
+        "Write and sync of one WAL frame, which holds all that waited.",
+    ),
+    Metric(
+        "penstock_journal_duration_seconds",
+        _H,
+        "One journal entry and its applying, in one transaction.",
+    ),
+    Metric(
+        "penstock_ack_duration_seconds",
+        _H,
+        "From a Produce request's last byte received until its acknowledgement.",
+    ),
+    Metric(
+        "penstock_fetch_duration_seconds",
+        _H,
+        "From a Fetch request's last byte received until its reply, waiting included.",
+    ),
+    # The log.
+    Metric("penstock_group_commits_total", _C, "Group commits: one journal entry each."),
+    Metric("penstock_appends_total", _C, "Produce requests whose batches were stored."),
+    Metric("penstock_append_bytes_total", _C, "Bytes of record batches stored."),
+    Metric("penstock_append_errors_total", _C, "Group commits that were refused retriably."),
+    Metric("penstock_wal_pending_bytes", _G, "Bytes in the WAL that no segment holds yet."),
+    Metric("penstock_wal_free_bytes", _G, "Bytes that the WAL can still take."),
+    Metric("penstock_wal_bytes_max", _G, "The setting wal_bytes_max."),
+    Metric("penstock_segments_stored_total", _C, "Segment objects stored since the start."),
+    Metric("penstock_append_waiting_bytes", _G, "Bytes handed to the commit lane, unanswered."),
+    # Caches.
+    Metric("penstock_tail_cache_bytes", _G, "Bytes of newest records in memory."),
+    Metric("penstock_block_cache_bytes", _G, "Bytes of segment blocks in memory."),
+    Metric("penstock_block_cache_hits_total", _C, "Block reads answered from memory."),
+    Metric("penstock_block_cache_loads_total", _C, "Blocks read from the object store."),
+    # State.
+    Metric("penstock_topics", _G, "Topics."),
+    Metric("penstock_partitions", _G, "Partitions of all topics."),
+    Metric("penstock_journal_position", _G, "Position of the last applied journal entry."),
+)
+
+CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _TABLE}
+
+
+class Metrics:
+    """The values of one server. Histograms and counts are made when first named, which must be a
+    name of the catalogue."""
+
+    def __init__(self) -> None:
+        self.histograms: dict[str, dict[str, Histogram]] = defaultdict(dict)
+        """By metric, then by the value of its label ("" without one)."""
+        self.counts: dict[str, dict[str, int]] = defaultdict(dict)
+        self._gauges: list[Callable[[], Mapping[str, float]]] = []
+
+    def histogram(self, name: str, label: str = "") -> Histogram:
+        """The histogram of that name and label, made at first use; keep it where it is hot."""
+        _check(name, MetricKind.HISTOGRAM, label)
+        return self.histograms[name].setdefault(label, Histogram())
+
+    def add(self, name: str, amount: int = 1, label: str = "") -> None:
+        """Count. Costs two look-ups once the name is known."""
+        values = self.counts[name]
+        if label not in values:
+            _check(name, MetricKind.COUNTER, label)
+            values[label] = 0
+        values[label] += amount
+
+    def on_scrape(self, read: Callable[[], Mapping[str, float]]) -> None:
+        """Call `read` at each scrape for values of gauges and of counters that others keep."""
+        self._gauges.append(read)
+
+    def gauges(self) -> dict[str, float]:
+        """What the readers say now, by name."""
+        values: dict[str, float] = {}
+        for read in self._gauges:
+            values.update(read())
+        return values
+
+
+def _check(name: str, kind: MetricKind, label: str) -> None:
+    metric = CATALOGUE.get(name)
+    assert metric is not None, f"{name} is not in the catalogue"
+    assert metric.kind is kind, f"{name} is a {metric.kind}"
+    assert bool(metric.label) == bool(label), f"{name} has the label {metric.label!r}"
