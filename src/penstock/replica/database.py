@@ -1,0 +1,166 @@
+"""Opening a replica's SQLite file, and what its errors mean. See docs/formats/journal.md."""
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from penstock.model.errors import (
+    CorruptDataError,
+    FatalStorageError,
+    InvalidRequestError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    StorageFullError,
+)
+
+BUSY_TIMEOUT_S: Final = 5.0
+FREE_BYTES_MIN: Final = 8 << 20
+"""What a volume must have free before a transaction begins (see `check_space`)."""
+
+REPLICA_TABLES: Final = ("journal", "local", "replica", "snapshot", "snapshots")
+"""Tables that are not state: in no snapshot and no digest."""
+
+REPLICA_SCHEMA: Final = (
+    "CREATE TABLE journal (position INTEGER PRIMARY KEY, stamp_ms INTEGER NOT NULL,"
+    " body BLOB NOT NULL) STRICT",
+    "CREATE TABLE replica (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL,"
+    " time_ms INTEGER NOT NULL) STRICT",
+    "CREATE TABLE local (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE snapshots (position INTEGER PRIMARY KEY, digest BLOB NOT NULL,"
+    " time_ms INTEGER NOT NULL) STRICT",
+)
+
+# Primary result codes of SQLite (sqlite.org/rescode.html); the low byte of an extended code.
+_BUSY, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 8, 10, 11, 13, 14, 26
+
+
+def connect_writer(path: Path, *, fsync: bool) -> sqlite3.Connection:
+    """The one connection that writes. Transactions are begun and ended by hand.
+
+    Args:
+        fsync: a commit that returned survives a power cut; else only a process crash.
+    """
+    # One thread at a time uses it, under the replica's lock, but not always the same one.
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("PRAGMA journal_mode = WAL")
+    # NORMAL leaves the syncs to checkpoints: nothing is damaged by a power cut, but the last
+    # commits may be gone.
+    connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA fullfsync = 1")
+    connection.execute("PRAGMA checkpoint_fullfsync = 1")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    # 16 MiB: the hot part of every tree, so that a commit reads nothing.
+    connection.execute("PRAGMA cache_size = -16384")
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A read-only connection, for the thread that calls this.
+
+    Raises:
+        NotFoundError: there is no such file.
+    """
+    if not path.exists():
+        raise NotFoundError("open", str(path), "there is no such file")
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+    )
+    connection.execute("PRAGMA query_only = 1")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def check_versions(
+    connection: sqlite3.Connection, path: Path, *, application_id: int, format_version: int
+) -> bool:
+    """Whether the file has been created; refuses what this release can't read.
+
+    Returns:
+        False for a file without any table, which is to be created.
+    Raises:
+        InvalidRequestError: the file belongs to another program or to a newer release.
+    """
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    found_id = pragma_integer(connection, "application_id")
+    found_version = pragma_integer(connection, "user_version")
+    if not tables and not found_id:
+        return False
+    if found_id != application_id:
+        raise InvalidRequestError(
+            "open",
+            str(path),
+            f"application id {found_id:#010x}, not {application_id:#010x}",
+            "this is a database of another program",
+        )
+    if found_version > format_version:
+        raise InvalidRequestError(
+            "open",
+            str(path),
+            f"format version {found_version}, this release knows {format_version}",
+            "open it with the release that wrote it, or a later one",
+        )
+    return True
+
+
+def pragma_integer(connection: sqlite3.Connection, name: str) -> int:
+    """A pragma's integer value."""
+    value = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    assert isinstance(value, int)
+    return value
+
+
+def check_space(directory: str, *, entry_bytes: int) -> None:
+    """Refuse a transaction that might meet the end of the disk in COMMIT.
+
+    In WAL mode SQLite writes pages at COMMIT, so that is where a full disk would show; and a
+    failed COMMIT is fatal, because what is durable is unknown then. So it is asked first. One
+    `statvfs` costs a microsecond.
+
+    Raises:
+        StorageFullError: too little is free.
+    """
+    volume = os.statvfs(directory)
+    free_bytes = volume.f_bavail * volume.f_frsize
+    needed_bytes = FREE_BYTES_MIN + 8 * entry_bytes
+    if free_bytes < needed_bytes:
+        raise StorageFullError(
+            "append",
+            directory,
+            f"{free_bytes} bytes are free, {needed_bytes} are needed",
+            "free some space; writing goes on by itself",
+        )
+
+
+def translate(error: sqlite3.Error, operation: str, subject: str) -> PenstockError:
+    """What an error of a statement (not of COMMIT) means for the caller."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    detail = f"{name}: {error}"
+    if code == _FULL:
+        return StorageFullError(operation, subject, detail, "free some space")
+    if code in (_IOERR, _READONLY):
+        return FatalStorageError(operation, subject, detail)
+    if code in (_CORRUPT, _NOTADB):
+        return CorruptDataError(operation, subject, detail, "restore it from a backup")
+    if code == _CANTOPEN:
+        return NotFoundError(operation, subject, detail)
+    if code == _BUSY:
+        return RetryableError(operation, subject, detail, "does another process write it?")
+    return FatalStorageError(operation, subject, detail)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make creations and renames in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

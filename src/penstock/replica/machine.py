@@ -1,0 +1,48 @@
+"""What a service writes to become a replicated one: tables, and how an entry changes them."""
+
+import sqlite3
+from typing import Protocol, TypeVar
+
+OutcomeT_co = TypeVar("OutcomeT_co", covariant=True)
+
+
+class StateMachine(Protocol[OutcomeT_co]):
+    """A deterministic machine over tables of one SQLite database.
+
+    The replica owns the connection and its transactions: the machine executes statements and
+    never begins, commits or rolls back. What `apply` does must depend on the tables and its
+    arguments alone; no clock, no random, no environment, and no order of dict or set iteration
+    that differs between processes.
+    """
+
+    application_id: int
+    """SQLite's `application_id` of the machine's databases; tells them from other programs'."""
+    format_version: int
+    """Version of tables and entries; SQLite's `user_version`."""
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """Create the tables, inside a transaction."""
+        ...
+
+    def bind(self, connection: sqlite3.Connection) -> None:
+        """Use this connection from now on; may read what is kept in memory."""
+        ...
+
+    def apply(self, position: int, time_ms: int, body: bytes) -> OutcomeT_co:
+        """Apply one entry.
+
+        Args:
+            position: the entry's place in the journal.
+            time_ms: journal time, never less than at the entry before.
+        Raises:
+            CorruptDataError: the entry is unknown or damaged; the replica stops.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Write what is only in memory to the tables; called before each commit."""
+        ...
+
+    def drop_caches(self) -> None:
+        """Forget everything that is in memory; called after a rollback."""
+        ...

@@ -1,0 +1,233 @@
+"""Snapshots of a replica's state, their check, and a database made of one.
+
+Format, steps and crash cases: docs/formats/snapshot.md. Nothing here touches the writing
+connection, so that any thread may take a snapshot while commits go on.
+"""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.model.errors import CorruptDataError
+from penstock.replica.database import (
+    REPLICA_SCHEMA,
+    check_versions,
+    connect_reader,
+    pragma_integer,
+    sync_directory,
+    translate,
+)
+from penstock.replica.dump import state_digest, state_tables
+
+SNAPSHOT_VERSION: Final = 1
+
+_SNAPSHOT_SCHEMA: Final = (
+    "CREATE TABLE snapshot (id INTEGER PRIMARY KEY CHECK (id = 1), snapshot_version INTEGER"
+    " NOT NULL, position INTEGER NOT NULL, time_ms INTEGER NOT NULL, digest BLOB NOT NULL) STRICT"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInfo:
+    """What a snapshot says of itself. `digest`: SHA-256 of the canonical dump."""
+
+    position: int
+    time_ms: int
+    digest: bytes
+    format_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """An entry as the journal holds it."""
+
+    position: int
+    stamp_ms: int
+    body: bytes
+
+
+@contextmanager
+def _scratch(path: Path) -> Iterator[sqlite3.Connection]:
+    """A new file whose durability is seen to afterwards, in one go."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None, uri=True)
+    try:
+        connection.execute("PRAGMA journal_mode = OFF")
+        connection.execute("PRAGMA synchronous = OFF")
+        yield connection
+    except sqlite3.Error as error:
+        raise translate(error, "write snapshot", str(path)) from error
+    finally:
+        connection.close()
+
+
+def write_snapshot(live: Path, target: Path) -> SnapshotInfo:
+    """Write a verified snapshot of the database at `live` to `target`; one read transaction.
+
+    Returns only once the file is durable under its name.
+
+    Raises:
+        StorageFullError: no space; nothing is left under the target's name.
+        CorruptDataError: the copy is not what was read.
+    """
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with _scratch(partial) as connection:
+            connection.execute("ATTACH ? AS live", (f"{live.absolute().as_uri()}?mode=ro",))
+            for name in ("application_id", "user_version"):
+                value = pragma_integer(connection, f"live.{name}")
+                connection.execute(f"PRAGMA main.{name} = {value}")
+            connection.execute("BEGIN")
+            position, time_ms = connection.execute(
+                "SELECT position, time_ms FROM live.replica"
+            ).fetchone()
+            tables = state_tables(connection, schema="live")
+            for table in tables:
+                (sql,) = connection.execute(
+                    "SELECT sql FROM live.sqlite_master WHERE type = 'table' AND name = ?", (table,)
+                ).fetchone()
+                connection.execute(sql)
+                connection.execute(f'INSERT INTO main."{table}" SELECT * FROM live."{table}"')
+            # An index of a UNIQUE constraint has no statement of its own.
+            indexes = connection.execute(
+                "SELECT sql, tbl_name FROM live.sqlite_master"
+                " WHERE type = 'index' AND sql IS NOT NULL ORDER BY name"
+            ).fetchall()
+            for sql, table in indexes:
+                if table in tables:
+                    connection.execute(sql)
+            connection.execute(_SNAPSHOT_SCHEMA)
+            connection.execute(
+                "INSERT INTO main.snapshot VALUES (1, ?, ?, ?, ?)",
+                (SNAPSHOT_VERSION, position, time_ms, state_digest(connection)),
+            )
+            connection.execute("COMMIT")
+        info = verify_snapshot(partial)
+        _publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return info
+
+
+def verify_snapshot(
+    path: Path, *, application_id: int | None = None, format_version: int | None = None
+) -> SnapshotInfo:
+    """Read a snapshot whole and compare its digest.
+
+    Args:
+        application_id: what it must be, if given; `format_version`: at most this.
+    Raises:
+        NotFoundError: there is no such file.
+        CorruptDataError: it is not what was written.
+        InvalidRequestError: it belongs to another program or to a newer release.
+    """
+    connection = connect_reader(path)
+    try:
+        found_version = pragma_integer(connection, "user_version")
+        if application_id is not None:
+            check_versions(
+                connection,
+                path,
+                application_id=application_id,
+                format_version=found_version if format_version is None else format_version,
+            )
+        problems = [text for (text,) in connection.execute("PRAGMA integrity_check")]
+        if problems != ["ok"]:
+            raise CorruptDataError("verify snapshot", str(path), "; ".join(problems[:3]))
+        row = connection.execute(
+            "SELECT snapshot_version, position, time_ms, digest FROM snapshot"
+        ).fetchone()
+        if row is None or row[0] != SNAPSHOT_VERSION:
+            raise CorruptDataError(
+                "verify snapshot", str(path), f"snapshot version {row and row[0]}, not 1"
+            )
+        digest = state_digest(connection)
+        if digest != row[3]:
+            raise CorruptDataError(
+                "verify snapshot",
+                str(path),
+                f"digest {digest.hex()[:16]}..., written was {row[3].hex()[:16]}...",
+            )
+    except sqlite3.OperationalError as error:
+        # A missing table: a SQLite file, but no snapshot.
+        raise CorruptDataError("verify snapshot", str(path), str(error)) from error
+    except sqlite3.Error as error:
+        raise translate(error, "verify snapshot", str(path)) from error
+    finally:
+        connection.close()
+    return SnapshotInfo(
+        position=row[1], time_ms=row[2], digest=digest, format_version=found_version
+    )
+
+
+def restore_snapshot(
+    snapshot: Path,
+    target: Path,
+    *,
+    application_id: int,
+    format_version: int,
+    tail: Iterable[JournalEntry] = (),
+) -> SnapshotInfo:
+    """Make a database at `target` of a snapshot and the journal's entries past it.
+
+    The entries are stored, not applied: opening the database applies them.
+
+    Args:
+        tail: entries by position; those at or below the snapshot's are left out, the others
+            must follow on.
+    Raises:
+        CorruptDataError: the snapshot is damaged, or an entry is missing between.
+        InvalidRequestError: there is a file at the target, or the format is newer.
+    """
+    info = verify_snapshot(snapshot, application_id=application_id, format_version=format_version)
+    partial = target.with_name(target.name + ".partial")
+    try:
+        shutil.copyfile(snapshot, partial)
+        connection = sqlite3.connect(partial, isolation_level=None)
+        try:
+            connection.execute("BEGIN")
+            connection.execute("DROP TABLE snapshot")
+            for sql in REPLICA_SCHEMA:
+                connection.execute(sql)
+            connection.execute(
+                "INSERT INTO replica VALUES (1, ?, ?)", (info.position, info.time_ms)
+            )
+            connection.execute(
+                "INSERT INTO snapshots VALUES (?, ?, ?)", (info.position, info.digest, info.time_ms)
+            )
+            expected = info.position + 1
+            for entry in tail:
+                if entry.position <= info.position:
+                    continue
+                if entry.position != expected:
+                    raise CorruptDataError(
+                        "restore",
+                        str(target),
+                        f"journal position {entry.position} where {expected} is due",
+                    )
+                connection.execute(
+                    "INSERT INTO journal VALUES (?, ?, ?)",
+                    (entry.position, entry.stamp_ms, entry.body),
+                )
+                expected += 1
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translate(error, "restore", str(target)) from error
+        finally:
+            connection.close()
+        _publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return info
+
+
+def _publish(partial: Path, target: Path) -> None:
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.rename(target)
+    sync_directory(target.parent)
