@@ -63,7 +63,7 @@ def test_every_reader_gets_what_was_written(
     topic = new_topic(PARTITIONS)
     records = sample_records(null_headers=writer.null_headers)
     acknowledged = writer.write(bootstrap, topic, records, codec=codec, idempotent=idempotent)
-    expected = {place: record for place, record in zip(acknowledged, records, strict=True)}
+    expected = dict(zip(acknowledged, records, strict=True))
     assert len(expected) == len(records)
     for partition in range(PARTITIONS):
         offsets = [offset for place, offset in acknowledged if place == partition]

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from support.waiting import eventually
 
@@ -266,7 +266,7 @@ class Member:
             if stream is not None:
                 stream.close()
 
-    def __enter__(self) -> Member:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
