@@ -1,0 +1,33 @@
+"""The segment object: many partitions' batches, sorted, with an index. Pure."""
+
+from penstock.segment.format import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    BuiltSegment,
+    Footer,
+    IndexedRun,
+    Mark,
+    SegmentRun,
+    build_segment,
+    check_header,
+    parse_footer,
+    parse_index,
+)
+from penstock.segment.keys import SegmentKey, object_key, parse_object_key
+
+__all__ = [
+    "FOOTER_BYTES",
+    "HEADER_BYTES",
+    "BuiltSegment",
+    "Footer",
+    "IndexedRun",
+    "Mark",
+    "SegmentKey",
+    "SegmentRun",
+    "build_segment",
+    "check_header",
+    "object_key",
+    "parse_footer",
+    "parse_index",
+    "parse_object_key",
+]

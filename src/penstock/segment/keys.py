@@ -1,0 +1,43 @@
+"""Names of segment objects. Pure."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+SEGMENTS_PREFIX: Final = "segments/"
+
+_NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
+_KEY: Final = re.compile(rf"segments/([0-9a-f]{{2}})/{_NUMBER}-{_NUMBER}-{_NUMBER}\.seg", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentKey:
+    """Who wrote a segment: agent and epoch, and which of its segments it is."""
+
+    agent: int
+    epoch: int
+    n: int
+
+
+def object_key(*, agent: int, epoch: int, n: int) -> str:
+    """The key of the n-th segment that an agent's epoch writes."""
+    assert min(agent, epoch, n) >= 0, (agent, epoch, n)
+    name = f"{agent}-{epoch}-{n}"
+    return f"{SEGMENTS_PREFIX}{_hash(name)}/{name}.seg"
+
+
+def parse_object_key(key: str) -> SegmentKey | None:
+    """The parts of a segment's key; None if `object_key` never gives such a key."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    digits, agent, epoch, n = match.groups()
+    if _hash(f"{agent}-{epoch}-{n}") != digits:
+        return None
+    return SegmentKey(agent=int(agent), epoch=int(epoch), n=int(n))
+
+
+def _hash(name: str) -> str:
+    return f"{crc32c(name.encode()) & 0xFF:02x}"

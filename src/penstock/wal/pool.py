@@ -1,0 +1,170 @@
+"""The WAL's files between uses: which are free, which are still named, how many there may be.
+
+All methods may be called from any thread. Two locks: `_state` for the lists, held for no I/O but
+removals; `_making` while a file is filled, so that a commit which needs one waits for the file
+that is being made anyway.
+"""
+
+import contextlib
+import errno
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock.model.errors import FatalStorageError, StorageFullError
+from penstock.ports.device import Device
+from penstock.wal.recovery import FILE_SUFFIX, FOLDER, MAKING_SUFFIX, file_name
+
+FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+_ZEROS: Final = bytes(1 << 20)
+_SKIPS_MAX: Final = 64
+
+
+class FilePool:
+    """Files of one size, never more than `bytes_max` together."""
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        file_bytes: int,
+        bytes_max: int,
+        in_use: Mapping[int, str],
+        free: Sequence[str],
+        number_max: int,
+        fsync: bool,
+    ) -> None:
+        self._device = device
+        self._file_bytes = file_bytes
+        self._count_max = bytes_max // file_bytes
+        self._in_use = dict(in_use)
+        self._free = list(free)
+        self._released_early: set[int] = set()
+        self._number = number_max
+        self._count = len(in_use) + len(free)
+        self._fsync = fsync
+        self._state = threading.Lock()
+        self._making = threading.Lock()
+        self._full_skips = self._full_skips_left = 0
+        with self._state:
+            self._shrink()
+
+    @property
+    def obtainable_count(self) -> int:
+        """Files that are free or may still be made."""
+        return len(self._free) + max(0, self._count_max - self._count)
+
+    def needs_spare(self) -> bool:
+        """Whether the next file would have to be made while a commit waits."""
+        return not self._free and self._count < self._count_max
+
+    def prepare_spare(self) -> None:
+        """Make a file, if none is free and there may be one more.
+
+        Raises:
+            StorageFullError: the disk is full; nothing is left behind.
+        """
+        with self._making:
+            if self.needs_spare():
+                self._make()
+
+    def take(self) -> str:
+        """A file that nothing names; its bytes are allocated.
+
+        Raises:
+            StorageFullError: all files are in use and there may be no more, or the disk is full.
+        """
+        with self._making:
+            if self.needs_spare():
+                self._make()
+        with self._state:
+            if self._free:
+                # The last one released: its pages are the likeliest to be in memory still.
+                return self._free.pop()
+        raise StorageFullError(
+            "append",
+            FOLDER,
+            f"{self._count} files of {self._file_bytes} bytes are all in use",
+            "raise wal.bytes_max, or see why uploads to the object store do not keep up",
+        )
+
+    def put_back(self, name: str) -> None:
+        """Return a taken file that got no frame."""
+        with self._state:
+            self._free.append(name)
+
+    def closed(self, generation: int, name: str) -> None:
+        """The writer is done with a file; it stays until its generation is released."""
+        with self._state:
+            self._in_use[generation] = name
+            if generation in self._released_early:
+                self._released_early.discard(generation)
+                self._release(generation)
+
+    def release(self, generation: int, *, active_generation: int) -> None:
+        """Nothing names this generation any more. Idempotent."""
+        with self._state:
+            if generation in self._in_use:
+                self._release(generation)
+            elif generation >= active_generation:
+                self._released_early.add(generation)
+
+    def _release(self, generation: int) -> None:
+        self._free.append(self._in_use.pop(generation))
+        self._full_skips = self._full_skips_left = 0
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Remove free files while there are more than allowed: the setting was lowered, or files
+        of another size were in use at the start."""
+        removed = False
+        while self._free and self._count > self._count_max:
+            self._device.remove(self._free.pop())
+            self._count -= 1
+            removed = True
+        if removed:
+            self._device.sync_directory(FOLDER)
+
+    def _make(self) -> None:
+        if self._full_skips_left:
+            # Filling a file to find the disk full takes space from everything else on it, and
+            # held appends come back many times a second: so ever fewer of them try.
+            self._full_skips_left -= 1
+            raise StorageFullError("make WAL file", FOLDER, "the disk was full just now")
+        self._number += 1
+        name = file_name(self._number)
+        making = name.removesuffix(FILE_SUFFIX) + MAKING_SUFFIX
+        try:
+            self._fill(making)
+            self._device.rename(making, name)
+            self._device.sync_directory(FOLDER)
+        except OSError as error:
+            self._discard(making)
+            if error.errno not in FULL_ERRORS:
+                raise FatalStorageError("make WAL file", name, str(error)) from error
+            self._full_skips = min(2 * self._full_skips + 1, _SKIPS_MAX)
+            self._full_skips_left = self._full_skips
+            raise StorageFullError(
+                "make WAL file", name, f"no space for {self._file_bytes} bytes: {error}"
+            ) from error
+        self._full_skips = self._full_skips_left = 0
+        with self._state:
+            self._free.append(name)
+            self._count += 1
+
+    def _fill(self, name: str) -> None:
+        file = self._device.open(name, create=True)
+        try:
+            for position in range(0, self._file_bytes, len(_ZEROS)):
+                length = min(len(_ZEROS), self._file_bytes - position)
+                file.write_at(position, [_ZEROS if length == len(_ZEROS) else bytes(length)])
+            if self._fsync:
+                file.sync()
+        finally:
+            file.close()
+
+    def _discard(self, name: str) -> None:
+        # What can't be removed now is by the next start; the first error is the one to tell.
+        with contextlib.suppress(OSError):
+            self._device.remove(name)

@@ -1,0 +1,270 @@
+"""The WAL's writer: frames into the active file, one file after the other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+from typing_extensions import Buffer
+
+from penstock.model.errors import FatalStorageError, InvalidRequestError, StorageFullError
+from penstock.ports.device import Device, File
+from penstock.wal.format import (
+    FRAME_HEADER_BYTES,
+    FRAMES_START,
+    PAGE_BYTES,
+    align_frame,
+    encode_file_header,
+    encode_frame_header,
+)
+from penstock.wal.pool import FULL_ERRORS, FilePool
+from penstock.wal.recovery import FOLDER, Recovered, RecoveryReport, recover
+
+_FRAME_LENGTH_MAX: Final = (1 << 32) - 1
+_PAGE_OF_ZEROS: Final = bytes(PAGE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class WalPlace:
+    """Where a frame's payload begins: the file's generation and the byte position in it."""
+
+    generation: int
+    position: int
+
+
+class WalWriter:
+    """Writes frames. Used by one thread (the commit lane), except where a method says otherwise."""
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        recovered: Recovered,
+        file_bytes: int,
+        bytes_max: int,
+        last_generation: int,
+        fsync: bool,
+    ) -> None:
+        """Use `open`."""
+        self._device = device
+        self._file_bytes = file_bytes
+        self._fsync = fsync
+        self._pool = FilePool(
+            device,
+            file_bytes=file_bytes,
+            bytes_max=bytes_max,
+            in_use=recovered.in_use,
+            free=recovered.free,
+            number_max=recovered.number_max,
+            fsync=fsync,
+        )
+        # The generation of the active file, or of the next one while there is none: the file is
+        # taken with the first frame, so that a start makes and writes nothing.
+        self._generation = max(recovered.generation_max, last_generation) + 1
+        self._file: File | None = None
+        self._file_name = ""
+        self._position = file_bytes
+        self._frame_number = 0
+        self._unsynced = False
+        self._failure: FatalStorageError | None = None
+        self.recovery: RecoveryReport = recovered.report
+
+    @classmethod
+    def open(
+        cls,
+        device: Device,
+        *,
+        file_bytes: int,
+        bytes_max: int,
+        named: Mapping[int, int],
+        last_generation: int,
+        fsync: bool = True,
+    ) -> "WalWriter":
+        """Recover, then be ready to write in a new generation.
+
+        Args:
+            file_bytes: size of each file, a multiple of 4,096.
+            bytes_max: all files together take at most this.
+            named: generation -> end (exclusive, byte position in the file) of the last run that
+                the journal names in it; files of other generations are free.
+            last_generation: the highest generation that the state has ever seen.
+            fsync: false skips every fdatasync, and nothing else.
+        Raises:
+            CorruptDataError: a frame that holds named bytes is missing or damaged; names file
+                and position.
+            InvalidRequestError: sizes that can't be.
+        """
+        if file_bytes % PAGE_BYTES or file_bytes < 2 * PAGE_BYTES or bytes_max < file_bytes:
+            raise InvalidRequestError(
+                "open WAL",
+                FOLDER,
+                f"files of {file_bytes} bytes within {bytes_max} bytes in total",
+                f"a file is a multiple of {PAGE_BYTES} bytes and at least one must fit",
+            )
+        return cls(
+            device,
+            recovered=recover(device, named=named, file_bytes=file_bytes),
+            file_bytes=file_bytes,
+            bytes_max=bytes_max,
+            last_generation=last_generation,
+            fsync=fsync,
+        )
+
+    @property
+    def active_generation(self) -> int:
+        """What the next frame is written in, or a lower one. Lower generations get no more
+        frames. Any thread."""
+        return self._generation
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The longest payload of one frame."""
+        return min(self._file_bytes - FRAMES_START - FRAME_HEADER_BYTES, _FRAME_LENGTH_MAX)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that can be written before a file must be released; a moment's value. Any
+        thread."""
+        in_files = self._pool.obtainable_count * (self._file_bytes - FRAMES_START)
+        return in_files + max(0, self._file_bytes - self._position)
+
+    def append(self, buffers: Sequence[Buffer], *, length: int) -> WalPlace:
+        """Write one frame; not durable before `sync`.
+
+        Args:
+            buffers: the payload's parts.
+            length: their bytes in all, 1 to `frame_bytes_max`.
+        Raises:
+            StorageFullError: no file is free, or the disk is full. Nothing was appended, and the
+                writer stays usable.
+            FatalStorageError: a write or sync failed in another way, now or before.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not 0 < length <= self.frame_bytes_max:
+            raise InvalidRequestError(
+                "append", FOLDER, f"a frame of {length} bytes, at most {self.frame_bytes_max} fit"
+            )
+        if self._position + FRAME_HEADER_BYTES + length > self._file_bytes:
+            self._close_active()
+        file = self._file if self._file is not None else self._next_file()
+        payload_crc = payload_bytes = 0
+        for buffer in buffers:
+            payload_crc = crc32c(buffer, payload_crc)
+            payload_bytes += memoryview(buffer).nbytes
+        assert payload_bytes == length, (payload_bytes, length)
+        header = encode_frame_header(
+            generation=self._generation,
+            number=self._frame_number,
+            length=length,
+            payload_crc=payload_crc,
+        )
+        position = self._position + FRAME_HEADER_BYTES
+        end = position + length
+        # Zeros up to the page's end, so that the kernel needn't read the page before it writes.
+        # File sizes are multiples of a page, so this stays inside the file.
+        padding = memoryview(_PAGE_OF_ZEROS)[: -end % PAGE_BYTES]
+        try:
+            file.write_at(self._position, [header, *buffers, padding])
+        except OSError as error:
+            # The torn frame stays, unnamed; the next one is written over it.
+            raise self._translated("append", error) from error
+        self._position = align_frame(end)
+        self._frame_number += 1
+        self._unsynced = True
+        return WalPlace(self._generation, position)
+
+    def sync(self) -> None:
+        """Make all frames appended so far durable.
+
+        Raises:
+            FatalStorageError: it failed; what is durable is unknown, since the kernel may have
+                dropped the bytes. The writer refuses everything after.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._unsynced and self._file is not None:
+            self._sync(self._file, "sync")
+            self._unsynced = False
+
+    def release(self, generation: int) -> None:
+        """Let a file be recycled: no run names that generation any more and no read of it is
+        open. Any thread; idempotent. Of the active generation it is remembered until the file
+        is full."""
+        self._pool.release(generation, active_generation=self._generation)
+
+    def needs_spare(self) -> bool:
+        """Whether `prepare_spare` has something to do. Any thread; costs nothing."""
+        return self._pool.needs_spare()
+
+    def prepare_spare(self) -> None:
+        """Make the file that will be needed next. Any thread; takes as long as writing a file.
+
+        Raises:
+            StorageFullError: the disk is full; nothing is left behind.
+        """
+        self._pool.prepare_spare()
+
+    def close(self) -> None:
+        """Close the active file, without a sync. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        if self._failure is None:
+            self._failure = FatalStorageError("append", FOLDER, "the WAL is closed")
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _close_active(self) -> None:
+        """End the active generation, also when there is no file to go on in: whoever frees files
+        looks at lower generations only."""
+        if self._file is None:
+            return
+        self.sync()
+        self._file.close()
+        self._file = None
+        ended, self._generation = self._generation, self._generation + 1
+        self._position = self._file_bytes
+        self._pool.closed(ended, self._file_name)
+
+    def _next_file(self) -> File:
+        try:
+            name = self._pool.take()
+        except FatalStorageError as error:
+            self._failure = error
+            raise
+        file: File | None = None
+        try:
+            file = self._device.open(name)
+            file.write_at(
+                0, [encode_file_header(generation=self._generation, file_bytes=self._file_bytes)]
+            )
+        except OSError as error:
+            if file is not None:
+                file.close()
+            # A header of this generation may have been written, so no other file may have it.
+            self._generation += 1
+            self._pool.put_back(name)
+            raise self._translated("begin WAL file", error) from error
+        # Before any frame: then a generation whose header a power cut took has no frames either,
+        # and can't be met again in a file that is used with the same number.
+        self._sync(file, "begin WAL file")
+        self._file, self._file_name = file, name
+        self._position = FRAMES_START
+        self._frame_number = 0
+        return file
+
+    def _sync(self, file: File, operation: str) -> None:
+        if not self._fsync:
+            return
+        try:
+            file.sync()
+        except OSError as error:
+            self._failure = FatalStorageError(operation, self._file_name or FOLDER, str(error))
+            raise self._failure from error
+
+    def _translated(self, operation: str, error: OSError) -> StorageFullError | FatalStorageError:
+        if error.errno in FULL_ERRORS:
+            return StorageFullError(operation, FOLDER, f"the disk is full: {error}")
+        self._failure = FatalStorageError(operation, self._file_name or FOLDER, str(error))
+        return self._failure
