@@ -32,7 +32,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.errors import NotFoundError, PenstockError, StorageFullError
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -73,6 +73,7 @@ class Log:
         self._limits = limits
         self._pool = pool
         self._wal_writer = wal_writer
+        self._on_fatal = on_fatal
         self._queries = queries
         self._instruments = instruments or NoInstruments()
         self._producer_ids: list[int] = []
@@ -144,6 +145,7 @@ class Log:
         await self.lane.close()
         if self._spare is not None:
             await asyncio.gather(self._spare, return_exceptions=True)
+        self._wal_writer.close()
         await self.blocks.close()
         return drained
 
@@ -294,15 +296,17 @@ class Log:
     def _prepare_spare(self) -> None:
         if (self._spare is None or self._spare.done()) and self._wal_writer.needs_spare():
             self._spare = asyncio.get_running_loop().run_in_executor(
-                self._pool, self._prepare_quietly
+                self._pool, self._make_spare
             )
 
-    def _prepare_quietly(self) -> None:
+    def _make_spare(self) -> None:
         try:
             self._wal_writer.prepare_spare()
-        except PenstockError as error:
+        except StorageFullError as error:
             # The lane makes its own file, or finds the WAL full and says so.
             logger.debug("no spare WAL file: %s", error)
+        except PenstockError as error:
+            self._on_fatal(error)
 
     async def _in_pool(self, work: Callable[[], object]) -> object:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
