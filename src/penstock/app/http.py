@@ -1,0 +1,114 @@
+"""The HTTP port: metrics, health, status. Read-only; imported once the Kafka port listens, since
+starlette, uvicorn and prometheus_client take longer to import than a server to start."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from penstock.config.version import VERSION
+from penstock.observability.exposition import CONTENT_TYPE, Exposition
+from penstock.observability.metrics import Metrics
+
+_POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
+_KEEP_ALIVE_S = 30
+_CONNECTIONS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSources:
+    """What the answers are made of.
+
+    `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "".
+    """
+
+    metrics: Metrics
+    status: Callable[[], dict[str, Any]]
+    not_ready: Callable[[], str]
+
+
+def application(sources: HttpSources) -> Starlette:
+    """The ASGI application."""
+    exposition = Exposition(sources.metrics, version=VERSION)
+
+    async def pointer(_: Request) -> Response:
+        return PlainTextResponse(_POINTER)
+
+    async def metrics(_: Request) -> Response:
+        return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def healthz(_: Request) -> Response:
+        # That the event loop answers is what is asked; whether clients are served is /readyz's.
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = sources.not_ready()
+        if reason:
+            return PlainTextResponse(f"not ready: {reason}\n", status_code=503)
+        return PlainTextResponse("ready\n")
+
+    async def status(_: Request) -> Response:
+        return Response(msgspec.json.encode(sources.status()), media_type="application/json")
+
+    return Starlette(
+        routes=[
+            Route("/", pointer),
+            Route("/metrics", metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/v1/status", status),
+        ]
+    )
+
+
+class HttpServer:
+    """Serves the application on a socket that listens already. Start, then close."""
+
+    def __init__(self, sources: HttpSources, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            application(sources),
+            # Logs are configured by the server, the loop runs already, and no route needs more.
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="none",
+            http="h11",
+            ws="none",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+        self._server = _QuietServer(config)
+        self._listener = listener
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Serve until `close`."""
+        self._task = asyncio.get_running_loop().create_task(
+            self._server.serve(sockets=[self._listener]), name="http"
+        )
+
+    async def close(self) -> None:
+        """Stop; requests under way have a second to end."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._listener.close()
+
+
+class _QuietServer(uvicorn.Server):
+    """Signals are the whole server's, not the HTTP port's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,62 @@
+"""Work that comes round: one owner for all of it, each job with an interval and a name."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from penstock.model.errors import PenstockError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """`run` is called each `interval_s` seconds, first after one interval, never twice at once."""
+
+    name: str
+    interval_s: float
+    run: Callable[[], Awaitable[object]]
+
+
+class Jobs:
+    """Runs jobs until it is closed. Event loop only."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = jobs
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(_repeat(job), name=job.name) for job in self._jobs]
+
+    async def close(self) -> None:
+        """Stop; a run under way is cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+
+async def _repeat(job: Job) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        round_over: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(job.interval_s, _finish, round_over)
+        try:
+            await round_over
+        finally:
+            timer.cancel()
+        try:
+            await job.run()
+        except PenstockError as error:
+            logger.warning("%s will be tried again in %g s: %s", job.name, job.interval_s, error)
+        except Exception:
+            # A bug in one round must not end the rounds, nor stay unseen.
+            logger.exception("%s failed; next try in %g s", job.name, job.interval_s)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

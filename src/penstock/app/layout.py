@@ -1,0 +1,21 @@
+"""Where things lie in a data directory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DataLayout:
+    """Paths under one data directory. The WAL's own folder is the WAL's to name."""
+
+    root: Path
+
+    @property
+    def metadata(self) -> Path:
+        """The SQLite file that holds journal and state."""
+        return self.root / "metadata.sqlite"
+
+    @property
+    def objects(self) -> Path:
+        """The local object store."""
+        return self.root / "objects"

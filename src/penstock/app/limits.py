@@ -1,0 +1,35 @@
+"""A server's settings in the words of the packages that act on them. Pure."""
+
+from penstock.config.settings import MIB, ServerSettings
+from penstock.kafka.settings import KafkaSettings
+from penstock.log.limits import LogLimits
+
+
+def log_limits(settings: ServerSettings) -> LogLimits:
+    """For `penstock.log`."""
+    return LogLimits(
+        # A file must be able to take a frame and its header, so that small files have small frames.
+        frame_bytes_max=min(16 * MIB, settings.wal_file_bytes // 2),
+        tail_cache_bytes=settings.tail_cache_bytes,
+        block_cache_bytes=settings.block_cache_bytes,
+        block_bytes=settings.block_bytes,
+        segment_bytes=settings.segment_bytes,
+        segment_age_ms=settings.segment_age_ms,
+        retention_check_ms=settings.retention_check_ms,
+        delete_grace_ms=settings.delete_grace_ms,
+        producer_id_expiration_ms=settings.producer_id_expiration_ms,
+    )
+
+
+def kafka_settings(settings: ServerSettings) -> KafkaSettings:
+    """For `penstock.kafka`."""
+    return KafkaSettings(
+        auto_create_topics=settings.auto_create_topics,
+        default_partitions=settings.default_partitions,
+        request_bytes_max=settings.request_bytes_max,
+        connections_max=settings.connections_max,
+        connection_budget_bytes=settings.connection_inflight_bytes_max,
+        server_budget_bytes=settings.inflight_bytes_max,
+        stall_timeout_s=settings.stall_timeout_ms / 1000,
+        log_dir=settings.data,
+    )

@@ -1,0 +1,178 @@
+"""A server's life: start, serve, drain.
+
+Order at the start: parts are opened (the WAL is recovered), the Kafka port listens, and only then
+HTTP is imported and listens, since clients wait for the former.
+Order at the end: no new connections; requests under way are answered; the log moves its WAL to
+segments while the time allows; everything is closed and the lock given up.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.app import status
+from penstock.app.assembly import Parts, assemble
+from penstock.app.jobs import Job, Jobs
+from penstock.config.addresses import Address, parse_address
+from penstock.config.checks import warnings
+from penstock.config.settings import ServerSettings
+from penstock.model.errors import ConflictError
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+
+if TYPE_CHECKING:
+    from penstock.app.http import HttpServer
+
+logger = logging.getLogger(__name__)
+
+FATAL_EXIT_STATUS = 70
+"""EX_SOFTWARE of sysexits.h: a supervisor should start the server again, which then recovers."""
+
+
+def end_process(error: BaseException) -> None:
+    """End the process at once: what is durable is unknown, and only recovery can tell.
+
+    Not an exception, since the caller is a thread, and anything that still ran could acknowledge.
+    """
+    logger.critical("ending at once, since it is unknown what is durable: %s", error)
+    logging.shutdown()
+    os._exit(FATAL_EXIT_STATUS)
+
+
+class Server:
+    """One server on one event loop: start, then stop."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        clock: Clock,
+        random: Random,
+        on_fatal: Callable[[BaseException], None] = end_process,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._random = random
+        self._on_fatal = on_fatal
+        self._parts: Parts | None = None
+        self._jobs: Jobs | None = None
+        self._http: HttpServer | None = None
+        self._draining = False
+        self._ready_s = 0.0
+        self.kafka_address = parse_address(settings.kafka, setting="kafka")
+        self.http_address = parse_address(settings.http, setting="http") if settings.http else None
+
+    @property
+    def parts(self) -> Parts:
+        """The open parts; there are none before `start`."""
+        assert self._parts is not None
+        return self._parts
+
+    @property
+    def advertised(self) -> Address:
+        """What clients are told to connect to."""
+        broker = self.parts.broker
+        return Address(broker.advertised_host, broker.advertised_port)
+
+    async def start(self) -> None:
+        """Open everything and listen.
+
+        Raises:
+            ConflictError: the data directory or an address is in use.
+            CorruptDataError: what lies in the data directory is not what was written.
+        """
+        for text in warnings(self.settings):
+            logger.warning("%s", text)
+        parts = await assemble(
+            self.settings, clock=self._clock, random=self._random, on_fatal=self._on_fatal
+        )
+        self._parts = parts
+        try:
+            parts.log.start()
+            self.kafka_address = await self._listen_kafka(parts)
+            self._ready_s = self._clock.monotonic_s()
+            self._jobs = Jobs(self._job_list(parts))
+            self._jobs.start()
+            if self.http_address is not None:
+                await self._start_http(parts, self.http_address)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Drain and close. Idempotent."""
+        if self._parts is None:
+            return
+        parts, self._draining = self._parts, True
+        deadline_s = self.settings.drain_timeout_ms / 1000
+        if self._jobs is not None:
+            await self._jobs.close()
+        await parts.kafka.drain(deadline_s)
+        await parts.groups.close()
+        drained = await parts.log.close(deadline_s)
+        if not drained:
+            logger.info("the WAL still holds records; the next start serves them from there")
+        if self._http is not None:
+            await self._http.close()
+        parts.pool.shutdown()
+        parts.order.close()
+        parts.lock.release()
+        self._parts = None
+
+    def status(self) -> dict[str, Any]:
+        """See `penstock.app.status`."""
+        return status.status(
+            self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
+        )
+
+    def not_ready(self) -> str:
+        """Why clients are not served, or ""."""
+        return "draining" if self._draining else ""
+
+    async def _listen_kafka(self, parts: Parts) -> Address:
+        wanted = self.kafka_address
+        try:
+            port = await parts.kafka.start(wanted.host, wanted.port)
+        except OSError as error:
+            raise _cannot_listen("kafka", wanted, error) from error
+        if parts.broker.advertised_port == 0:
+            parts.broker.advertised_port = port
+        return Address(wanted.host, port)
+
+    def _job_list(self, parts: Parts) -> list[Job]:
+        return [
+            Job(
+                name="expiry of idle groups",
+                interval_s=self.settings.retention_check_ms / 1000,
+                run=parts.groups.expire,
+            )
+        ]
+
+    async def _start_http(self, parts: Parts, wanted: Address) -> None:
+        family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+        try:
+            listener = socket.create_server(wanted, family=family)
+        except OSError as error:
+            raise _cannot_listen("http", wanted, error) from error
+        self.http_address = Address(wanted.host, listener.getsockname()[1])
+        parts.metrics.on_scrape(lambda: status.gauges(parts, ready_s=self._ready_s))
+        # Off the loop, so that Kafka clients are answered while the modules load.
+        await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
+        from penstock.app.http import HttpServer, HttpSources
+
+        sources = HttpSources(metrics=parts.metrics, status=self.status, not_ready=self.not_ready)
+        self._http = HttpServer(sources, listener)
+        self._http.start()
+
+
+def _import_http() -> None:
+    import penstock.app.http  # noqa: F401
+
+
+def _cannot_listen(setting: str, address: Address, error: OSError) -> ConflictError:
+    return ConflictError(
+        "listen", f"{setting} {address}", error.strerror or str(error), "choose another address"
+    )

@@ -1,0 +1,76 @@
+"""What a server says about itself: the JSON of /v1/status and the gauges of /metrics."""
+
+import os
+from typing import Any
+
+from penstock.app.assembly import Parts
+from penstock.config.addresses import Address
+from penstock.config.version import VERSION
+
+
+def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float) -> dict[str, Any]:
+    """A JSON object; sizes in bytes, times in seconds.
+
+    Args:
+        kafka: the listening address.
+        http: the listening address, if there is one.
+        ready_s: when the server was ready, by the monotonic clock.
+    """
+    log, broker, settings = parts.log, parts.broker, parts.settings
+    topics = parts.view.topics()
+    return {
+        "version": VERSION,
+        "cluster_id": broker.cluster_id,
+        "node_id": broker.node_id,
+        "agent_epoch": parts.order.epoch,
+        "pid": os.getpid(),
+        "uptime_s": round(parts.clock.monotonic_s() - ready_s, 3),
+        "kafka": str(kafka),
+        "advertised": str(Address(broker.advertised_host, broker.advertised_port)),
+        "http": str(http) if http else None,
+        "data": str(parts.layout.root),
+        "fsync": settings.fsync,
+        "topics": len(topics),
+        "partitions": sum(topic.partitions for topic in topics),
+        "connections": parts.kafka.connection_count,
+        "inflight_bytes": parts.kafka.budget.used_bytes,
+        "journal_position": parts.order.position,
+        "wal": {
+            "drained": log.uploader.pending_bytes == 0,
+            "pending_bytes": log.uploader.pending_bytes,
+            "free_bytes": parts.wal_writer.free_bytes,
+            "bytes_max": settings.wal_bytes_max,
+            "upload_error": log.uploader.last_error or None,
+        },
+        "segments_stored": log.uploader.segment_count,
+        "tail_cache_bytes": log.tail.bytes,
+        "block_cache": {
+            "bytes": log.blocks.bytes,
+            "hits": log.blocks.hit_count,
+            "loads": log.blocks.load_count,
+        },
+    }
+
+
+def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
+    """The values that are read when a scrape asks."""
+    log = parts.log
+    topics = parts.view.topics()
+    return {
+        "penstock_uptime_seconds": parts.clock.monotonic_s() - ready_s,
+        "penstock_connections": parts.kafka.connection_count,
+        "penstock_inflight_bytes": parts.kafka.budget.used_bytes,
+        "penstock_inflight_bytes_max": parts.settings.inflight_bytes_max,
+        "penstock_wal_pending_bytes": log.uploader.pending_bytes,
+        "penstock_wal_free_bytes": parts.wal_writer.free_bytes,
+        "penstock_wal_bytes_max": parts.settings.wal_bytes_max,
+        "penstock_append_waiting_bytes": log.lane.waiting_bytes,
+        "penstock_segments_stored_total": log.uploader.segment_count,
+        "penstock_tail_cache_bytes": log.tail.bytes,
+        "penstock_block_cache_bytes": log.blocks.bytes,
+        "penstock_block_cache_hits_total": log.blocks.hit_count,
+        "penstock_block_cache_loads_total": log.blocks.load_count,
+        "penstock_topics": len(topics),
+        "penstock_partitions": sum(topic.partitions for topic in topics),
+        "penstock_journal_position": parts.order.position,
+    }
