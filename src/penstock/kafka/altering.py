@@ -1,7 +1,7 @@
-"""The shared half of AlterConfigs and IncrementalAlterConfigs: resources to commands to outcomes."""
+"""The shared half of AlterConfigs and IncrementalAlterConfigs: from resources to outcomes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from penstock.kafka.admin import commit
 from penstock.kafka.context import RequestContext
@@ -16,9 +16,24 @@ from penstock.kafka.resources import (
 )
 from penstock.metadata.commands import AlterClusterConfigs, AlterTopicConfigs, AnyCommand
 
-NewConfigs = Callable[[Any, Mapping[str, str], bool], dict[str, str]]
-"""From a resource of the request, its configs now and whether it is a topic: its configs then.
-Raises ItemError."""
+
+class NewConfigs(Protocol):
+    """What an API makes of a resource."""
+
+    def __call__(
+        self, resource: Any, current: Mapping[str, str], *, of_topic: bool
+    ) -> dict[str, str]:
+        """The resource's configs after the alteration.
+
+        Args:
+            resource: kio's AlterConfigsResource.
+            current: its own configs now.
+            of_topic: whether it is a topic rather than the cluster.
+
+        Raises:
+            ItemError: the alteration is refused.
+        """
+        ...
 
 
 async def alter(
@@ -66,7 +81,7 @@ def _command(context: RequestContext, resource: Any, new_configs: NewConfigs) ->
         topic = view.topic(resource.resource_name)
         if topic is None:
             raise unknown_topic(resource.resource_name)
-        after = new_configs(resource, topic.configs, True)
+        after = new_configs(resource, topic.configs, of_topic=True)
         check_configs(after, of_topic=True)
         change = replacement(topic.configs, after)
         if not change.set and not change.unset:
@@ -79,7 +94,7 @@ def _command(context: RequestContext, resource: Any, new_configs: NewConfigs) ->
                 "configs of one broker cannot be altered: the order of things is the cluster's; "
                 "alter the default of all brokers (an empty name)",
             )
-        after = new_configs(resource, view.cluster_configs, False)
+        after = new_configs(resource, view.cluster_configs, of_topic=False)
         check_configs(after, of_topic=False)
         change = replacement(view.cluster_configs, after)
         if not change.set and not change.unset:

@@ -23,11 +23,12 @@ from penstock.kafka.budget import ByteBudget
 from penstock.kafka.context import ConnectionState, Reply, RequestContext
 from penstock.kafka.framing import STAGING_BYTES, Framer
 from penstock.kafka.registry import API_VERSIONS_KEY, APIS, Api
-from penstock.model.errors import InvalidRequestError, PenstockError
+from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
 
 logger = logging.getLogger(__name__)
 
 FETCH_KEY: Final = 1
+SEND_AT_BYTES: Final = 64 << 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +46,17 @@ class ConnectionHost:
 class _Exchange:
     """A request and, later, its reply."""
 
-    __slots__ = ("api", "body", "context", "frame_bytes", "pending", "ready", "reply", "started_s")
+    __slots__ = (
+        "api",
+        "body",
+        "context",
+        "error",
+        "frame_bytes",
+        "pending",
+        "ready",
+        "reply",
+        "started_s",
+    )
 
     def __init__(
         self,
@@ -63,6 +74,7 @@ class _Exchange:
         self.started_s = started_s
         self.pending: asyncio.Future[Any] | None = None
         self.ready = False
+        self.error: BaseException | None = None
         self.reply: Reply = None
 
 
@@ -86,7 +98,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._in_flight: deque[_Exchange] = deque()
         self._out: list[Buffer] = []
         self._out_bytes = 0
-        self._fault: Exception | None = None
+        # What came in wrong: the connection ends once all that came before is answered.
+        self._fault: InvalidRequestError | None = None
+        # What a handler raised: the connection ends now.
+        self._failure: BaseException | None = None
         self._fault_api = ""
         self._closing = False
         self._pumping = False
@@ -129,7 +144,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         host.connections.add(self)
         self._instruments.count("connections_opened")
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where the socket's bytes go."""
         return self._framer.get_buffer()
 
@@ -170,7 +185,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._count_unsent()
         self._pump()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Give back what was counted and stop what only this peer wanted."""
         self._closing = True
         host = self._host
@@ -294,18 +309,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._pumping = True
         try:
-            while not self._closing:
+            while not self._closing and self._failure is None:
                 while self._waiting and self._may_start(self._waiting[0]):
                     self._start(self._waiting.popleft())
                 if not self._collect_replies():
                     break
+                # Small replies leave together; a large one at once, so that it is known whether
+                # the peer takes it before the next request starts.
+                if self._out_bytes >= SEND_AT_BYTES:
+                    self._send()
         finally:
             self._pumping = False
         if self._closing:
             return
         if self._out:
             self._send()
-        if not self._in_flight and not self._waiting:
+        if self._failure is not None:
+            self._end(self._failure)
+        elif not self._in_flight and not self._waiting:
             if self._fault is not None:
                 self._end(self._fault)
             elif self._host.draining and self._transport is not None:
@@ -330,7 +351,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             handler = api.load()
             if exchange.body is None:
-                exchange.reply = handler.unsupported_version(exchange.context)
+                exchange.reply = handler.unsupported_version()
             elif api.raw:
                 result = handler.serve(exchange.context, exchange.body)
                 if asyncio.isfuture(result):
@@ -344,8 +365,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 task.add_done_callback(partial(self._replied, exchange))
                 return
         except Exception as error:  # noqa: BLE001 - a handler's bug must end this connection alone
-            self._fail(exchange, error)
-            return
+            exchange.error = error
         exchange.ready = True
 
     async def _handle(self, handler: Any, exchange: _Exchange) -> Reply:
@@ -357,17 +377,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _replied(self, exchange: _Exchange, future: "asyncio.Future[Any]") -> None:
         exchange.pending = None
-        if future.cancelled():
-            if not self._closing:
-                self._fail(exchange, InvalidRequestError("serve", exchange.api.name, "cancelled"))
-            return
-        error = future.exception()
-        if error is not None:
-            self._fail(exchange, error)
-            return
         if self._closing:
+            if not future.cancelled():
+                # Looked at, so that the loop does not report it as forgotten: the peer is gone.
+                future.exception()
             return
-        exchange.reply = future.result()
+        if future.cancelled():
+            exchange.error = RetryableError("serve", exchange.api.name, "it was cancelled")
+        else:
+            exchange.error = future.exception()
+            if exchange.error is None:
+                exchange.reply = future.result()
         exchange.ready = True
         self._pump()
 
@@ -378,6 +398,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         while self._in_flight and self._in_flight[0].ready:
             exchange = self._in_flight.popleft()
             moved = True
+            if exchange.error is not None:
+                # An error rather than an answer: the connection ends, but not before the
+                # requests ahead of this one were answered.
+                self._failure = exchange.error
+                self._fault_api = exchange.api.name
             self._request_bytes -= exchange.frame_bytes
             self._host.budget.take(-exchange.frame_bytes)
             if self._reserved_bytes:
@@ -385,6 +410,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._reserved_bytes = 0
             self._instruments.observe(exchange.api.stage, now_s - exchange.started_s)
             reply = exchange.reply
+            if self._failure is not None:
+                break
             if reply is None:
                 continue
             body_bytes = sum(map(len, reply))  # type: ignore[arg-type]
@@ -426,14 +453,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if own_spent or self._fault is not None or self._host.draining:
             paused = True
         elif budget.spent:
-            # One connection may finish receiving its request above the limit.
+            # One connection may finish receiving its request above the limit; once it has, it
+            # makes way for the next.
             paused = not (self._partial_bytes and budget.elect(self))
             if paused:
+                budget.release(self)
                 budget.wait(self)
         else:
             paused = False
-            if self._reading_paused or not self._partial_bytes:
-                budget.release(self)
+            budget.release(self)
         self._set_reading(paused=paused)
 
     def _set_reading(self, *, paused: bool) -> None:
@@ -444,13 +472,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-
-    def _fail(self, exchange: _Exchange, error: BaseException) -> None:
-        """A handler gave an error rather than an answer: the connection ends."""
-        if self._closing:
-            return
-        self._fault_api = exchange.api.name
-        self._end(error)
 
     def _end(self, error: BaseException) -> None:
         self._closing = True

@@ -147,8 +147,8 @@ NOT_SERVED: Final[tuple[tuple[str, str], ...]] = (
     ("GetTelemetrySubscriptions, PushTelemetry (KIP-714)", "client metrics are not collected"),
     (
         (
-            "DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter and the "
-            "requests between brokers"
+            "DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter and "
+            "the requests between brokers"
         ),
         "there is no KRaft quorum: the order of things is Penstock's journal",
     ),

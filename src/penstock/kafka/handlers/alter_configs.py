@@ -34,7 +34,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _new_configs(resource: Any, current: Mapping[str, str], of_topic: bool) -> dict[str, str]:
+def _new_configs(
+    resource: Any,
+    current: Mapping[str, str],  # noqa: ARG001 - replaced, whatever it is
+    *,
+    of_topic: bool,  # noqa: ARG001
+) -> dict[str, str]:
     for config in resource.configs:
         if config.value is None:
             raise ItemError(ErrorCode.INVALID_REQUEST, f"the config {config.name} has no value")

@@ -40,7 +40,7 @@ def serve(context: RequestContext, body: memoryview) -> Reply:
     return [_response(context.api_version, ErrorCode.NONE)]
 
 
-def unsupported_version(context: RequestContext) -> Reply:
+def unsupported_version() -> Reply:
     """Answer a request of a version that is not served."""
     return [_response(0, ErrorCode.UNSUPPORTED_VERSION)]
 

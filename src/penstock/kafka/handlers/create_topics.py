@@ -48,7 +48,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         answers = iter(await commit(context, wanted, request.timeout))
         outcomes = [next(answers) if outcome is None else outcome for outcome in outcomes]
     results = [
-        _result(context, types, topic.name, command, outcome or Outcome(), request.validate_only)
+        _result(
+            context,
+            types,
+            topic.name,
+            command,
+            outcome or Outcome(),
+            validated_only=request.validate_only,
+        )
         for topic, command, outcome in zip(request.topics, commands, outcomes, strict=True)
     ]
     return build(types.CreateTopicsResponse, topics=tuple(results))
@@ -94,6 +101,7 @@ def _result(
     name: str,
     command: CreateTopic | None,
     outcome: Outcome,
+    *,
     validated_only: bool,
 ) -> Any:
     if command is None or outcome.error is not ErrorCode.NONE:

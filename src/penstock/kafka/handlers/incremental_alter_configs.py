@@ -16,7 +16,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     """Alter configs; an outcome per resource."""
     types = response_types("incremental_alter_configs", context.api_version)
 
-    def new_configs(resource: Any, current: Mapping[str, str], of_topic: bool) -> dict[str, str]:
+    def new_configs(resource: Any, current: Mapping[str, str], *, of_topic: bool) -> dict[str, str]:
         operations = [
             (config.name, config.config_operation, config.value) for config in resource.configs
         ]
