@@ -150,6 +150,9 @@ def run_kafka_python(options: argparse.Namespace, leave: Leave) -> None:
         auto_offset_reset="earliest",
         session_timeout_ms=SESSION_TIMEOUT_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
+        # A leader that assigns before it has heard of a new topic gives out nothing; it looks
+        # again at its next refresh, which is five minutes away by default.
+        metadata_max_age_ms=1000,
         partition_assignment_strategy=(assignors[options.strategy],),
     )
     held: list[int] | None = None
