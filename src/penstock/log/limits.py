@@ -28,3 +28,7 @@ class LogLimits:
     delete_grace_ms: int = 60_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_block: int = 1000
+
+    snapshot_interval_ms: int = 600_000
+    snapshot_entries: int = 100_000
+    """A snapshot is due when either has passed since the last."""

@@ -8,8 +8,9 @@ forgotten by an entry.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from penstock.log.limits import LogLimits
@@ -59,6 +60,16 @@ class Keeper:
         self._identity = identity
         self._in_flight_number = in_flight_number
         self._task: asyncio.Task[None] | None = None
+        self._holds = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Delete no object while this is open: a backup reads them."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
 
     def start(self) -> None:
         """Begin the periodic passes."""
@@ -180,7 +191,7 @@ class Keeper:
     async def delete_condemned(self) -> int:
         """Delete what was condemned longer than the grace ago; returns how many."""
         count = 0
-        while True:
+        while not self._holds:
             rows = await self._in_pool(lambda: self._queries().condemned_objects(limit=_PAGE))
             before_ms = self._clock.now_ms() - self._limits.delete_grace_ms
             keys = [key for key, condemned_ms in rows if condemned_ms <= before_ms]
@@ -189,6 +200,7 @@ class Keeper:
             await self._store.delete(keys)
             await self._committer.commit([ForgetObjects(keys=keys)])
             count += len(keys)
+        return count
 
     async def _condemn(self, keys: list[str]) -> int:
         if not keys:

@@ -17,21 +17,20 @@ from penstock.log.fetch.reader import read_wal_run
 from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
+from penstock.log.upload.segments import segment_run
 from penstock.metadata.commands import Refused, SegmentStored, StoreSegment
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
+from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import stored_header
-from penstock.segment import Mark, SegmentRun, build_segment, object_key
+from penstock.segment import build_segment, object_key
 from penstock.wal import WalReader, WalWriter
 
 logger = logging.getLogger(__name__)
 
-MARK_BYTES: Final = 64 * 1024
 _RETRY_S: Final = 1.0
 
 
@@ -204,7 +203,7 @@ class Uploader:
         def build() -> tuple[list[Buffer], int, list[int]]:
             segment = build_segment(
                 [
-                    _segment_run(
+                    segment_run(
                         topic_ids[move.partition_key],
                         move,
                         views
@@ -259,56 +258,3 @@ class Uploader:
             if generation < active and generation not in named:
                 self._wal_writer.release(generation)
                 self._generations.discard(generation)
-
-
-def _segment_run(
-    place: tuple[bytes, int], move: PartitionMove, views: Sequence[memoryview]
-) -> SegmentRun:
-    """Describe one partition's batches for the segment's index; checks that they follow on."""
-    topic_id, partition = place
-    base_offset = move.runs[0].base_offset
-    marks: list[Mark] = []
-    position = record_count = batch_count = 0
-    marked = -MARK_BYTES
-    expected = base_offset
-    newest = -1
-    for view in views:
-        at = 0
-        while at < len(view):
-            header = stored_header(view, at)
-            if header.base_offset < expected or header.length > len(view) - at:
-                raise CorruptDataError(
-                    "build segment",
-                    f"partition key {move.partition_key}",
-                    f"batch of offset {header.base_offset} where {expected} is due",
-                )
-            if position + at - marked >= MARK_BYTES:
-                marked = position + at
-                marks.append(
-                    Mark(base_offset=header.base_offset, position=marked, max_timestamp=newest)
-                )
-            expected = header.end_offset
-            newest = max(newest, header.max_timestamp)
-            record_count += header.record_count
-            batch_count += 1
-            at += header.length
-        position += len(view)
-    if expected != move.runs[-1].end_offset or position != move.length:
-        raise CorruptDataError(
-            "build segment",
-            f"partition key {move.partition_key}",
-            f"{position} bytes up to offset {expected}, the journal names {move.length} bytes "
-            f"up to {move.runs[-1].end_offset}",
-        )
-    return SegmentRun(
-        topic_id=topic_id,
-        partition=partition,
-        base_offset=base_offset,
-        end_offset=expected,
-        record_count=record_count,
-        batch_count=batch_count,
-        max_timestamp=newest,
-        parts=views,
-        length=position,
-        marks=marks,
-    )
