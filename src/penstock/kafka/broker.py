@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.kafka.fetch_session import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.settings import KafkaSettings
 from penstock.metadata.committer import Committer
@@ -32,5 +33,6 @@ class Broker:
     advertised_port: int
     settings: KafkaSettings = field(default_factory=KafkaSettings)
     instruments: Instruments = field(default_factory=NoInstruments)
+    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     epoch: int = 0
     """Leader epoch of every partition: the number of restores of this cluster."""
