@@ -1,0 +1,11 @@
+"""Object stores: adapters and decorators of the port in `penstock.ports.objects`.
+
+`BucketStore` is in `penstock.objects.bucket` and not named here, since it loads obstore.
+"""
+
+from penstock.objects.local import LocalStore
+from penstock.objects.metered import Metered, StoreMeter
+from penstock.objects.opening import open_store
+from penstock.objects.retrying import Retrying
+
+__all__ = ["LocalStore", "Metered", "Retrying", "StoreMeter", "open_store"]

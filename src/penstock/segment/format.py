@@ -194,6 +194,7 @@ def parse_footer(tail: bytes, *, size_bytes: int, subject: str) -> Footer:
         tail: the object's last FOOTER_BYTES, or more of its end.
         size_bytes: the object's size.
         subject: its key, for errors.
+
     Raises:
         CorruptDataError: damaged, or of an unknown version.
     """
@@ -220,8 +221,10 @@ def parse_index(block: bytes, footer: Footer, *, subject: str) -> tuple[IndexedR
     Args:
         block: the bytes that `footer` tells of.
         subject: the object's key, for errors.
+
     Returns:
         The runs, sorted by (topic id, partition).
+
     Raises:
         CorruptDataError: damaged, or its rows contradict one another.
     """

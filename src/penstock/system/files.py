@@ -1,8 +1,11 @@
 """A folder of the local file system as a `penstock.ports.device.Device`."""
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -109,6 +112,14 @@ class PosixFile:
             self.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStatus:
+    """A file's size in bytes and modification time in ms since the epoch."""
+
+    size_bytes: int
+    modified_ms: int
+
+
 class PosixDevice:
     """Implements `penstock.ports.device.Device`.
 
@@ -146,12 +157,35 @@ class PosixDevice:
         try:
             with os.scandir(self._root / folder) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sync_directory(self, folder: str) -> None:
         """Make creations, renames and removals in `folder` durable."""
         sync_folder(self._root / folder)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name. Raises: FileExistsError: `new` is there."""
+        os.link(self._root / old, self._root / new)
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and its parents, durably; those that are there already are fine."""
+        make_folder(self._root / folder)
+
+    def stat(self, name: str) -> FileStatus:
+        """Size and modification time of a file. Raises: FileNotFoundError."""
+        found = (self._root / name).stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a file", name)
+        return FileStatus(size_bytes=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)
+
+    def folders(self, folder: str) -> Sequence[str]:
+        """Names of the folders directly in `folder`, sorted; empty when there is none such."""
+        try:
+            with os.scandir(self._root / folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
 def make_folder(path: Path) -> None:

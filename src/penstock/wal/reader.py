@@ -30,6 +30,7 @@ class WalReader:
             generation: of the file, as the journal names it.
             position: byte position in the file.
             length: in bytes.
+
         Raises:
             RetryableError: the file is of another generation by now: the run has moved, look it
                 up again.

@@ -95,6 +95,7 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
     Args:
         named: generation -> end (exclusive) of its last named byte in its file.
         file_bytes: the size that files have now; free ones of another size are removed.
+
     Raises:
         CorruptDataError: something named is missing or damaged; names file and position.
     """
@@ -159,6 +160,7 @@ def check_named_frames(
 
     Returns:
         How many frames are named, and how many whole-looking ones of this generation follow.
+
     Raises:
         CorruptDataError: one of them is not whole; names file and position.
     """

@@ -89,6 +89,7 @@ class WalWriter:
                 the journal names in it; files of other generations are free.
             last_generation: the highest generation that the state has ever seen.
             fsync: false skips every fdatasync, and nothing else.
+
         Raises:
             CorruptDataError: a frame that holds named bytes is missing or damaged; names file
                 and position.
@@ -134,6 +135,7 @@ class WalWriter:
         Args:
             buffers: the payload's parts.
             length: their bytes in all, 1 to `frame_bytes_max`.
+
         Raises:
             StorageFullError: no file is free, or the disk is full. Nothing was appended, and the
                 writer stays usable.

@@ -1,0 +1,108 @@
+"""Buckets (S3, GCS, Azure) and memory, through obstore."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError
+from typing_extensions import Buffer
+
+from penstock.model.errors import CorruptDataError
+from penstock.objects.keys import check_key
+from penstock.objects.translate import translate_obstore_error
+from penstock.ports.objects import ObjectInfo
+
+_FAILURES = (BaseError, OSError)
+"""obstore raises its own errors, and Python's where one fits (FileNotFoundError)."""
+
+
+class BucketStore:
+    """Implements `penstock.ports.objects.ObjectStore` over an obstore store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """See the port. One request, not a multipart upload: it is atomic, can be conditional,
+        and costs one round trip; joining the parts is one copy of at most a segment."""
+        check_key(key)
+        try:
+            await obstore.put_async(
+                self._store,
+                key,
+                b"".join(parts),
+                mode="create" if if_absent else "overwrite",
+                use_multipart=False,
+            )
+        except _FAILURES as error:
+            raise translate_obstore_error("put", key, error) from error
+
+    async def get_range(self, key: str, start: int, end: int) -> Buffer:
+        """See the port."""
+        check_key(key)
+        if start == end:
+            await self.size(key)
+            return b""
+        try:
+            data = await obstore.get_range_async(self._store, key, start=start, end=end)
+        except _FAILURES as error:
+            # Stores refuse a range that begins past the end, each in its own words.
+            if await self.size(key) < end:
+                raise _short(key, start, end) from error
+            raise translate_obstore_error("read", key, error) from error
+        if len(data) < end - start:
+            raise _short(key, start, end)
+        return data
+
+    async def size(self, key: str) -> int:
+        """See the port."""
+        check_key(key)
+        try:
+            return int((await obstore.head_async(self._store, key))["size"])
+        except _FAILURES as error:
+            raise translate_obstore_error("look up", key, error) from error
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See the port."""
+        for key in keys:
+            check_key(key)
+        if not keys:
+            return
+        try:
+            await obstore.delete_async(self._store, list(keys))
+        except FileNotFoundError:
+            # Some stores stop at the first that is not there; then one by one.
+            for key in keys:
+                await self._delete_one(key)
+        except BaseError as error:
+            raise translate_obstore_error("delete", keys[0], error) from error
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See the port."""
+        # obstore's prefixes are whole parts of a path; the rest is sorted out here.
+        folder = prefix.rpartition("/")[0]
+        try:
+            async for page in obstore.list(self._store, folder or None):
+                for meta in page:
+                    if meta["path"].startswith(prefix):
+                        yield ObjectInfo(
+                            key=meta["path"],
+                            size_bytes=meta["size"],
+                            modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                        )
+        except _FAILURES as error:
+            raise translate_obstore_error("list", prefix, error) from error
+
+    async def _delete_one(self, key: str) -> None:
+        try:
+            await obstore.delete_async(self._store, key)
+        except FileNotFoundError:
+            return
+        except BaseError as error:
+            raise translate_obstore_error("delete", key, error) from error
+
+
+def _short(key: str, start: int, end: int) -> CorruptDataError:
+    return CorruptDataError(
+        "read", f"{key} at byte {start}", f"the object is shorter than {end} bytes"
+    )

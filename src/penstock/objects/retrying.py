@@ -1,0 +1,156 @@
+"""Tries again what failed retriably, until a deadline."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from typing_extensions import Buffer
+
+from penstock.model.errors import ConflictError, RetryableError, StorageFullError
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.random import Random
+
+T = TypeVar("T")
+
+_JITTER_STEPS: Final = 1 << 16
+
+
+async def wait(seconds: float) -> None:
+    """Let `seconds` pass on the event loop's clock, whichever loop that is."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    handle = loop.call_later(seconds, done.set_result, None)
+    try:
+        await done
+    finally:
+        handle.cancel()
+
+
+class Retrying:
+    """Decorates a store: RetryableErrors are tried again, after full-jitter exponential backoff.
+
+    A full store is not waited for: whoever puts must know at once, and frees space or holds back.
+
+    Args:
+        deadline_s: from the call's start; no try begins after it.
+        first_delay_s: bound of the first wait; it doubles with each, up to `delay_max_s`.
+    Source: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        clock: Clock,
+        random: Random,
+        deadline_s: float = 30.0,
+        first_delay_s: float = 0.05,
+        delay_max_s: float = 5.0,
+        wait: Callable[[float], Awaitable[None]] = wait,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._deadline_s = deadline_s
+        self._first_delay_s = first_delay_s
+        self._delay_max_s = delay_max_s
+        self._wait = wait
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """See the port. A conditional put that meets its own earlier try, whose reply was lost,
+        has succeeded: the object then holds the same bytes."""
+        tries = 0
+
+        async def put() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                await self._store.put(key, parts, if_absent=if_absent)
+            except ConflictError:
+                if tries == 1 or not await self._holds(key, parts):
+                    raise
+
+        await self._try(put)
+
+    async def get_range(self, key: str, start: int, end: int) -> Buffer:
+        """See the port."""
+        return await self._try(lambda: self._store.get_range(key, start, end))
+
+    async def size(self, key: str) -> int:
+        """See the port."""
+        return await self._try(lambda: self._store.size(key))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See the port."""
+        await self._try(lambda: self._store.delete(keys))
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See the port. After an error the listing begins again, behind the last key given."""
+        last = ""
+        schedule = self._schedule()
+        while True:
+            try:
+                async for info in self._store.list(prefix):
+                    if info.key > last:
+                        yield info
+                        last = info.key
+                        schedule = self._schedule()
+            except RetryableError as error:
+                await schedule.back_off(error)
+            else:
+                return
+
+    async def _holds(self, key: str, parts: Sequence[Buffer]) -> bool:
+        expected = b"".join(parts)
+        if await self._store.size(key) != len(expected):
+            return False
+        return bytes(await self._store.get_range(key, 0, len(expected))) == expected
+
+    async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
+        schedule = self._schedule()
+        while True:
+            try:
+                return await call()
+            except RetryableError as error:
+                await schedule.back_off(error)
+
+    def _schedule(self) -> "_Schedule":
+        return _Schedule(
+            clock=self._clock,
+            random=self._random,
+            until_s=self._clock.monotonic_s() + self._deadline_s,
+            delay_s=self._first_delay_s,
+            delay_max_s=self._delay_max_s,
+            wait=self._wait,
+        )
+
+
+class _Schedule:
+    """The waits of one call."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        random: Random,
+        until_s: float,
+        delay_s: float,
+        delay_max_s: float,
+        wait: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._until_s = until_s
+        self._delay_s = delay_s
+        self._delay_max_s = delay_max_s
+        self._wait = wait
+
+    async def back_off(self, error: RetryableError) -> None:
+        """Wait before the next try, or raise `error` if there is to be none."""
+        delay_s = self._delay_s * self._random.below(_JITTER_STEPS) / _JITTER_STEPS
+        too_late = self._clock.monotonic_s() + delay_s >= self._until_s
+        if too_late or isinstance(error, StorageFullError):
+            raise error
+        self._delay_s = min(2 * self._delay_s, self._delay_max_s)
+        await self._wait(delay_s)

@@ -1,0 +1,48 @@
+"""Errors of file systems and of obstore as Penstock's, by table, at the edge."""
+
+import errno
+from typing import Final
+
+from penstock.model.errors import (
+    ConflictError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    StorageFullError,
+)
+
+_BY_ERRNO: Final[dict[int, type[PenstockError]]] = {
+    errno.ENOENT: NotFoundError,
+    errno.ENOTDIR: NotFoundError,
+    errno.EISDIR: NotFoundError,
+    errno.EEXIST: ConflictError,
+    errno.ENOSPC: StorageFullError,
+    errno.EDQUOT: StorageFullError,
+}
+
+_BY_OBSTORE_NAME: Final[dict[str, type[PenstockError]]] = {
+    "NotFoundError": NotFoundError,
+    "FileNotFoundError": NotFoundError,
+    "AlreadyExistsError": ConflictError,
+    "PreconditionError": ConflictError,
+}
+_HINTS: Final = {
+    "PermissionDeniedError": "the credentials may not do this",
+    "UnauthenticatedError": "the credentials were not accepted",
+}
+
+
+def translate_os_error(operation: str, subject: str, error: OSError) -> PenstockError:
+    """What an OSError of a file means. A failed sync is retriable here: nothing names an object
+    whose put failed, and the next try writes all bytes again, to a new file."""
+    kind = _BY_ERRNO.get(error.errno or 0, RetryableError)
+    return kind(operation, subject, error.strerror or str(error))
+
+
+def translate_obstore_error(operation: str, subject: str, error: Exception) -> PenstockError:
+    """What an error of obstore means: by its class's name, since obstore is loaded on demand."""
+    name = type(error).__name__
+    kind = _BY_OBSTORE_NAME.get(name, RetryableError)
+    # The first line: what follows is the Debug text of a Rust value.
+    detail = str(error).partition("\n")[0].strip() or name
+    return kind(operation, subject, detail, _HINTS.get(name, ""))
