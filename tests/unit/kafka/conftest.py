@@ -254,6 +254,11 @@ def call(broker: Broker) -> Any:
 
 
 @pytest.fixture
+def call_on() -> Any:
+    return call_handler
+
+
+@pytest.fixture
 def request_of() -> Any:
     """Build a request of an API's version; nested entities by (class name, fields)."""
 
@@ -267,16 +272,7 @@ def request_of() -> Any:
 
 @pytest.fixture
 def part_of() -> Any:
-    def make(api: str, version: int, name: str, **fields: Any) -> Any:
-        return schema.build(getattr(schema.request_types(api, version), name), **fields)
+    def make(api: str, version: int, kind: str, /, **fields: Any) -> Any:
+        return schema.build(getattr(schema.request_types(api, version), kind), **fields)
 
     return make
-
-
-@pytest.fixture
-def versions_of() -> Any:
-    def versions(api: str) -> range:
-        entry = BY_MODULE[api]
-        return range(entry.versions_min, entry.versions_max + 1)
-
-    return versions
