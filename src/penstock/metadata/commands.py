@@ -43,12 +43,21 @@ class Refusal(enum.IntEnum):
     OBJECT_CONDEMNED = 14
     OBJECT_EXISTS = 15
     GROUP_SUBSCRIBED = 16
+    OUT_OF_ORDER_ENTRY = 17
+    """The entry's n neither follows the agent's last one nor is one of the last few."""
 
 
 # -- agents ------------------------------------------------------------------------------------
 
 
-class RegisterAgent(Command, tag="agent"):
+class InitCluster(Command, frozen=True, tag="init"):
+    """Give the cluster its id, once: the journal's first command. Answer: Done, also when there
+    is an id already, which then stays."""
+
+    cluster_id: str
+
+
+class RegisterAgent(Command, frozen=True, tag="agent"):
     """Open a new epoch of an agent. The entry that carries it has that epoch and n = 0."""
 
     agent: int
@@ -57,17 +66,17 @@ class RegisterAgent(Command, tag="agent"):
     endpoint: str = ""
 
 
-class Noop(Command, tag="noop"):
+class Noop(Command, frozen=True, tag="noop"):
     """Takes a position and changes nothing."""
 
 
-class SetFeatureLevel(Command, tag="level"):
+class SetFeatureLevel(Command, frozen=True, tag="level"):
     """Switch on newer semantics of apply from this position on. Only upwards."""
 
     level: int
 
 
-class Digest(Command, tag="digest"):
+class Digest(Command, frozen=True, tag="digest"):
     """What the proposer's state digest was at `position`; a replica that differs stops."""
 
     position: int
@@ -77,7 +86,7 @@ class Digest(Command, tag="digest"):
 # -- topics ------------------------------------------------------------------------------------
 
 
-class CreateTopic(Command, tag="topic+"):
+class CreateTopic(Command, frozen=True, tag="topic+"):
     """Create a topic. Answer: TopicCreated, or Refused (TOPIC_EXISTS, INVALID_PARTITIONS)."""
 
     name: str
@@ -86,20 +95,20 @@ class CreateTopic(Command, tag="topic+"):
     configs: dict[str, str] = {}
 
 
-class DeleteTopic(Command, tag="topic-"):
+class DeleteTopic(Command, frozen=True, tag="topic-"):
     """Delete a topic by id, with its runs, producers and group offsets. Answer: Done or Refused."""
 
     topic_id: bytes
 
 
-class CreatePartitions(Command, tag="partitions"):
+class CreatePartitions(Command, frozen=True, tag="partitions"):
     """Raise a topic's partition count to `partitions`. Answer: Done or Refused."""
 
     topic_id: bytes
     partitions: int
 
 
-class AlterTopicConfigs(Command, tag="configs"):
+class AlterTopicConfigs(Command, frozen=True, tag="configs"):
     """Set and unset configs of a topic. Answer: Done or Refused(UNKNOWN_TOPIC)."""
 
     topic_id: bytes
@@ -107,7 +116,7 @@ class AlterTopicConfigs(Command, tag="configs"):
     unset: list[str] = []
 
 
-class AlterClusterConfigs(Command, tag="cluster"):
+class AlterClusterConfigs(Command, frozen=True, tag="cluster"):
     """Set and unset cluster-wide defaults (Kafka: broker configs of the default entity)."""
 
     set: dict[str, str] = {}
@@ -117,7 +126,7 @@ class AlterClusterConfigs(Command, tag="cluster"):
 # -- records -----------------------------------------------------------------------------------
 
 
-class AllocateProducerIds(Command, tag="pids"):
+class AllocateProducerIds(Command, frozen=True, tag="pids"):
     """Reserve a block of producer ids. Answer: ProducerIds."""
 
     count: int
@@ -137,7 +146,7 @@ class RunCommit(Struct, frozen=True, array_like=True, kw_only=True):
     batches: list[int]
 
 
-class CommitRuns(Command, tag="runs"):
+class CommitRuns(Command, frozen=True, tag="runs"):
     """Give offsets to batches whose bytes are durable. Answer: RunsCommitted.
 
     Exactly one of `wal` (generation of the WAL file) and `object_key` names the place.
@@ -162,7 +171,7 @@ class MovedRun(Struct, frozen=True, array_like=True, kw_only=True):
     runs: list[int]
 
 
-class StoreSegment(Command, tag="segment"):
+class StoreSegment(Command, frozen=True, tag="segment"):
     """Runs were copied from the WAL to a segment object; name it there instead and join them.
 
     A run that is no longer in the WAL (trimmed, or its topic deleted) is ignored. Answer:
@@ -174,21 +183,21 @@ class StoreSegment(Command, tag="segment"):
     runs: list[MovedRun]
 
 
-class TrimLog(Command, tag="trim"):
+class TrimLog(Command, frozen=True, tag="trim"):
     """Raise log start offsets (retention, DeleteRecords). `items`: flat pairs partition key,
     new log start offset; -1 means the high watermark. Answer: LogTrimmed."""
 
     items: list[int]
 
 
-class ExpireProducers(Command, tag="producers-"):
+class ExpireProducers(Command, frozen=True, tag="producers-"):
     """Forget producers of partitions. `items`: flat triples partition key, producer id, last
     timestamp seen; one that has written since is kept. Answer: Done."""
 
     items: list[int]
 
 
-class CondemnObjects(Command, tag="condemn"):
+class CondemnObjects(Command, frozen=True, tag="condemn"):
     """Declare objects unreferenced for good, before they are deleted.
 
     Answer: Condemned with those keys that are condemned now; a named one is refused (left out).
@@ -197,7 +206,7 @@ class CondemnObjects(Command, tag="condemn"):
     keys: list[str]
 
 
-class ForgetObjects(Command, tag="forget"):
+class ForgetObjects(Command, frozen=True, tag="forget"):
     """Condemned objects were deleted from the store: drop their rows. Answer: Done."""
 
     keys: list[str]
@@ -216,7 +225,7 @@ class OffsetWrite(Struct, frozen=True, array_like=True, kw_only=True):
     metadata: str = ""
 
 
-class SaveGroup(Command, tag="group"):
+class SaveGroup(Command, frozen=True, tag="group"):
     """Store a group's durable state (generation, members, assignment) at a rebalance.
 
     `state` is opaque to apply (the group package encodes it). `empty`: no members now, which is
@@ -231,7 +240,7 @@ class SaveGroup(Command, tag="group"):
     shard_epoch: int = 0
 
 
-class DeleteGroups(Command, tag="group-"):
+class DeleteGroups(Command, frozen=True, tag="group-"):
     """Delete groups with their offsets. The coordinator has checked that they are empty.
 
     Answer: Done."""
@@ -240,7 +249,7 @@ class DeleteGroups(Command, tag="group-"):
     shard_epoch: int = 0
 
 
-class CommitOffsets(Command, tag="offsets"):
+class CommitOffsets(Command, frozen=True, tag="offsets"):
     """Store offsets of a group; creates the group if there is none. Offsets of topics that do
     not exist are refused one by one. Answer: OffsetsCommitted."""
 
@@ -249,7 +258,7 @@ class CommitOffsets(Command, tag="offsets"):
     shard_epoch: int = 0
 
 
-class DeleteOffsets(Command, tag="offsets-"):
+class DeleteOffsets(Command, frozen=True, tag="offsets-"):
     """Delete offsets of a group. `items`: (topic id, partition) pairs. Answer: Done."""
 
     group_id: str
@@ -258,7 +267,8 @@ class DeleteOffsets(Command, tag="offsets-"):
 
 
 AnyCommand = (
-    RegisterAgent
+    InitCluster
+    | RegisterAgent
     | Noop
     | SetFeatureLevel
     | Digest
@@ -288,24 +298,24 @@ class Answer(Struct, frozen=True, array_like=True, tag=True):
     """Base of all answers; stored with the agent's last entries, so that a repeat gets the same."""
 
 
-class Done(Answer, tag="ok"):
+class Done(Answer, frozen=True, tag="ok"):
     """Applied; nothing to tell."""
 
 
-class Refused(Answer, tag="no"):
+class Refused(Answer, frozen=True, tag="no"):
     """Nothing was changed. `detail` names the numbers."""
 
     reason: Refusal
     detail: str = ""
 
 
-class TopicCreated(Answer, tag="topic"):
+class TopicCreated(Answer, frozen=True, tag="topic"):
     """The new topic's key."""
 
     topic_key: int
 
 
-class ProducerIds(Answer, tag="pids"):
+class ProducerIds(Answer, frozen=True, tag="pids"):
     """A block [first, first + count) of producer ids that nobody else gets."""
 
     first: int
@@ -322,31 +332,31 @@ class BatchStatus(enum.IntEnum):
     """`base_offset` holds a Refusal."""
 
 
-class RunsCommitted(Answer, tag="runs"):
+class RunsCommitted(Answer, frozen=True, tag="runs"):
     """Per run of the command, in its order: flat pairs (BatchStatus, base offset) per batch."""
 
     runs: list[list[int]]
 
 
-class SegmentStored(Answer, tag="segment"):
+class SegmentStored(Answer, frozen=True, tag="segment"):
     """How many of the listed runs still existed and now lie in the segment."""
 
     moved: int
 
 
-class LogTrimmed(Answer, tag="trim"):
+class LogTrimmed(Answer, frozen=True, tag="trim"):
     """Per item: the partition's log start offset now, or minus a Refusal."""
 
     starts: list[int]
 
 
-class Condemned(Answer, tag="condemn"):
+class Condemned(Answer, frozen=True, tag="condemn"):
     """The keys that are condemned."""
 
     keys: list[str]
 
 
-class OffsetsCommitted(Answer, tag="offsets"):
+class OffsetsCommitted(Answer, frozen=True, tag="offsets"):
     """Per offset of the command: 0, or a Refusal."""
 
     codes: list[int]

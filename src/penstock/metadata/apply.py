@@ -1,0 +1,186 @@
+"""The log's state machine: entries in, answers and changes out. Deterministic.
+
+Nothing here reads the clock, random or the environment; journal time is an argument. A command's
+meaning changes only behind a feature level. What applying does per kind of command is in
+`apply_records`, `apply_segments`, `apply_topics`, `apply_groups` and `apply_cluster`.
+"""
+
+import enum
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.metadata import (
+    apply_cluster,
+    apply_groups,
+    apply_records,
+    apply_segments,
+    apply_topics,
+    commands,
+)
+from penstock.metadata.changes import Change
+from penstock.metadata.commands import (
+    AnyAnswer,
+    AnyCommand,
+    Entry,
+    Refusal,
+    Refused,
+    RegisterAgent,
+    decode_answers,
+    decode_entry,
+    encode_answers,
+)
+from penstock.metadata.context import ApplyContext
+from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION, SCHEMA, STORED_ENTRIES
+from penstock.metadata.tables import AgentRow, Tables
+
+Handler = Callable[[ApplyContext, Any], AnyAnswer]
+
+HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
+    commands.InitCluster: apply_cluster.init_cluster,
+    commands.RegisterAgent: apply_cluster.register_agent,
+    commands.Noop: apply_cluster.noop,
+    commands.SetFeatureLevel: apply_cluster.set_feature_level,
+    commands.Digest: apply_cluster.check_digest,
+    commands.CreateTopic: apply_topics.create_topic,
+    commands.DeleteTopic: apply_topics.delete_topic,
+    commands.CreatePartitions: apply_topics.create_partitions,
+    commands.AlterTopicConfigs: apply_topics.alter_topic_configs,
+    commands.AlterClusterConfigs: apply_topics.alter_cluster_configs,
+    commands.AllocateProducerIds: apply_records.allocate_producer_ids,
+    commands.CommitRuns: apply_records.commit_runs,
+    commands.ExpireProducers: apply_records.expire_producers,
+    commands.StoreSegment: apply_segments.store_segment,
+    commands.TrimLog: apply_segments.trim_log,
+    commands.CondemnObjects: apply_segments.condemn_objects,
+    commands.ForgetObjects: apply_segments.forget_objects,
+    commands.SaveGroup: apply_groups.save_group,
+    commands.DeleteGroups: apply_groups.delete_groups,
+    commands.CommitOffsets: apply_groups.commit_offsets,
+    commands.DeleteOffsets: apply_groups.delete_offsets,
+}
+
+
+class Standing(enum.Enum):
+    """What an entry's key made of it."""
+
+    APPLIED = enum.auto()
+    REPEATED = enum.auto()
+    """One of the agent's last entries: nothing changed, the answers are the first ones."""
+    REFUSED = enum.auto()
+    """Nothing changed; each answer says why."""
+
+
+@dataclass(slots=True)
+class EntryOutcome:
+    """What became of one entry. `answers`: one per command."""
+
+    standing: Standing
+    answers: list[AnyAnswer]
+    changes: list[Change]
+
+
+class LogMachine:
+    """The state machine of the log, for `penstock.replica.Replica`."""
+
+    application_id = APPLICATION_ID
+    format_version = FORMAT_VERSION
+
+    def __init__(self) -> None:
+        self._tables: Tables | None = None
+
+    @property
+    def tables(self) -> Tables:
+        """The tables, once bound."""
+        assert self._tables is not None
+        return self._tables
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """See `StateMachine`."""
+        for statement in SCHEMA:
+            connection.execute(statement)
+
+    def bind(self, connection: sqlite3.Connection) -> None:
+        """See `StateMachine`."""
+        self._tables = Tables(connection)
+
+    def flush(self) -> None:
+        """See `StateMachine`."""
+        self.tables.flush()
+        self.tables.bound_caches()
+
+    def drop_caches(self) -> None:
+        """See `StateMachine`."""
+        self.tables.forget()
+
+    def apply(self, position: int, time_ms: int, body: bytes) -> EntryOutcome:
+        """See `StateMachine`."""
+        entry = decode_entry(body, position=position)
+        tables = self.tables
+        tables.ensure_loaded()
+        agent = tables.agent(entry.agent)
+        if agent is None or entry.epoch != agent.epoch or entry.n != agent.last_n + 1:
+            settled = _settle_unusual(tables, entry, agent)
+            if settled is not None:
+                return settled
+        context = ApplyContext(tables, position, time_ms)
+        handlers = HANDLERS
+        answers = [handlers[type(command)](context, command) for command in entry.commands]
+        if agent is None or agent.epoch != entry.epoch:
+            agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0)
+            _save_agent(tables, entry)
+        agent.last_n = entry.n
+        # One row holds the agent's last n and what to answer should the entry come again.
+        tables.execute(
+            "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                entry.agent,
+                entry.n & (STORED_ENTRIES - 1),
+                entry.epoch,
+                entry.n,
+                position,
+                encode_answers(answers),
+            ),
+        )
+        return EntryOutcome(Standing.APPLIED, answers, context.changes)
+
+
+def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> EntryOutcome | None:
+    """An entry that is not simply its agent's next: None means that it is applied all the same."""
+    if agent is None or entry.epoch > agent.epoch:
+        if entry.n == 0 and _registers(entry):
+            return None
+        return _refused(entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} was never opened")
+    if entry.epoch < agent.epoch:
+        return _refused(
+            entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch}, the agent's is {agent.epoch}"
+        )
+    if agent.last_n - STORED_ENTRIES < entry.n <= agent.last_n:
+        stored = tables.execute(
+            "SELECT answers FROM agent_entries WHERE agent = ? AND slot = ? AND epoch = ? AND n = ?",
+            (entry.agent, entry.n & (STORED_ENTRIES - 1), entry.epoch, entry.n),
+        ).fetchone()
+        if stored is not None:
+            return EntryOutcome(Standing.REPEATED, decode_answers(stored[0]), [])
+    return _refused(
+        entry, Refusal.OUT_OF_ORDER_ENTRY, f"n {entry.n}, the agent's last is {agent.last_n}"
+    )
+
+
+def _registers(entry: Entry) -> bool:
+    return any(
+        isinstance(command, RegisterAgent) and command.agent == entry.agent
+        for command in entry.commands
+    )
+
+
+def _refused(entry: Entry, reason: Refusal, detail: str) -> EntryOutcome:
+    refusal = Refused(reason, detail)
+    return EntryOutcome(Standing.REFUSED, [refusal for _ in entry.commands], [])
+
+
+def _save_agent(tables: Tables, entry: Entry) -> None:
+    for command in entry.commands:
+        if isinstance(command, RegisterAgent) and command.agent == entry.agent:
+            apply_cluster.save_agent(tables, entry.epoch, command)

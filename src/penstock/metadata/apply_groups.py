@@ -1,0 +1,94 @@
+"""Applying commands about consumer groups. Their state is opaque here, their offsets are not."""
+
+from penstock.metadata.commands import (
+    AnyAnswer,
+    CommitOffsets,
+    DeleteGroups,
+    DeleteOffsets,
+    Done,
+    OffsetsCommitted,
+    Refusal,
+    Refused,
+    SaveGroup,
+)
+from penstock.metadata.context import ApplyContext
+
+SHARD_EPOCH = 0
+"""Until the ownership of group shards is journaled there is one shard, and its epoch is this."""
+
+
+def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
+    """Replace a group's durable state."""
+    if command.shard_epoch < SHARD_EPOCH:
+        return _stale(command.shard_epoch)
+    tables = context.tables
+    empty_since_ms = None
+    if command.empty:
+        # Saved again while empty, it has been empty since the first time.
+        found = tables.execute(
+            "SELECT empty_since_ms FROM groups WHERE group_id = ?", (command.group_id,)
+        ).fetchone()
+        empty_since_ms = context.time_ms if found is None or found[0] is None else found[0]
+    tables.save_group(
+        command.group_id,
+        command.generation,
+        command.protocol_type,
+        empty_since_ms,
+        command.state,
+    )
+    return Done()
+
+
+def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:
+    """Groups and their offsets."""
+    if command.shard_epoch < SHARD_EPOCH:
+        return _stale(command.shard_epoch)
+    for group_id in command.group_ids:
+        context.tables.remove_group(group_id)
+    return Done()
+
+
+def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
+    """Offsets of partitions that exist; the group comes into being with its first one."""
+    if command.shard_epoch < SHARD_EPOCH:
+        return _stale(command.shard_epoch)
+    tables = context.tables
+    codes: list[int] = []
+    stored = False
+    for write in command.offsets:
+        topic = tables.topics_by_id.get(write.topic_id)
+        if topic is None:
+            codes.append(Refusal.UNKNOWN_TOPIC)
+        elif not 0 <= write.partition < topic.partitions:
+            codes.append(Refusal.UNKNOWN_PARTITION)
+        else:
+            tables.set_offset(
+                (command.group_id, write.topic_id, write.partition),
+                write.offset,
+                write.leader_epoch,
+                write.metadata,
+                context.time_ms,
+            )
+            codes.append(0)
+            stored = True
+    if stored and not tables.group_exists(command.group_id):
+        # A simple consumer's: no members, no protocol.
+        tables.save_group(command.group_id, 0, "", context.time_ms, b"")
+    return OffsetsCommitted(codes)
+
+
+def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
+    """Some offsets of a group."""
+    if command.shard_epoch < SHARD_EPOCH:
+        return _stale(command.shard_epoch)
+    tables = context.tables
+    tables.flush_offsets()
+    tables.executemany(
+        "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition = ?",
+        ((command.group_id, topic_id, partition) for topic_id, partition in command.items),
+    )
+    return Done()
+
+
+def _stale(shard_epoch: int) -> Refused:
+    return Refused(Refusal.STALE_SHARD, f"shard epoch {shard_epoch}, it is {SHARD_EPOCH}")

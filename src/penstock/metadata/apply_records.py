@@ -1,0 +1,136 @@
+"""Applying commands about records and producers: where offsets come from."""
+
+from penstock.metadata.changes import HeadMoved
+from penstock.metadata.commands import (
+    BATCH_FIELDS,
+    AllocateProducerIds,
+    AnyAnswer,
+    BatchStatus,
+    CommitRuns,
+    Done,
+    ExpireProducers,
+    ProducerIds,
+    Refusal,
+    Refused,
+    RunsCommitted,
+)
+from penstock.metadata.context import ApplyContext
+from penstock.metadata.sequences import ProducerState, judge
+from penstock.model.ids import PartitionKey
+
+_STORED = int(BatchStatus.STORED)
+_REFUSED = int(BatchStatus.REFUSED)
+_UNKNOWN_PARTITION = int(Refusal.UNKNOWN_PARTITION)
+
+# Positions in a run's row, as `wal_runs` and `object_runs` have them.
+_END, _POSITION, _LENGTH, _NEWEST, _BATCHES = 2, 4, 5, 6, 7
+
+
+def allocate_producer_ids(context: ApplyContext, command: AllocateProducerIds) -> AnyAnswer:
+    """A block of ids that were never given out."""
+    first = context.tables.meta_int("next_producer_id")
+    count = max(0, command.count)
+    context.tables.set_meta("next_producer_id", first + count)
+    return ProducerIds(first, count)
+
+
+def expire_producers(context: ApplyContext, command: ExpireProducers) -> AnyAnswer:
+    """Forget those that have not written since they were seen."""
+    items = command.items
+    context.tables.expire_producers(list(zip(items[0::3], items[1::3], items[2::3], strict=True)))
+    return Done()
+
+
+def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
+    """Give offsets batch by batch; join what is stored and adjacent into one row.
+
+    The hot path of apply: one turn of the inner loop per batch, of the outer one per run.
+    """
+    tables = context.tables
+    place = command.wal
+    rows = tables.new_wal_runs
+    if command.object_key:
+        refusal = refuse_object(context, command.object_key)
+        if refusal is not None:
+            return refusal
+        place = tables.add_object(command.object_key, command.object_bytes)
+        rows = tables.new_object_runs
+    elif place > tables.meta_int("last_wal_generation"):
+        tables.set_meta("last_wal_generation", place)
+    row_count_before = len(rows)
+    time_ms = context.time_ms
+    answers: list[list[int]] = []
+    touched: dict[int, None] = {}
+    row: list[int] | None = None
+    row_key = row_end = -1
+    for run in command.runs:
+        key = run.partition_key
+        batches = run.batches
+        partition = tables.partitions.get(key) or tables.partition(key)
+        answer: list[int] = []
+        answers.append(answer)
+        if partition is None:
+            answer += (_REFUSED, _UNKNOWN_PARTITION) * (len(batches) // BATCH_FIELDS)
+            continue
+        position = run.position
+        next_offset = partition.next_offset
+        newest = bytes_stored = 0
+        at = iter(batches)
+        for length, count, newer, producer_id, epoch, sequence in zip(
+            at, at, at, at, at, at, strict=True
+        ):
+            newest += newer
+            if producer_id >= 0:
+                producer_key = (key, producer_id)
+                state = tables.producers.get(producer_key) or tables.producer(producer_key)
+                if state is None:
+                    # Unknown to the partition: it may start anywhere, as in Kafka
+                    # (ProducerAppendInfo.checkSequence), since its state may have expired.
+                    state = tables.producers[producer_key] = ProducerState(epoch, [], time_ms)
+                elif epoch != state.epoch or sequence != state.next_sequence:
+                    status, value = judge(state, epoch, sequence, count)
+                    if status != _STORED:
+                        answer += (status, value)
+                        position += length
+                        continue
+                state.record(epoch, sequence, count, next_offset, time_ms)
+                tables.dirty_producers.add(producer_key)
+            answer += (_STORED, next_offset)
+            end_offset = next_offset + count
+            if row is not None and position == row_end and key == row_key:
+                # Adjacent in offsets too: what lies between was not stored, and has no bytes.
+                row[_END] = end_offset
+                row[_LENGTH] += length
+                row[_BATCHES] += 1
+                if newest > row[_NEWEST]:
+                    row[_NEWEST] = newest
+            else:
+                row = [key, next_offset, end_offset, place, position, length, newest, 1]
+                rows.append(row)
+                row_key = key
+            next_offset = end_offset
+            bytes_stored += length
+            position += length
+            row_end = position
+        if bytes_stored:
+            partition.next_offset = next_offset
+            partition.bytes_live += bytes_stored
+            touched[key] = None
+    if command.object_key:
+        tables.add_live_runs(place, len(rows) - row_count_before)
+    tables.dirty_partitions.update(touched)
+    partitions = tables.partitions
+    for key in touched:
+        moved = partitions[key]
+        context.changes.append(HeadMoved(PartitionKey(key), moved.log_start, moved.next_offset))
+    return RunsCommitted(answers)
+
+
+def refuse_object(context: ApplyContext, key: str) -> Refused | None:
+    """Why no command may name this object now; None: it may."""
+    known = context.tables.object_state(key)
+    if known is None:
+        return None
+    if known[2]:
+        return Refused(Refusal.OBJECT_CONDEMNED, f"object {key} is being deleted")
+    return Refused(Refusal.OBJECT_EXISTS, f"object {key} was named before")

@@ -1,0 +1,200 @@
+"""Applying commands that move, trim and delete what is stored."""
+
+from collections import Counter
+
+from penstock.metadata.apply_records import refuse_object
+from penstock.metadata.changes import HeadMoved, RunsMoved
+from penstock.metadata.commands import (
+    AnyAnswer,
+    Condemned,
+    CondemnObjects,
+    Done,
+    ForgetObjects,
+    LogTrimmed,
+    MovedRun,
+    Refusal,
+    SegmentStored,
+    StoreSegment,
+    TrimLog,
+)
+from penstock.metadata.context import ApplyContext
+from penstock.metadata.tables import PartitionRow
+from penstock.model.ids import PartitionKey
+
+_SOURCE_FIELDS = 4
+
+
+def store_segment(context: ApplyContext, command: StoreSegment) -> AnyAnswer:
+    """Name runs in the object instead of the WAL, as far as they are still there as listed."""
+    refusal = refuse_object(context, command.object_key)
+    if refusal is not None:
+        return refusal
+    tables = context.tables
+    tables.flush()
+    object_id = tables.add_object(command.object_key, command.object_bytes)
+    moved_count = row_count = 0
+    for run in command.runs:
+        rows, count = _move(context, run, object_id)
+        moved_count += count
+        row_count += len(rows)
+        # Inserted here, not at the end: a later run of the command may be of the same partition.
+        tables.executemany("INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        if rows:
+            context.changes.append(
+                RunsMoved(
+                    partition_key=PartitionKey(run.partition_key),
+                    start=rows[0][1],
+                    end=rows[-1][2],
+                )
+            )
+    tables.add_live_runs(object_id, row_count)
+    return SegmentStored(moved_count)
+
+
+def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[list[int]], int]:
+    """Take the runs that are as listed out of the WAL; their rows in the object, and how many."""
+    sources = run.runs
+    if not sources:
+        return [], 0
+    key = run.partition_key
+    span = (key, sources[0], sources[-_SOURCE_FIELDS])
+    # One range read instead of a look-up per run: a segment may hold thousands of them.
+    found = {
+        row[0]: row
+        for row in context.tables.execute(
+            "SELECT base_offset, end_offset, generation, position, length, max_timestamp,"
+            " batch_count FROM wal_runs"
+            " WHERE partition_key = ? AND base_offset BETWEEN ? AND ?",
+            span,
+        )
+    }
+    rows: list[list[int]] = []
+    taken: list[tuple[int, int]] = []
+    position = run.position
+    row: list[int] | None = None
+    row_end = -1
+    at = iter(sources)
+    for base_offset, generation, wal_position, length in zip(at, at, at, at, strict=True):
+        source = found.pop(base_offset, None)
+        if source is not None and source[2:5] == (generation, wal_position, length):
+            _, end_offset, _, _, _, newest, batch_count = source
+            taken.append((key, base_offset))
+            if row is not None and row_end == position and row[2] == base_offset:
+                row[2] = end_offset
+                row[5] += length
+                row[6] = max(row[6], newest)
+                row[7] += batch_count
+            else:
+                row = [
+                    key,
+                    base_offset,
+                    end_offset,
+                    object_id,
+                    position,
+                    length,
+                    newest,
+                    batch_count,
+                ]
+                rows.append(row)
+            row_end = position + length
+        elif source is not None:
+            found[base_offset] = source
+        position += length
+    if found:
+        # Something in between stays: one by one.
+        context.tables.executemany(
+            "DELETE FROM wal_runs WHERE partition_key = ? AND base_offset = ?", taken
+        )
+    else:
+        context.tables.execute(
+            "DELETE FROM wal_runs WHERE partition_key = ? AND base_offset BETWEEN ? AND ?", span
+        )
+    return rows, len(taken)
+
+
+def trim_log(context: ApplyContext, command: TrimLog) -> AnyAnswer:
+    """Raise log starts and drop the runs wholly below."""
+    tables = context.tables
+    tables.flush()
+    starts: list[int] = []
+    gone: Counter[int] = Counter()
+    at = iter(command.items)
+    for key, wanted in zip(at, at, strict=True):
+        partition = tables.partition(key)
+        if partition is None:
+            starts.append(-Refusal.UNKNOWN_PARTITION)
+            continue
+        start = partition.next_offset if wanted == -1 else wanted
+        if not 0 <= start <= partition.next_offset:
+            starts.append(-Refusal.OFFSET_OUT_OF_RANGE)
+            continue
+        if start > partition.log_start:
+            _trim(context, key, partition, start, gone)
+        starts.append(partition.log_start)
+    tables.drop_object_runs(sorted(gone.items()))
+    return LogTrimmed(starts)
+
+
+def _trim(
+    context: ApplyContext, key: int, partition: PartitionRow, start: int, gone: Counter[int]
+) -> None:
+    tables = context.tables
+    below = (key, start, start)
+    for object_id, count, length in tables.execute(
+        "SELECT object_id, count(*), sum(length) FROM object_runs"
+        " WHERE partition_key = ? AND base_offset < ? AND end_offset <= ? GROUP BY object_id",
+        below,
+    ):
+        gone[object_id] += count
+        partition.bytes_live -= length
+    (length,) = tables.execute(
+        "SELECT coalesce(sum(length), 0) FROM wal_runs"
+        " WHERE partition_key = ? AND base_offset < ? AND end_offset <= ?",
+        below,
+    ).fetchone()
+    partition.bytes_live -= length
+    for table in ("object_runs", "wal_runs"):
+        tables.execute(
+            f"DELETE FROM {table}"  # noqa: S608
+            " WHERE partition_key = ? AND base_offset < ? AND end_offset <= ?",
+            below,
+        )
+    partition.log_start = start
+    tables.dirty_partitions.add(key)
+    context.changes.append(HeadMoved(PartitionKey(key), start, partition.next_offset))
+
+
+def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer:
+    """Declare objects dead: what no run names, and keys that were never named at all.
+
+    A key that is condemned before its command arrives is refused then, so an agent that stalled
+    between put and commit can't name what is gone.
+    """
+    tables = context.tables
+    condemned: list[str] = []
+    for key in command.keys:
+        known = tables.object_state(key)
+        if known is None:
+            object_id = tables.add_object(key, 0)
+        else:
+            object_id, live_runs, is_condemned = known
+            if is_condemned:
+                condemned.append(key)
+                continue
+            if live_runs:
+                continue
+        tables.execute(
+            "UPDATE objects SET condemned_position = ?, condemned_ms = ? WHERE object_id = ?",
+            (context.position, context.time_ms, object_id),
+        )
+        condemned.append(key)
+    return Condemned(condemned)
+
+
+def forget_objects(context: ApplyContext, command: ForgetObjects) -> AnyAnswer:
+    """Drop the rows of condemned objects; others stay."""
+    context.tables.executemany(
+        "DELETE FROM objects WHERE key = ? AND condemned_position IS NOT NULL",
+        ((key,) for key in command.keys),
+    )
+    return Done()

@@ -1,0 +1,16 @@
+"""What a command is applied in: the tables, its place in the journal, and what it changed."""
+
+from penstock.metadata.changes import Change
+from penstock.metadata.tables import Tables
+
+
+class ApplyContext:
+    """One entry's application. `time_ms` is journal time."""
+
+    __slots__ = ("changes", "position", "tables", "time_ms")
+
+    def __init__(self, tables: Tables, position: int, time_ms: int) -> None:
+        self.tables = tables
+        self.position = position
+        self.time_ms = time_ms
+        self.changes: list[Change] = []

@@ -1,0 +1,207 @@
+"""The log's order: commands in, durable and applied, answers out. Used by the commit lane.
+
+A `Replica` of the log's state machine under one agent's identity: it numbers the agent's entries,
+stamps them, and turns a refused entry into an error.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
+from penstock.metadata.changes import Change
+from penstock.metadata.commands import (
+    AnyAnswer,
+    AnyCommand,
+    Entry,
+    InitCluster,
+    Refused,
+    RegisterAgent,
+    encode_entry,
+)
+from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
+from penstock.model.errors import FencedError
+from penstock.model.ids import AgentId
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+from penstock.replica import JournalEntry, Replica, SnapshotInfo, restore_snapshot
+
+CLUSTER_ID_BYTES: Final = 16
+_AGENT_IDS: Final = (1 << 31) - 1
+_LOCAL_AGENT: Final = "agent"
+
+
+@dataclass(slots=True)
+class Applied:
+    """One durable entry. `answers`: one per command; `changes`: for the view, in order."""
+
+    position: int
+    time_ms: int
+    answers: list[AnyAnswer]
+    changes: list[Change]
+
+
+class Order:
+    """This agent's end of the journal. `append` from one thread, the commit lane; `checkpoint`,
+    `snapshot`, `trim_journal` and `journal_after` from any other."""
+
+    def __init__(
+        self, replica: Replica[EntryOutcome], *, clock: Clock, cluster_id: str, agent_id: int
+    ) -> None:
+        """Use `open`."""
+        self._replica = replica
+        self._clock = clock
+        self._next_n = 0
+        self.cluster_id = cluster_id
+        self.agent_id = agent_id
+        self.epoch = 0
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        random: Random,
+        agent_id: int | None = None,
+        fsync: bool = True,
+        labels: dict[str, str] | None = None,
+        software: str = "",
+        endpoint: str = "",
+    ) -> "Order":
+        """Open, or create, the journal at `path`, and register a new epoch of this agent.
+
+        Args:
+            random: gives a new file's cluster id and agent id.
+            agent_id: in [1, 2^31); None: the one that the file was made with.
+            fsync: false gives up the last commits in a power cut.
+            labels, software, endpoint: what the agent says of itself to others.
+
+        Raises:
+            InvalidRequestError: another program's file, or a newer release's.
+            CorruptDataError: the file is damaged.
+            StorageFullError: no space.
+        """
+        machine = LogMachine()
+        replica = Replica.open(path, machine, fsync=fsync)
+        try:
+            machine.tables.ensure_loaded()
+            if agent_id is None:
+                agent_id = _agent_id(replica, machine, random)
+            if replica.local(_LOCAL_AGENT) != agent_id:
+                replica.set_local(_LOCAL_AGENT, agent_id)
+            commands: list[AnyCommand] = []
+            cluster_id = machine.tables.meta_text("cluster_id")
+            if not cluster_id:
+                cluster_id = _new_cluster_id(random)
+                commands.append(InitCluster(cluster_id=cluster_id))
+            commands.append(
+                RegisterAgent(
+                    agent=agent_id, labels=labels or {}, software=software, endpoint=endpoint
+                )
+            )
+            known = machine.tables.agent(agent_id)
+            order = cls(replica, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
+            order.epoch = known.epoch + 1 if known is not None else 1
+            order.append(commands)
+        except BaseException:
+            replica.close()
+            raise
+        return order
+
+    @property
+    def position(self) -> int:
+        """The last entry's position."""
+        return self._replica.position
+
+    def append(self, commands: Sequence[AnyCommand]) -> Applied:
+        """Journal commands as one entry and apply them: one durable transaction.
+
+        Raises:
+            StorageFullError: no space; nothing was applied, a later append may succeed.
+            FatalStorageError: what is durable is unknown; the process must end.
+            FencedError: a newer epoch of this agent exists.
+        """
+        stamp_ms = self._clock.now_ms()
+        body = encode_entry(
+            Entry(
+                agent=self.agent_id,
+                epoch=self.epoch,
+                n=self._next_n,
+                stamp_ms=stamp_ms,
+                commands=list(commands),
+            )
+        )
+        appended = self._replica.append(body, stamp_ms=stamp_ms)
+        outcome = appended.outcome
+        if outcome.standing is Standing.REFUSED:
+            refusal = outcome.answers[0] if outcome.answers else None
+            detail = refusal.detail if isinstance(refusal, Refused) else "refused"
+            raise FencedError("append", f"agent {self.agent_id}", detail, "restart this agent")
+        self._next_n += 1
+        return Applied(appended.position, appended.time_ms, outcome.answers, outcome.changes)
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Enough was written that `checkpoint` is worth its syncs."""
+        return self._replica.checkpoint_due
+
+    def checkpoint(self) -> None:
+        """Move SQLite's WAL into its file, from a thread other than the lane's. See `Replica`."""
+        self._replica.checkpoint()
+
+    def snapshot(self, path: Path) -> SnapshotInfo:
+        """Write a verified snapshot of the state to `path`; from any thread."""
+        return self._replica.snapshot(path)
+
+    def trim_journal(self, snapshot: SnapshotInfo) -> int:
+        """Note a verified, stored snapshot; delete entries that the one before it covers.
+
+        From any thread; bounded, so call until it returns 0 (the number deleted).
+        """
+        return self._replica.trim_journal(snapshot)
+
+    def journal_after(self, position: int) -> Iterator[JournalEntry]:
+        """Entries past a position: with a snapshot, all it takes to make this state again."""
+        return self._replica.journal_after(position)
+
+    def digest(self) -> tuple[int, bytes]:
+        """The state's position and digest; from any thread. Reads the whole state."""
+        return self._replica.digest()
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self._replica.close()
+
+
+def restore(snapshot: Path, path: Path, *, tail: Sequence[JournalEntry] = ()) -> SnapshotInfo:
+    """Make a metadata database of a snapshot and the journal's tail, for `Order.open`."""
+    return restore_snapshot(
+        snapshot,
+        path,
+        application_id=APPLICATION_ID,
+        format_version=FORMAT_VERSION,
+        tail=tail,
+    )
+
+
+def _agent_id(replica: Replica[EntryOutcome], machine: LogMachine, random: Random) -> AgentId:
+    """The id this file's agent has had; else the only one there is (a restore); else a new one."""
+    kept = replica.local(_LOCAL_AGENT)
+    if isinstance(kept, int):
+        return AgentId(kept)
+    agents = machine.tables.execute("SELECT agent FROM agents LIMIT 2").fetchall()
+    if len(agents) == 1:
+        return AgentId(agents[0][0])
+    return AgentId(1 + random.below(_AGENT_IDS))
+
+
+def _new_cluster_id(random: Random) -> str:
+    """22 characters, as Kafka's: 16 random bytes in base64url without padding."""
+    # A leading "-" would read as an option on a command line; Kafka avoids it likewise.
+    while True:
+        text = base64.urlsafe_b64encode(random.token_bytes(CLUSTER_ID_BYTES)).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,311 @@
+"""Questions to the state, on a read-only connection of the calling thread.
+
+Each answer comes from one statement, so from one moment, unless said otherwise. Read transactions
+are short: a long one keeps SQLite's WAL from being reused.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.metadata.rows import ActiveProducer, GroupRow, ObjectRow, OffsetRow, StoredRun
+from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
+from penstock.metadata.sequences import unpack_ranges
+from penstock.model.errors import CorruptDataError
+from penstock.model.ids import PartitionKey
+from penstock.replica.database import check_versions, connect_reader
+
+__all__ = [
+    "ActiveProducer",
+    "GroupRow",
+    "ObjectRow",
+    "OffsetRow",
+    "Queries",
+    "StoredRun",
+]
+
+_WAL_RUN: Final = (
+    "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
+    " batch_count"
+)
+_OBJECT_RUN: Final = (
+    "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
+    " r.max_timestamp, r.batch_count"
+)
+
+# Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
+# before it. One statement for both tables: a segment stored between two would hide a run.
+_RUNS_FROM: Final = f"""
+SELECT * FROM (
+    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
+    WHERE r.partition_key = ?1 AND r.end_offset > ?2 AND r.base_offset >= coalesce(
+        (SELECT max(base_offset) FROM object_runs WHERE partition_key = ?1 AND base_offset <= ?2),
+        ?2)
+    ORDER BY r.base_offset LIMIT ?3)
+UNION ALL
+SELECT * FROM (
+    SELECT {_WAL_RUN} FROM wal_runs
+    WHERE partition_key = ?1 AND end_offset > ?2 AND base_offset >= coalesce(
+        (SELECT max(base_offset) FROM wal_runs WHERE partition_key = ?1 AND base_offset <= ?2),
+        ?2)
+    ORDER BY base_offset LIMIT ?3)
+ORDER BY 2 LIMIT ?3
+"""  # noqa: S608
+
+_FIRST_RUN_AT_TIME: Final = f"""
+SELECT * FROM (
+    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
+    WHERE r.partition_key = ?1 AND r.max_timestamp >= ?2 ORDER BY r.base_offset LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT {_WAL_RUN} FROM wal_runs
+    WHERE partition_key = ?1 AND max_timestamp >= ?2 ORDER BY base_offset LIMIT 1)
+ORDER BY 2 LIMIT 1
+"""  # noqa: S608
+
+_RUN_WITH_MAX_TIMESTAMP: Final = f"""
+SELECT * FROM (
+    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
+    WHERE r.partition_key = ?1 ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT {_WAL_RUN} FROM wal_runs
+    WHERE partition_key = ?1 ORDER BY max_timestamp DESC, base_offset LIMIT 1)
+ORDER BY 8 DESC, 2 LIMIT 1
+"""  # noqa: S608
+
+_WAL_RUNS: Final = f"SELECT {_WAL_RUN} FROM wal_runs ORDER BY generation, position"  # noqa: S608
+
+_KEYS_PER_STATEMENT: Final = 500
+_GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
+
+
+class Queries:
+    """Use by one thread, the one that made it.
+
+    Raises (all methods):
+        CorruptDataError: the database is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """
+        Raises:
+            NotFoundError: there is no such file.
+            InvalidRequestError: it belongs to another program or to a newer release.
+        """
+        self._path = path
+        self._connection = connect_reader(path)
+        created = check_versions(
+            self._connection, path, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
+        )
+        if not created:
+            raise CorruptDataError("open", str(path), "the database has no tables")
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self._connection.close()
+
+    # -- runs ----------------------------------------------------------------------------------
+
+    def runs_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[StoredRun]:
+        """Runs that end past an offset, ascending, at most `limit`."""
+        return [StoredRun(*row) for row in self._execute(_RUNS_FROM, (key, offset, limit))]
+
+    def wal_runs(self) -> list[StoredRun]:
+        """All runs whose bytes are in the WAL, by generation and position."""
+        return [StoredRun(*row) for row in self._execute(_WAL_RUNS)]
+
+    def last_wal_generation(self) -> int:
+        """The highest generation that a command ever named; 0: none."""
+        value = self._meta("last_wal_generation", 0)
+        assert isinstance(value, int)
+        return value
+
+    def first_run_at_time(self, key: PartitionKey, timestamp_ms: int) -> StoredRun | None:
+        """The first run by offset that holds a record of this time or later."""
+        return self._run(_FIRST_RUN_AT_TIME, (key, timestamp_ms))
+
+    def run_with_max_timestamp(self, key: PartitionKey) -> StoredRun | None:
+        """The run with the partition's newest record; the first of several."""
+        return self._run(_RUN_WITH_MAX_TIMESTAMP, (key,))
+
+    def partition_bytes(self, keys: Sequence[PartitionKey] | None) -> dict[PartitionKey, int]:
+        """Bytes of live runs per partition; all partitions when `keys` is None."""
+        if keys is None:
+            return dict(self._execute("SELECT partition_key, bytes FROM partitions"))
+        sizes: dict[PartitionKey, int] = {}
+        for start in range(0, len(keys), _KEYS_PER_STATEMENT):
+            page = keys[start : start + _KEYS_PER_STATEMENT]
+            marks = ",".join("?" * len(page))
+            sizes.update(
+                self._execute(
+                    "SELECT partition_key, bytes FROM partitions"  # noqa: S608
+                    f" WHERE partition_key IN ({marks})",
+                    tuple(page),
+                )
+            )
+        return sizes
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def unreferenced_objects(self, *, limit: int) -> list[str]:
+        """Keys of objects without a live run that nobody has condemned yet."""
+        rows = self._execute(
+            "SELECT key FROM objects WHERE live_runs = 0 AND condemned_position IS NULL"
+            " ORDER BY object_id LIMIT ?",
+            (limit,),
+        )
+        return [key for (key,) in rows]
+
+    def condemned_objects(self, *, limit: int) -> list[tuple[str, int]]:
+        """(key, journal time in ms) of condemned objects, the oldest first."""
+        return self._execute(
+            "SELECT key, condemned_ms FROM objects WHERE condemned_position IS NOT NULL"
+            " ORDER BY condemned_position, object_id LIMIT ?",
+            (limit,),
+        )
+
+    def object_known(self, key: str) -> bool:
+        """Whether the state has this object, live or condemned."""
+        return bool(self._execute("SELECT 1 FROM objects WHERE key = ?", (key,)))
+
+    def objects(self, after: str, limit: int) -> list[ObjectRow]:
+        """A page of all objects by key, past `after` ("" to begin)."""
+        rows = self._execute(
+            "SELECT key, bytes, live_runs, condemned_ms FROM objects WHERE key > ?"
+            " ORDER BY key LIMIT ?",
+            (after, limit),
+        )
+        return [ObjectRow(*row) for row in rows]
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def producers_page(
+        self, after: tuple[int, int], *, limit: int
+    ) -> list[tuple[PartitionKey, int, int]]:
+        """A page of (partition key, producer id, last timestamp), past (key, id) `after`."""
+        return self._execute(
+            "SELECT partition_key, producer_id, last_timestamp FROM producers"
+            " WHERE (partition_key, producer_id) > (?, ?)"
+            " ORDER BY partition_key, producer_id LIMIT ?",
+            (*after, limit),
+        )
+
+    def producers_of(self, key: PartitionKey) -> list[ActiveProducer]:
+        """Producers of a partition, by id."""
+        rows = self._execute(
+            "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
+            " WHERE partition_key = ? ORDER BY producer_id",
+            (key,),
+        )
+        return [
+            ActiveProducer(producer_id, epoch, unpack_ranges(sequences)[-2], last_timestamp)
+            for producer_id, epoch, sequences, last_timestamp in rows
+        ]
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def group(self, group_id: str) -> GroupRow | None:
+        """One group."""
+        rows = self._execute(f"{_GROUP} WHERE group_id = ?", (group_id,))
+        return GroupRow(*rows[0]) if rows else None
+
+    def groups(self) -> list[GroupRow]:
+        """All groups, by id."""
+        return [GroupRow(*row) for row in self._execute(f"{_GROUP} ORDER BY group_id")]
+
+    def groups_page(self, after: str, *, limit: int) -> list[GroupRow]:
+        """A page of all groups by id, past `after` ("" to begin)."""
+        rows = self._execute(
+            f"{_GROUP} WHERE group_id > ? ORDER BY group_id LIMIT ?", (after, limit)
+        )
+        return [GroupRow(*row) for row in rows]
+
+    def idle_groups_page(self, after: str, *, empty_before_ms: int, limit: int) -> list[GroupRow]:
+        """A page of groups past `after` that have been empty since before a journal time."""
+        rows = self._execute(
+            f"{_GROUP} WHERE group_id > ? AND empty_since_ms < ? ORDER BY group_id LIMIT ?",
+            (after, empty_before_ms, limit),
+        )
+        return [GroupRow(*row) for row in rows]
+
+    def group_offsets(self, group_id: str) -> dict[tuple[bytes, int], OffsetRow]:
+        """A group's committed offsets by (topic id, partition)."""
+        rows = self._execute(
+            "SELECT topic_id, partition, committed_offset, leader_epoch, metadata, commit_ms"
+            " FROM group_offsets WHERE group_id = ?",
+            (group_id,),
+        )
+        return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
+
+    # -- the whole -----------------------------------------------------------------------------
+
+    def position(self) -> int:
+        """The last applied entry's position."""
+        position = self._execute("SELECT position FROM replica")[0][0]
+        assert isinstance(position, int)
+        return position
+
+    def time_ms(self) -> int:
+        """Journal time at that position."""
+        time_ms = self._execute("SELECT time_ms FROM replica")[0][0]
+        assert isinstance(time_ms, int)
+        return time_ms
+
+    def cluster_id(self) -> str:
+        """The cluster's id; empty before the first entry."""
+        value = self._meta("cluster_id", "")
+        assert isinstance(value, str)
+        return value
+
+    def cluster_configs(self) -> dict[str, str]:
+        """All cluster-wide configs."""
+        return msgspec.json.decode(self._meta("cluster_configs", "{}"), type=dict[str, str])
+
+    def topic_rows(self) -> list[tuple[int, bytes, str, int, dict[str, str]]]:
+        """(topic key, topic id, name, partitions, configs) of all topics."""
+        decode = msgspec.json.Decoder(dict[str, str]).decode
+        rows = self._execute(
+            "SELECT topic_key, topic_id, name, partitions, configs FROM topics ORDER BY topic_key"
+        )
+        return [(*row[:4], decode(row[4])) for row in rows]
+
+    def heads(self) -> list[tuple[PartitionKey, int, int]]:
+        """(partition key, log start, next offset) of all partitions."""
+        return self._execute(
+            "SELECT partition_key, log_start, next_offset FROM partitions ORDER BY partition_key"
+        )
+
+    def integrity_problems(self) -> list[str]:
+        """What SQLite's own check finds wrong; empty when nothing. Reads the whole file."""
+        found = [text for (text,) in self._execute("PRAGMA integrity_check")]
+        return [] if found == ["ok"] else found
+
+    def begin(self) -> None:
+        """Answers come from one moment until `end`."""
+        self._connection.execute("BEGIN")
+
+    def end(self) -> None:
+        """See `begin`."""
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _run(self, statement: str, parameters: tuple[int, ...]) -> StoredRun | None:
+        rows = self._execute(statement, parameters)
+        return StoredRun(*rows[0]) if rows else None
+
+    def _meta(self, name: str, default: int | str) -> Any:
+        rows = self._execute("SELECT value FROM meta WHERE name = ?", (name,))
+        return rows[0][0] if rows else default
+
+    def _execute(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        # `fetchall` ends the read transaction that the statement began.
+        try:
+            return self._connection.execute(statement, parameters).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise CorruptDataError("query", str(self._path), str(error)) from error

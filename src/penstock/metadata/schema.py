@@ -1,0 +1,113 @@
+"""The tables of the log's state. Explained, with what bounds each, in docs/formats/journal.md."""
+
+from typing import Final
+
+APPLICATION_ID: Final = 0x50454E53
+"""ASCII "PENS"."""
+FORMAT_VERSION: Final = 1
+"""Raised by any change of a table here or of what an entry's bytes mean."""
+FEATURE_LEVEL_MAX: Final = 1
+"""The newest semantics of apply that this release knows."""
+STORED_ENTRIES: Final = 16
+"""K: of how many of an agent's last entries the answers are kept. A power of two."""
+
+# A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
+# less per write. The rows are small, which is what such a table wants.
+SCHEMA: Final = (
+    """CREATE TABLE meta (
+        name TEXT PRIMARY KEY,
+        value ANY NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE topics (
+        topic_key INTEGER PRIMARY KEY,
+        topic_id BLOB NOT NULL UNIQUE,
+        name TEXT NOT NULL UNIQUE,
+        partitions INTEGER NOT NULL,
+        configs TEXT NOT NULL
+    ) STRICT""",
+    """CREATE TABLE partitions (
+        partition_key INTEGER PRIMARY KEY,
+        log_start INTEGER NOT NULL,
+        next_offset INTEGER NOT NULL,
+        bytes INTEGER NOT NULL
+    ) STRICT""",
+    """CREATE TABLE wal_runs (
+        partition_key INTEGER NOT NULL,
+        base_offset INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        generation INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        max_timestamp INTEGER NOT NULL,
+        batch_count INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, base_offset)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE object_runs (
+        partition_key INTEGER NOT NULL,
+        base_offset INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        object_id INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        max_timestamp INTEGER NOT NULL,
+        batch_count INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, base_offset)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE objects (
+        object_id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL UNIQUE,
+        bytes INTEGER NOT NULL,
+        live_runs INTEGER NOT NULL,
+        condemned_position INTEGER,
+        condemned_ms INTEGER
+    ) STRICT""",
+    # Partial: an object enters these only when it loses its last run, and when it is condemned.
+    """CREATE INDEX objects_unreferenced ON objects (object_id)
+        WHERE live_runs = 0 AND condemned_position IS NULL""",
+    """CREATE INDEX objects_condemned ON objects (condemned_position)
+        WHERE condemned_position IS NOT NULL""",
+    """CREATE TABLE producers (
+        partition_key INTEGER NOT NULL,
+        producer_id INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        sequences BLOB NOT NULL,
+        last_timestamp INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, producer_id)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE groups (
+        group_id TEXT PRIMARY KEY,
+        generation INTEGER NOT NULL,
+        protocol_type TEXT NOT NULL,
+        empty_since_ms INTEGER,
+        state BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE group_offsets (
+        group_id TEXT NOT NULL,
+        topic_id BLOB NOT NULL,
+        partition INTEGER NOT NULL,
+        committed_offset INTEGER NOT NULL,
+        leader_epoch INTEGER NOT NULL,
+        metadata TEXT NOT NULL,
+        commit_ms INTEGER NOT NULL,
+        PRIMARY KEY (group_id, topic_id, partition)
+    ) STRICT, WITHOUT ROWID""",
+    # For deleting a topic without reading other groups' rows. Untouched by a commit of an offset
+    # that is there already.
+    "CREATE INDEX group_offsets_topic ON group_offsets (topic_id)",
+    """CREATE TABLE agents (
+        agent INTEGER PRIMARY KEY,
+        epoch INTEGER NOT NULL,
+        labels TEXT NOT NULL,
+        software TEXT NOT NULL,
+        endpoint TEXT NOT NULL
+    ) STRICT""",
+    """CREATE TABLE agent_entries (
+        agent INTEGER NOT NULL,
+        slot INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        n INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        answers BLOB NOT NULL,
+        PRIMARY KEY (agent, slot)
+    ) STRICT, WITHOUT ROWID""",
+)

@@ -1,0 +1,367 @@
+"""The state's tables with a write-through cache of hot rows; what apply reads and writes.
+
+Apply changes rows in memory and they are written once per transaction, however many commands
+touched them. Whatever is only in memory is gone after `forget`, which a rollback calls. Code that
+reads or deletes ranges by SQL calls `flush` first, so that the tables are true.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
+from penstock.model.ids import PARTITION_BITS, PartitionKey, TopicId, TopicKey
+
+PRODUCERS_CACHED_MAX: Final = 20_000
+PARTITIONS_CACHED_MAX: Final = 100_000
+GROUPS_CACHED_MAX: Final = 20_000
+
+OffsetKey = tuple[str, bytes, int]
+
+
+class TopicRow:
+    """A topic, as apply changes it."""
+
+    __slots__ = ("configs", "name", "partitions", "topic_id", "topic_key")
+
+    def __init__(
+        self,
+        topic_key: TopicKey,
+        topic_id: TopicId,
+        name: str,
+        partitions: int,
+        configs: dict[str, str],
+    ) -> None:
+        self.topic_key = topic_key
+        self.topic_id = topic_id
+        self.name = name
+        self.partitions = partitions
+        self.configs = configs
+
+
+class PartitionRow:
+    """A partition's head, as apply changes it. `bytes_live`: of runs not trimmed."""
+
+    __slots__ = ("bytes_live", "log_start", "next_offset")
+
+    def __init__(self, log_start: int, next_offset: int, bytes_live: int) -> None:
+        self.log_start = log_start
+        self.next_offset = next_offset
+        self.bytes_live = bytes_live
+
+
+class AgentRow:
+    """An agent's epoch and the last n that was applied of it."""
+
+    __slots__ = ("epoch", "last_n")
+
+    def __init__(self, epoch: int, last_n: int) -> None:
+        self.epoch = epoch
+        self.last_n = last_n
+
+
+def encode_json(value: object) -> str:
+    """JSON with sorted keys: equal values are equal text."""
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+class Tables:
+    """All tables of the state over one connection, inside the replica's transactions."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all that is in memory."""
+        self._loaded = False
+        self._meta: dict[str, Any] = {}
+        self.topics_by_id: dict[bytes, TopicRow] = {}
+        self.topics_by_name: dict[str, TopicRow] = {}
+        self.partitions: dict[int, PartitionRow] = {}
+        self.producers: dict[tuple[int, int], ProducerState] = {}
+        self.agents: dict[int, AgentRow] = {}
+        self._groups: set[str] = set()
+        self.dirty_partitions: set[int] = set()
+        self.dirty_producers: set[tuple[int, int]] = set()
+        self.new_wal_runs: list[list[int]] = []
+        self.new_object_runs: list[list[int]] = []
+        self._new_offsets: dict[OffsetKey, tuple[int, int, str, int]] = {}
+
+    def ensure_loaded(self) -> None:
+        """Read what is kept whole: meta and topics."""
+        if self._loaded:
+            return
+        self._meta = dict(self.execute("SELECT name, value FROM meta"))
+        for topic_key, topic_id, name, partitions, configs in self.execute("SELECT * FROM topics"):
+            topic = TopicRow(topic_key, topic_id, name, partitions, msgspec.json.decode(configs))
+            self.topics_by_id[topic_id] = self.topics_by_name[name] = topic
+        self._loaded = True
+
+    # -- meta ----------------------------------------------------------------------------------
+
+    def meta_int(self, name: str) -> int:
+        """A number of `meta`; 0 when it was never set."""
+        value = self._meta.get(name, 0)
+        assert isinstance(value, int)
+        return value
+
+    def meta_text(self, name: str) -> str:
+        """A text of `meta`; empty when it was never set."""
+        value = self._meta.get(name, "")
+        assert isinstance(value, str)
+        return value
+
+    def set_meta(self, name: str, value: int | str) -> None:
+        """Set one; written at once, since they change rarely."""
+        self._meta[name] = value
+        self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    # -- topics and partitions -----------------------------------------------------------------
+
+    def save_topic(self, topic: TopicRow) -> None:
+        """Insert or update."""
+        self.topics_by_id[topic.topic_id] = self.topics_by_name[topic.name] = topic
+        self.execute(
+            "INSERT INTO topics VALUES (?, ?, ?, ?, ?) ON CONFLICT (topic_key)"
+            " DO UPDATE SET partitions = excluded.partitions, configs = excluded.configs",
+            (
+                topic.topic_key,
+                topic.topic_id,
+                topic.name,
+                topic.partitions,
+                encode_json(topic.configs),
+            ),
+        )
+
+    def add_partitions(self, topic: TopicRow, start: int, end: int) -> None:
+        """New, empty partitions [start, end) of a topic."""
+        first = topic.topic_key << PARTITION_BITS
+        self.executemany(
+            "INSERT INTO partitions VALUES (?, 0, 0, 0)",
+            ((first + number,) for number in range(start, end)),
+        )
+
+    def partition(self, key: int) -> PartitionRow | None:
+        """A partition's row; call `touch` after changing it."""
+        row = self.partitions.get(key)
+        if row is None:
+            found = self.execute(
+                "SELECT log_start, next_offset, bytes FROM partitions WHERE partition_key = ?",
+                (key,),
+            ).fetchone()
+            if found is None:
+                return None
+            row = self.partitions[key] = PartitionRow(*found)
+        return row
+
+    def remove_topic(self, topic: TopicRow) -> None:
+        """Delete a topic's rows everywhere. Reads and writes ranges of that topic alone."""
+        self.flush()
+        first = topic.topic_key << PARTITION_BITS
+        keys = (first, first + (1 << PARTITION_BITS))
+        dropped = self.execute(
+            "SELECT object_id, count(*) FROM object_runs"
+            " WHERE partition_key >= ? AND partition_key < ? GROUP BY object_id",
+            keys,
+        ).fetchall()
+        self.drop_object_runs(dropped)
+        for table in ("partitions", "wal_runs", "object_runs", "producers"):
+            self.execute(
+                f"DELETE FROM {table} WHERE partition_key >= ? AND partition_key < ?",  # noqa: S608
+                keys,
+            )
+        self.execute("DELETE FROM group_offsets WHERE topic_id = ?", (topic.topic_id,))
+        self.execute("DELETE FROM topics WHERE topic_key = ?", (topic.topic_key,))
+        del self.topics_by_id[topic.topic_id], self.topics_by_name[topic.name]
+        for number in range(topic.partitions):
+            self.partitions.pop(first + number, None)
+        self.producers = {
+            key: state
+            for key, state in self.producers.items()
+            if key[0] >> PARTITION_BITS != topic.topic_key
+        }
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def producer(self, key: tuple[int, int]) -> ProducerState | None:
+        """State of (partition key, producer id)."""
+        state = self.producers.get(key)
+        if state is None:
+            found = self.execute(
+                "SELECT epoch, sequences, last_timestamp FROM producers"
+                " WHERE partition_key = ? AND producer_id = ?",
+                key,
+            ).fetchone()
+            if found is None:
+                return None
+            epoch, sequences, last_timestamp = found
+            state = ProducerState(epoch, unpack_ranges(sequences), last_timestamp)
+            self.producers[key] = state
+        return state
+
+    def expire_producers(self, items: list[tuple[int, int, int]]) -> None:
+        """Delete (partition key, producer id) where the last timestamp is still the given one."""
+        self.flush()
+        self.executemany(
+            "DELETE FROM producers"
+            " WHERE partition_key = ? AND producer_id = ? AND last_timestamp = ?",
+            items,
+        )
+        for key, producer_id, _ in items:
+            self.producers.pop((key, producer_id), None)
+
+    # -- objects -------------------------------------------------------------------------------
+
+    def object_state(self, key: str) -> tuple[int, int, bool] | None:
+        """(object id, live run count, whether it is condemned), or None."""
+        found = self.execute(
+            "SELECT object_id, live_runs, condemned_position FROM objects WHERE key = ?", (key,)
+        ).fetchone()
+        return None if found is None else (found[0], found[1], found[2] is not None)
+
+    def add_object(self, key: str, size_bytes: int) -> int:
+        """A new object without runs; its id."""
+        cursor = self.execute(
+            "INSERT INTO objects (key, bytes, live_runs) VALUES (?, ?, 0)", (key, size_bytes)
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def add_live_runs(self, object_id: int, count: int) -> None:
+        """Count runs that an object holds now."""
+        if count:
+            self.execute(
+                "UPDATE objects SET live_runs = live_runs + ? WHERE object_id = ?",
+                (count, object_id),
+            )
+
+    def drop_object_runs(self, counts: Iterable[tuple[int, int]]) -> None:
+        """Count (object id, runs) that are gone."""
+        self.executemany(
+            "UPDATE objects SET live_runs = live_runs - ?2 WHERE object_id = ?1", counts
+        )
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def group_exists(self, group_id: str) -> bool:
+        """Whether there is such a group."""
+        if group_id in self._groups:
+            return True
+        found = self.execute("SELECT 1 FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+        if found is not None:
+            self._groups.add(group_id)
+        return found is not None
+
+    def save_group(
+        self,
+        group_id: str,
+        generation: int,
+        protocol_type: str,
+        empty_since_ms: int | None,
+        state: bytes,
+    ) -> None:
+        """Insert or replace."""
+        self._groups.add(group_id)
+        self.execute(
+            "INSERT OR REPLACE INTO groups VALUES (?, ?, ?, ?, ?)",
+            (group_id, generation, protocol_type, empty_since_ms, state),
+        )
+
+    def remove_group(self, group_id: str) -> None:
+        """Delete with its offsets."""
+        self.flush_offsets()
+        self._groups.discard(group_id)
+        self.execute("DELETE FROM groups WHERE group_id = ?", (group_id,))
+        self.execute("DELETE FROM group_offsets WHERE group_id = ?", (group_id,))
+
+    def set_offset(
+        self, key: OffsetKey, offset: int, leader_epoch: int, metadata: str, commit_ms: int
+    ) -> None:
+        """A group's offset, written at the end of the transaction."""
+        self._new_offsets[key] = (offset, leader_epoch, metadata, commit_ms)
+
+    # -- agents --------------------------------------------------------------------------------
+
+    def agent(self, agent_id: int) -> AgentRow | None:
+        """An agent's epoch and last n."""
+        row = self.agents.get(agent_id)
+        if row is None:
+            found = self.execute(
+                "SELECT epoch, (SELECT max(n) FROM agent_entries AS e"
+                " WHERE e.agent = a.agent AND e.epoch = a.epoch) FROM agents AS a WHERE agent = ?",
+                (agent_id,),
+            ).fetchone()
+            if found is None:
+                return None
+            row = self.agents[agent_id] = AgentRow(*found)
+        return row
+
+    # -- the cache -----------------------------------------------------------------------------
+
+    def flush_offsets(self) -> None:
+        """Write pending group offsets."""
+        if self._new_offsets:
+            self.executemany(
+                "INSERT INTO group_offsets VALUES (?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (group_id, topic_id, partition) DO UPDATE SET"
+                " committed_offset = excluded.committed_offset,"
+                " leader_epoch = excluded.leader_epoch,"
+                " metadata = excluded.metadata, commit_ms = excluded.commit_ms",
+                [key + value for key, value in self._new_offsets.items()],
+            )
+            self._new_offsets.clear()
+
+    def flush(self) -> None:
+        """Write all that is only in memory."""
+        if self.new_wal_runs:
+            self.executemany(
+                "INSERT INTO wal_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self.new_wal_runs
+            )
+            self.new_wal_runs.clear()
+        if self.new_object_runs:
+            self.executemany(
+                "INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self.new_object_runs
+            )
+            self.new_object_runs.clear()
+        if self.dirty_partitions:
+            partitions = self.partitions
+            rows = []
+            for key in self.dirty_partitions:
+                row = partitions[key]
+                rows.append((key, row.log_start, row.next_offset, row.bytes_live))
+            self.executemany("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)", rows)
+            self.dirty_partitions.clear()
+        if self.dirty_producers:
+            producers = self.producers
+            states = []
+            # Sorted: neighbours in the tree are written one after the other.
+            for producer_key in sorted(self.dirty_producers):
+                state = producers[producer_key]
+                states.append(
+                    (*producer_key, state.epoch, pack_ranges(state.ranges), state.last_timestamp)
+                )
+            self.executemany("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)", states)
+            self.dirty_producers.clear()
+        if self._new_offsets:
+            self.flush_offsets()
+
+    def bound_caches(self) -> None:
+        """Keep memory bounded; after a flush, when nothing is dirty."""
+        if len(self.producers) > PRODUCERS_CACHED_MAX:
+            # A dict keeps the order of insertion: the older half goes.
+            for key in list(self.producers)[: PRODUCERS_CACHED_MAX // 2]:
+                del self.producers[key]
+        if len(self.partitions) > PARTITIONS_CACHED_MAX:
+            self.partitions.clear()
+        if len(self._groups) > GROUPS_CACHED_MAX:
+            self._groups.clear()
+
+
+def partition_range(topic_key: TopicKey) -> tuple[PartitionKey, PartitionKey]:
+    """The half-open range of a topic's partition keys."""
+    first = topic_key << PARTITION_BITS
+    return PartitionKey(first), PartitionKey(first + (1 << PARTITION_BITS))

@@ -1,0 +1,136 @@
+"""The state as the event loop sees it: topics and heads in memory, kept up by changes.
+
+No SQL after `load`. Whoever applies entries hands its changes over in order; readers on the same
+thread see all of an entry or nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from penstock.metadata.changes import (
+    Change,
+    ClusterConfigsChanged,
+    HeadMoved,
+    RunsMoved,
+    TopicChanged,
+    TopicDeleted,
+)
+from penstock.metadata.queries import Queries
+from penstock.model.ids import PartitionKey, TopicId, TopicKey, partition_key
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as of now; a changed one is a new value."""
+
+    topic_key: TopicKey
+    topic_id: TopicId
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+
+class Head:
+    """A partition's log start and next offset (the high watermark). Changes in place."""
+
+    __slots__ = ("log_start", "next_offset")
+
+    def __init__(self, log_start: int, next_offset: int) -> None:
+        self.log_start = log_start
+        self.next_offset = next_offset
+
+    def __repr__(self) -> str:
+        return f"Head(log_start={self.log_start}, next_offset={self.next_offset})"
+
+
+class MetadataView:
+    """Topics by name, id and key; heads by partition key. One thread."""
+
+    def __init__(self) -> None:
+        """An empty view; `load` reads one."""
+        self.cluster_configs: dict[str, str] = {}
+        self.generation = 0
+        """Grows with each change of a topic or config, so that others can cache what they derive."""
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._by_key: dict[TopicKey, Topic] = {}
+        self._heads: dict[PartitionKey, Head] = {}
+
+    @classmethod
+    def load(cls, queries: Queries) -> "MetadataView":
+        """Read it as of one moment."""
+        view = cls()
+        queries.begin()
+        try:
+            view.cluster_configs = queries.cluster_configs()
+            for topic_key, topic_id, name, partitions, configs in queries.topic_rows():
+                view._put(Topic(TopicKey(topic_key), TopicId(topic_id), name, partitions, configs))
+            view._heads = {
+                key: Head(log_start, next_offset) for key, log_start, next_offset in queries.heads()
+            }
+        finally:
+            queries.end()
+        return view
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Follow one or more entries, in order."""
+        heads = self._heads
+        for change in changes:
+            # The first by far the most frequent.
+            if type(change) is HeadMoved:
+                head = heads.get(change.partition_key)
+                if head is not None:
+                    head.log_start = change.log_start
+                    head.next_offset = change.next_offset
+            elif type(change) is RunsMoved:
+                pass
+            elif type(change) is TopicChanged:
+                self._change(change)
+            elif type(change) is TopicDeleted:
+                self._delete(change)
+            else:
+                assert type(change) is ClusterConfigsChanged, change
+                self.cluster_configs = change.configs
+                self.generation += 1
+
+    def topic(self, name: str) -> Topic | None:
+        """By name."""
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """By id."""
+        return self._by_id.get(topic_id)
+
+    def topic_by_key(self, topic_key: TopicKey) -> Topic | None:
+        """By key."""
+        return self._by_key.get(topic_key)
+
+    def topics(self) -> Collection[Topic]:
+        """All topics, in the order of their creation."""
+        return self._by_key.values()
+
+    def head(self, key: PartitionKey) -> Head | None:
+        """A partition's offsets; None: there is no such partition."""
+        return self._heads.get(key)
+
+    def _put(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._by_key[topic.topic_key] = topic
+
+    def _change(self, change: TopicChanged) -> None:
+        topic = Topic(
+            change.topic_key, change.topic_id, change.name, change.partitions, change.configs
+        )
+        before = self._by_key.get(topic.topic_key)
+        self._put(topic)
+        for number in range(before.partitions if before else 0, topic.partitions):
+            self._heads[partition_key(topic.topic_key, number)] = Head(0, 0)
+        self.generation += 1
+
+    def _delete(self, change: TopicDeleted) -> None:
+        topic = self._by_key.pop(change.topic_key)
+        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        for number in range(topic.partitions):
+            self._heads.pop(partition_key(topic.topic_key, number), None)
+        self.generation += 1
