@@ -1,0 +1,314 @@
+"""Describing and altering configs: every version, sources and synonyms as Kafka gives them."""
+
+from typing import Any
+
+import pytest
+
+from penstock.kafka.registry import BY_MODULE
+from penstock.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def versions(api: str) -> range:
+    entry = BY_MODULE[api]
+    return range(entry.versions_min, entry.versions_max + 1)
+
+
+@pytest.fixture
+def describe(call: Any, request_of: Any, part_of: Any) -> Any:
+    api = "describe_configs"
+
+    def run(version: int, kind: int, name: str, keys: Any = None, synonyms: bool = True) -> Any:
+        resource = part_of(
+            api,
+            version,
+            "DescribeConfigsResource",
+            resource_type=kind,
+            resource_name=name,
+            configuration_keys=keys,
+        )
+        ask = request_of(
+            api,
+            version,
+            resources=(resource,),
+            include_synonyms=synonyms,
+            include_documentation=True,
+        )
+        (result,) = call(api, version, ask).results
+        assert (result.resource_type, result.resource_name) == (kind, name)
+        return result
+
+    return run
+
+
+@pytest.fixture
+def alter(call: Any, request_of: Any, part_of: Any) -> Any:
+    """Alter resources incrementally; (error, message) of each."""
+    api = "incremental_alter_configs"
+
+    def run(
+        *resources: tuple[int, str, list[tuple[str, int, str | None]]],
+        version: int = 1,
+        validate_only: bool = False,
+    ) -> list[tuple[int, str | None]]:
+        ask = request_of(
+            api,
+            version,
+            resources=tuple(
+                part_of(
+                    api,
+                    version,
+                    "AlterConfigsResource",
+                    resource_type=kind,
+                    resource_name=name,
+                    configs=tuple(
+                        part_of(
+                            api,
+                            version,
+                            "AlterableConfig",
+                            name=config,
+                            config_operation=operation,
+                            value=value,
+                        )
+                        for config, operation, value in operations
+                    ),
+                )
+                for kind, name, operations in resources
+            ),
+            validate_only=validate_only,
+        )
+        answer = call(api, version, ask)
+        return [(one.error_code, one.error_message) for one in answer.responses]
+
+    return run
+
+
+# -- DescribeConfigs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions("describe_configs"))
+def test_a_topics_configs_with_their_sources(
+    describe: Any, add_topic: Any, broker: Any, version: int
+) -> None:
+    add_topic("flights", retention_ms="1000")
+    broker.view.cluster_configs.update(
+        {"log.retention.hours": "2", "log.cleanup.policy": "compact"}
+    )
+    result = describe(version, TOPIC, "flights")
+    configs = {config.name: config for config in result.configs}
+    assert set(configs) == set(TOPIC_CONFIGS)
+
+    def synonyms(name: str) -> list[tuple[str, str, int]]:
+        return [(one.name, one.value, one.source) for one in configs[name].synonyms]
+
+    assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("1000", 1)
+    assert synonyms("retention.ms") == [
+        ("retention.ms", "1000", 1),
+        ("log.retention.hours", "7200000", 3),
+        ("log.retention.ms", "604800000", 5),
+    ]
+    assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == (
+        "compact",
+        3,
+    )
+    assert synonyms("segment.ms") == [("log.roll.ms", "604800000", 5)]
+    assert configs["segment.ms"].config_source == 5
+    assert not configs["segment.ms"].read_only
+    assert not configs["segment.ms"].is_sensitive
+    if version >= 3:
+        assert configs["retention.ms"].config_type == 5
+        assert "deleted" in configs["retention.ms"].documentation
+
+
+@pytest.mark.parametrize("version", versions("describe_configs"))
+def test_only_what_is_asked_for(describe: Any, add_topic: Any, version: int) -> None:
+    add_topic("flights")
+    result = describe(version, TOPIC, "flights", ("retention.ms", "no.such"), synonyms=False)
+    assert [(one.name, one.synonyms) for one in result.configs] == [("retention.ms", ())]
+
+
+@pytest.mark.parametrize("version", versions("describe_configs"))
+def test_the_brokers_configs(describe: Any, broker: Any, version: int) -> None:
+    broker.view.cluster_configs["log.retention.ms"] = "5000"
+    result = describe(version, BROKER, "7")
+    configs = {config.name: config for config in result.configs}
+    assert configs["num.partitions"].value == "1"
+    assert configs["num.partitions"].read_only
+    assert configs["num.partitions"].config_source == 4
+    assert (configs["log.retention.ms"].value, configs["log.retention.ms"].config_source) == (
+        "5000",
+        3,
+    )
+    assert not configs["log.retention.ms"].read_only
+    assert configs["message.max.bytes"].config_source == 5
+    assert configs["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:9092"
+    only_set = describe(version, BROKER, "")
+    assert [config.name for config in only_set.configs] == ["log.retention.ms"]
+
+
+def test_what_has_no_configs_says_why(describe: Any) -> None:
+    assert describe(4, TOPIC, "missing").error_code == 3
+    assert describe(4, TOPIC, "a b").error_code == 17
+    assert describe(4, BROKER, "8").error_code == 42
+    assert describe(4, BROKER_LOGGER, "7").error_code == 42
+    assert describe(4, BROKER, "8").error_message
+
+
+# -- IncrementalAlterConfigs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions("incremental_alter_configs"))
+def test_configs_are_set_deleted_appended_and_subtracted(
+    alter: Any, add_topic: Any, broker: Any, version: int
+) -> None:
+    topic = add_topic("flights", retention_ms="1000", segment_ms="5")
+    operations = [
+        ("retention.ms", DELETE, None),
+        ("max.message.bytes", SET, "2000"),
+        ("cleanup.policy", APPEND, "compact"),
+    ]
+    assert alter((TOPIC, "flights", operations), version=version) == [(0, None)]
+    assert topic.configs == {
+        "segment.ms": "5",
+        "max.message.bytes": "2000",
+        # Appended to the default, since the topic had no value of its own.
+        "cleanup.policy": "delete,compact",
+    }
+    again = [("cleanup.policy", SUBTRACT, "delete")]
+    assert alter((TOPIC, "flights", again), version=version) == [(0, None)]
+    assert topic.configs["cleanup.policy"] == "compact"
+
+
+def test_validating_alters_nothing(alter: Any, add_topic: Any, broker: Any) -> None:
+    topic = add_topic("flights")
+    wanted = (TOPIC, "flights", [("retention.ms", SET, "1")])
+    assert alter(wanted, validate_only=True) == [(0, None)]
+    assert topic.configs == {}
+    assert broker.committer.calls == 0
+
+
+def test_deleting_what_is_not_set_is_no_change(alter: Any, add_topic: Any, broker: Any) -> None:
+    add_topic("flights")
+    assert alter((TOPIC, "flights", [("retention.ms", DELETE, None)])) == [(0, None)]
+    assert broker.committer.calls == 0
+
+
+REFUSED = {
+    "unknown config": ([("no.such", SET, "1")], 40),
+    "bad value": ([("retention.ms", SET, "soon")], 40),
+    "append to a number": ([("retention.ms", APPEND, "1")], 40),
+    "append nonsense": ([("cleanup.policy", APPEND, "shred")], 40),
+    "no value": ([("retention.ms", SET, None)], 42),
+    "unknown operation": ([("retention.ms", 9, "1")], 42),
+    "named twice": ([("retention.ms", SET, "1"), ("retention.ms", DELETE, None)], 42),
+    "tiered storage": ([("remote.storage.enable", SET, "true")], 40),
+    "contradiction": (
+        [("min.compaction.lag.ms", SET, "10"), ("max.compaction.lag.ms", SET, "5")],
+        40,
+    ),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_what_cannot_be_altered_is_refused_and_other_resources_go_on(
+    alter: Any, add_topic: Any, which: str
+) -> None:
+    refused = add_topic("refused")
+    fine = add_topic("fine")
+    operations, expected = REFUSED[which]
+    answers = alter((TOPIC, "refused", operations), (TOPIC, "fine", [("segment.ms", SET, "9")]))
+    assert [code for code, _ in answers] == [expected, 0]
+    assert answers[0][1]
+    assert refused.configs == {}
+    assert fine.configs == {"segment.ms": "9"}
+
+
+def test_resources_that_cannot_be_altered(alter: Any, add_topic: Any) -> None:
+    add_topic("twice")
+    operation = [("log.retention.ms", SET, "1")]
+    answers = alter(
+        (TOPIC, "missing", operation),
+        (TOPIC, "twice", operation),
+        (TOPIC, "twice", operation),
+        (BROKER, "7", operation),
+        (BROKER, "9", operation),
+        (BROKER_LOGGER, "7", operation),
+    )
+    assert [code for code, _ in answers] == [3, 42, 42, 42, 42, 42]
+
+
+def test_the_clusters_defaults_are_altered_under_broker_config_names(
+    alter: Any, broker: Any
+) -> None:
+    operations = [("log.retention.ms", SET, "77"), ("log.cleanup.policy", APPEND, "compact")]
+    assert alter((BROKER, "", operations)) == [(0, None)]
+    assert broker.view.cluster_configs == {
+        "log.retention.ms": "77",
+        "log.cleanup.policy": "delete,compact",
+    }
+    ((code, message),) = alter((BROKER, "", [("num.network.threads", SET, "8")]))
+    assert code == 40
+    assert "num.network.threads" in message
+    assert "log.retention.ms" in CLUSTER_CONFIGS
+
+
+# -- AlterConfigs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions("alter_configs"))
+def test_altering_replaces_all_configs(
+    call: Any, request_of: Any, part_of: Any, add_topic: Any, version: int
+) -> None:
+    api = "alter_configs"
+    topic = add_topic("flights", retention_ms="1000", segment_ms="5")
+
+    def ask(*configs: tuple[str, str | None], validate_only: bool = False) -> int:
+        resource = part_of(
+            api,
+            version,
+            "AlterConfigsResource",
+            resource_type=TOPIC,
+            resource_name="flights",
+            configs=tuple(
+                part_of(api, version, "AlterableConfig", name=name, value=value)
+                for name, value in configs
+            ),
+        )
+        request = request_of(api, version, resources=(resource,), validate_only=validate_only)
+        (answer,) = call(api, version, request).responses
+        code: int = answer.error_code
+        return code
+
+    assert ask(("segment.ms", "6"), ("flush.ms", "1"), validate_only=True) == 0
+    assert topic.configs == {"retention.ms": "1000", "segment.ms": "5"}
+    assert ask(("segment.ms", "6"), ("flush.ms", "1")) == 0
+    assert topic.configs == {"segment.ms": "6", "flush.ms": "1"}
+    assert ask(("segment.ms", None)) == 42
+    assert ask(("segment.ms", "x")) == 40
+    assert topic.configs == {"segment.ms": "6", "flush.ms": "1"}
+    assert ask() == 0
+    assert topic.configs == {}
+
+
+# -- ListConfigResources -----------------------------------------------------------------------
+
+
+def test_resources_with_configs(call: Any, request_of: Any, add_topic: Any) -> None:
+    api = "list_config_resources"
+    add_topic("b")
+    add_topic("a")
+
+    def ask(*types: int) -> Any:
+        answer = call(api, 1, request_of(api, 1, resource_types=types))
+        return answer.error_code, [
+            (one.resource_type, one.resource_name) for one in answer.config_resources
+        ]
+
+    everything = [(TOPIC, "a"), (TOPIC, "b"), (BROKER, "7")]
+    assert ask() == (0, everything)
+    assert ask(BROKER) == (0, [(BROKER, "7")])
+    assert ask(BROKER_LOGGER) == (0, [])
+    assert ask(99) == (35, [])
+    assert call(api, 0, request_of(api, 0)).config_resources == ()
