@@ -29,11 +29,11 @@ __all__ = [
 
 _WAL_RUN: Final = (
     "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
-    " batch_count"
+    " batch_count, 0"
 )
 _OBJECT_RUN: Final = (
     "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
-    " r.max_timestamp, r.batch_count"
+    " r.max_timestamp, r.batch_count, o.bytes"
 )
 
 # Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
@@ -96,7 +96,7 @@ class Queries:
             NotFoundError: there is no such file.
             InvalidRequestError: it belongs to another program or to a newer release.
         """
-        self._path = path
+        self.path = path
         self._connection = connect_reader(path)
         created = check_versions(
             self._connection, path, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
@@ -308,4 +308,4 @@ class Queries:
         try:
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.DatabaseError as error:
-            raise CorruptDataError("query", str(self._path), str(error)) from error
+            raise CorruptDataError("query", str(self.path), str(error)) from error

@@ -22,6 +22,8 @@ class StoredRun:
     length: int
     max_timestamp: int
     batch_count: int
+    object_bytes: int = 0
+    """Size of the whole object; 0 for the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
