@@ -117,6 +117,8 @@ _BY_REFUSAL: Final = {
     Refusal.OBJECT_CONDEMNED: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.OBJECT_EXISTS: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.GROUP_SUBSCRIBED: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    # The agent sends the entry again in order; a client never waits for that.
+    Refusal.OUT_OF_ORDER_ENTRY: ErrorCode.REQUEST_TIMED_OUT,
 }
 
 # Looked up along the error's method resolution order, so a subclass without a row of its own is

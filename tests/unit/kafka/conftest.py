@@ -1,13 +1,11 @@
-"""A broker without disks: metadata in dictionaries, a log that answers what a test sets.
-
-The handlers' own work is what these tests look at; the real order and log have their own, and
-tests of the whole server run them together.
+"""A broker with the real order and view, on a file without fsync, and a log that answers what a
+test sets: bytes have tests of their own, and tests of the whole server run everything together.
 """
 
 import asyncio
 import os
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,81 +16,46 @@ from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
-from penstock.metadata.commands import (
-    AlterClusterConfigs,
-    AlterTopicConfigs,
-    CreatePartitions,
-    CreateTopic,
-    DeleteTopic,
-    Done,
-    Refusal,
-    Refused,
-    TopicCreated,
-)
-from penstock.model.ids import PartitionKey, TopicKey
+from penstock.metadata.commands import AnyAnswer, AnyCommand, CreateTopic, Refusal
+from penstock.metadata.order import Order
+from penstock.metadata.view import MetadataView
+from penstock.model.ids import PartitionKey
+from penstock.system import SystemRandom
 
 
-class StandInView:
-    def __init__(self) -> None:
-        self.by_name: dict[str, Any] = {}
-        self.cluster_configs: dict[str, str] = {}
-        self.generation = 0
+class OrderCommitter:
+    """The real order on a file of the test's, applied at once, with its view."""
 
-    def topic(self, name: str) -> Any:
-        return self.by_name.get(name)
-
-    def topic_by_id(self, topic_id: bytes) -> Any:
-        return next((t for t in self.by_name.values() if t.topic_id == topic_id), None)
-
-    def topics(self) -> Any:
-        return list(self.by_name.values())
-
-
-class StandInCommitter:
-    def __init__(self, view: StandInView) -> None:
-        self.view = view
-        self.keys = 0
+    def __init__(self, folder: Path, clock: Any) -> None:
+        self.view = MetadataView()
         self.failure: Exception | None = None
         self.calls = 0
+        self._folder = folder
+        self._clock = clock
+        self._order: Order | None = None
 
-    async def commit(self, commands: Sequence[Any]) -> list[Any]:
+    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         if self.failure is not None:
             raise self.failure
         self.calls += 1
-        return [self.apply(command) for command in commands]
+        return self.apply(*commands)
 
-    def apply(self, command: Any) -> Any:
-        view = self.view
-        view.generation += 1
-        if isinstance(command, CreateTopic):
-            if command.name in view.by_name:
-                return Refused(Refusal.TOPIC_EXISTS)
-            self.keys += 1
-            view.by_name[command.name] = SimpleNamespace(
-                topic_key=TopicKey(self.keys),
-                topic_id=command.topic_id,
-                name=command.name,
-                partitions=command.partitions,
-                configs=dict(command.configs),
+    def apply(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        if self._order is None:
+            # Tests of connections need none, and opening one costs milliseconds.
+            self._order = Order.open(
+                self._folder / "journal.sqlite",
+                clock=self._clock,
+                random=SystemRandom(),
+                fsync=False,
             )
-            return TopicCreated(self.keys)
-        if isinstance(command, AlterClusterConfigs):
-            view.cluster_configs.update(command.set)
-            for name in command.unset:
-                view.cluster_configs.pop(name, None)
-            return Done()
-        topic = view.topic_by_id(command.topic_id)
-        if topic is None:
-            return Refused(Refusal.UNKNOWN_TOPIC)
-        if isinstance(command, DeleteTopic):
-            del view.by_name[topic.name]
-        elif isinstance(command, CreatePartitions):
-            topic.partitions = command.partitions
-        elif isinstance(command, AlterTopicConfigs):
-            topic.configs.update(command.set)
-            for name in command.unset:
-                topic.configs.pop(name, None)
-        return Done()
+        applied = self._order.append(commands)
+        self.view.apply(applied.changes)
+        return applied.answers
+
+    def close(self) -> None:
+        if self._order is not None:
+            self._order.close()
 
 
 class StandInLog:
@@ -152,14 +115,6 @@ class TestClock:
         return self.seconds
 
 
-class SystemRandom:
-    def token_bytes(self, count: int) -> bytes:
-        return os.urandom(count)
-
-    def below(self, bound: int) -> int:
-        return 0
-
-
 class NoSink:
     def unsent_bytes(self) -> int:
         return 0
@@ -171,14 +126,15 @@ class NoSink:
         pass
 
 
-def make_broker(**settings: Any) -> Broker:
-    view = StandInView()
+def make_broker(folder: Path, **settings: Any) -> Broker:
+    clock = TestClock()
+    committer = OrderCommitter(folder, clock)
     fields: dict[str, Any] = {
-        "view": view,
-        "committer": StandInCommitter(view),
+        "view": committer.view,
+        "committer": committer,
         "log": StandInLog(),
         "groups": None,
-        "clock": TestClock(),
+        "clock": clock,
         "random": SystemRandom(),
     }
     return Broker(
@@ -192,20 +148,33 @@ def make_broker(**settings: Any) -> Broker:
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return make_broker()
+def broker_with(tmp_path: Path) -> Iterator[Any]:
+    """Make brokers with settings of their own."""
+    made: list[Broker] = []
 
+    def make(**settings: Any) -> Broker:
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(make_broker(folder, **settings))
+        return made[-1]
 
-@pytest.fixture
-def broker_with() -> Any:
-    return make_broker
-
-
-@pytest.fixture
-def add_topic(broker: Broker) -> Any:
-    def add(name: str, partitions: int = 1, **configs: str) -> Any:
+    yield make
+    for broker in made:
         committer: Any = broker.committer
-        committer.apply(
+        committer.close()
+
+
+@pytest.fixture
+def broker(broker_with: Any) -> Any:
+    return broker_with()
+
+
+@pytest.fixture
+def add_topic(broker: Any) -> Any:
+    """Create a topic; gives its name."""
+
+    def add(name: str, partitions: int = 1, **configs: str) -> Any:
+        broker.committer.apply(
             CreateTopic(
                 name=name,
                 topic_id=os.urandom(16),
