@@ -1,0 +1,74 @@
+"""The durable state of a group: the bytes in `SaveGroup.state`. Pure.
+
+A version byte, then a MessagePack array. Fields are only ever added at the end, with a default.
+
+| item | field |
+| --- | --- |
+| 0 | protocol name, empty when there are no members |
+| 1 | the leader's member id |
+| 2 | members: arrays of member id, instance id or nil, client id, client host, session timeout in
+ms, rebalance timeout in ms, protocols (pairs of name and metadata), assignment |
+
+Generation and protocol type stand beside it in the command, for whoever reads rows only.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.model.errors import CorruptDataError
+
+STATE_VERSION: Final = 1
+
+
+class DurableMember(Struct, frozen=True, array_like=True):
+    """A member of a journaled generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: list[tuple[str, bytes]]
+    assignment: bytes
+
+
+class DurableGroup(Struct, frozen=True, array_like=True):
+    """A journaled generation."""
+
+    protocol_name: str
+    leader: str
+    members: list[DurableMember]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(DurableGroup)
+_VERSION_BYTE: Final = bytes([STATE_VERSION])
+
+
+def encode_state(group: DurableGroup) -> bytes:
+    """The bytes to journal."""
+    return _VERSION_BYTE + _encoder.encode(group)
+
+
+def decode_state(state: bytes, *, group_id: str) -> DurableGroup:
+    """The inverse of `encode_state`; no bytes are a group that only ever had offsets.
+
+    Raises:
+        CorruptDataError: an unknown version, or damaged bytes.
+    """
+    if not state:
+        return DurableGroup("", "", [])
+    if state[0] != STATE_VERSION:
+        raise CorruptDataError(
+            "read group",
+            group_id,
+            f"version {state[0]}, this release knows {STATE_VERSION}",
+            "open it with the release that wrote it, or a later one",
+        )
+    try:
+        return _decoder.decode(memoryview(state)[1:])
+    except msgspec.MsgspecError as error:
+        raise CorruptDataError("read group", group_id, f"{len(state)} bytes: {error}") from error

@@ -1,0 +1,30 @@
+"""Settings of group coordination, as values; where they are read from is the config's work."""
+
+from dataclasses import dataclass
+
+INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Defaults are Kafka's. Times in milliseconds."""
+
+    initial_rebalance_delay_ms: int = 3000
+    """group.initial.rebalance.delay.ms: how long the first members of an empty group wait for
+    others (KIP-134), so that starting ten of them is one rebalance and not ten."""
+    session_timeout_ms_min: int = 6_000
+    """group.min.session.timeout.ms"""
+    session_timeout_ms_max: int = 1_800_000
+    """group.max.session.timeout.ms"""
+    size_max: int = INT32_MAX
+    """group.max.size: members of one group at most (KIP-389)."""
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member's first join may wait; it has no session yet."""
+    offset_metadata_length_max: int = 4096
+    """offset.metadata.max.bytes: characters, as Kafka counts them."""
+    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    """offsets.retention.minutes"""
+    idle_groups_max: int = 1_000
+    """Groups without members that are kept in memory; more are read again when they are used."""
+    expire_groups_max: int = 1_000
+    """Groups that one call of `expire` looks at."""
