@@ -41,6 +41,8 @@ class ConnectionHost:
     connections: "set[KafkaConnection]" = field(default_factory=set)
     next_connection_id: int = 1
     draining: bool = False
+    emptied: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the last connection has gone; cleared by whoever is about to wait."""
 
 
 class _Exchange:
@@ -107,6 +109,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._pumping = False
         self._reading_paused = False
         self._writing_paused = False
+        # Whether this connection waits for the server's budget, or may go on above it.
+        self._known_to_budget = False
         # What is counted in the server's budget, by kind.
         self._request_bytes = 0
         self._partial_bytes = 0
@@ -205,6 +209,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._request_bytes = self._partial_bytes = self._unsent_bytes = self._reserved_bytes = 0
         host.budget.take(-held)
         host.budget.release(self)
+        if not host.connections:
+            host.emptied.set()
 
     # -- the handlers' side (`ReplySink`) --------------------------------------------------------
 
@@ -301,7 +307,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._request_bytes += frame_bytes
         self._host.budget.take(frame_bytes)
         self._waiting.append(_Exchange(api, context, body, frame_bytes, self._clock.monotonic_s()))
-        self._instruments.count(api.event)
 
     def _pump(self) -> None:
         """Start what may start and send what is ready, until neither is left."""
@@ -318,6 +323,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 # the peer takes it before the next request starts.
                 if self._out_bytes >= SEND_AT_BYTES:
                     self._send()
+                if not self._waiting:
+                    break
         finally:
             self._pumping = False
         if self._closing:
@@ -342,6 +349,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # A Fetch makes bytes, so it waits for room; what others answer is small.
         if exchange.api.key == FETCH_KEY and self._host.budget.spent:
             self._host.budget.wait(self)
+            self._known_to_budget = True
             return False
         return True
 
@@ -448,21 +456,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Read on, or not, by what is in hand."""
         if self._closing:
             return
-        budget = self._host.budget
-        own_spent = self._request_bytes + self._unsent_bytes >= self._limit_bytes
-        if own_spent or self._fault is not None or self._host.draining:
-            paused = True
-        elif budget.spent:
+        host, budget = self._host, self._host.budget
+        paused = (
+            self._request_bytes + self._unsent_bytes >= self._limit_bytes
+            or self._fault is not None
+            or host.draining
+        )
+        if budget.spent and not paused:
             # One connection may finish receiving its request above the limit; once it has, it
             # makes way for the next.
             paused = not (self._partial_bytes and budget.elect(self))
             if paused:
                 budget.release(self)
                 budget.wait(self)
-        else:
-            paused = False
+            self._known_to_budget = True
+        elif self._known_to_budget:
+            self._known_to_budget = False
             budget.release(self)
-        self._set_reading(paused=paused)
+        if paused != self._reading_paused:
+            self._set_reading(paused=paused)
 
     def _set_reading(self, *, paused: bool) -> None:
         if paused == self._reading_paused or self._transport is None:

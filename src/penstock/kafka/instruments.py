@@ -12,9 +12,8 @@ class Instruments(Protocol):
         ...
 
     def count(self, event: str, amount: int = 1) -> None:
-        """Something happened: "connections_opened", "connections_closed", "requests:<Api>",
-        "request_bytes", "reply_bytes", "malformed_requests", "stalled_connections",
-        "refused_connections"."""
+        """Something happened: "connections_opened", "connections_closed",
+        "refused_connections", "stalled_connections", "malformed_requests", "reply_bytes"."""
         ...
 
 

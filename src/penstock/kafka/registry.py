@@ -28,9 +28,7 @@ class Api:
     overlaps: bool = False
     """Requests of this API may start while earlier ones of it on the connection are unanswered."""
     stage: str = ""
-    """The name under which its requests' durations are observed."""
-    event: str = ""
-    """The name under which its requests are counted."""
+    """The name under which its requests' durations are observed, and so counted."""
     handler: ModuleType | None = None
     raw: bool = False
     """Known once the module is imported: it takes and gives bytes."""
@@ -97,7 +95,6 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
         advertised_min=0 if key == PRODUCE_KEY else first,
         overlaps=key == PRODUCE_KEY,
         stage=f"request:{name}",
-        event=f"requests:{name}",
     )
 
 

@@ -1,16 +1,16 @@
 """The listening side of the Kafka face: accepts, limits, sweeps stalled peers, drains."""
 
 import asyncio
-import logging
+import contextlib
+from typing import Final
 
 from penstock.kafka.broker import Broker
 from penstock.kafka.budget import ByteBudget
 from penstock.kafka.connection import ConnectionHost, KafkaConnection
 
-logger = logging.getLogger(__name__)
-
-SWEEPS_PER_TIMEOUT = 4
-BACKLOG = 1024
+SWEEPS_PER_TIMEOUT: Final = 4
+BACKLOG: Final = 1024
+ABORT_DEADLINE_S: Final = 1.0
 
 
 class KafkaServer:
@@ -63,10 +63,7 @@ class KafkaServer:
             self._server.close()
         for connection in list(self._host.connections):
             connection.drain()
-        clock = self._broker.clock
-        end_s = clock.monotonic_s() + deadline_s
-        while self._host.connections and clock.monotonic_s() < end_s:
-            await _pause(min(0.02, deadline_s))
+        await self._until_empty(deadline_s)
         await self.close()
 
     async def close(self) -> None:
@@ -80,9 +77,17 @@ class KafkaServer:
             self._server = None
         for connection in list(self._host.connections):
             connection.abort()
-        # `connection_lost` comes from the loop, one turn later.
-        for _ in range(3):
-            await _pause(0)
+        # An aborted transport tells its protocol from the loop, a turn later.
+        await self._until_empty(ABORT_DEADLINE_S)
+
+    async def _until_empty(self, deadline_s: float) -> None:
+        """Wait until no connection is left, at most `deadline_s` seconds."""
+        if not self._host.connections:
+            return
+        self._host.emptied.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await self._host.emptied.wait()
 
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         interval_s = self._broker.settings.stall_timeout_s / SWEEPS_PER_TIMEOUT
@@ -93,15 +98,3 @@ class KafkaServer:
         for connection in list(self._host.connections):
             connection.check_stalled(now_s)
         self._schedule_sweep(loop)
-
-
-async def _pause(seconds: float) -> None:
-    """Let the loop run for a while; a timer rather than `asyncio.sleep`, which is reserved to
-    the system package."""
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-    timer = loop.call_later(seconds, waiter.set_result, None)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
