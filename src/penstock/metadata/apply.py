@@ -133,10 +133,9 @@ class LogMachine:
         agent.last_n = entry.n
         # One row holds the agent's last n and what to answer should the entry come again.
         tables.execute(
-            "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?)",
             (
-                entry.agent,
-                entry.n & (STORED_ENTRIES - 1),
+                entry.agent * STORED_ENTRIES + entry.n % STORED_ENTRIES,
                 entry.epoch,
                 entry.n,
                 position,
@@ -158,8 +157,8 @@ def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> Ent
         )
     if agent.last_n - STORED_ENTRIES < entry.n <= agent.last_n:
         stored = tables.execute(
-            "SELECT answers FROM agent_entries WHERE agent = ? AND slot = ? AND epoch = ? AND n = ?",
-            (entry.agent, entry.n & (STORED_ENTRIES - 1), entry.epoch, entry.n),
+            "SELECT answers FROM agent_entries WHERE slot_key = ? AND epoch = ? AND n = ?",
+            (entry.agent * STORED_ENTRIES + entry.n % STORED_ENTRIES, entry.epoch, entry.n),
         ).fetchone()
         if stored is not None:
             return EntryOutcome(Standing.REPEATED, decode_answers(stored[0]), [])

@@ -16,7 +16,7 @@ from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
 from penstock.metadata.sequences import unpack_ranges
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
-from penstock.replica.database import check_versions, connect_reader
+from penstock.replica.database import check_versions, connect_reader, state_position
 
 __all__ = [
     "ActiveProducer",
@@ -245,15 +245,11 @@ class Queries:
 
     def position(self) -> int:
         """The last applied entry's position."""
-        position = self._execute("SELECT position FROM replica")[0][0]
-        assert isinstance(position, int)
-        return position
+        return state_position(self._connection)[0]
 
     def time_ms(self) -> int:
         """Journal time at that position."""
-        time_ms = self._execute("SELECT time_ms FROM replica")[0][0]
-        assert isinstance(time_ms, int)
-        return time_ms
+        return state_position(self._connection)[1]
 
     def cluster_id(self) -> str:
         """The cluster's id; empty before the first entry."""

@@ -102,12 +102,10 @@ SCHEMA: Final = (
         endpoint TEXT NOT NULL
     ) STRICT""",
     """CREATE TABLE agent_entries (
-        agent INTEGER NOT NULL,
-        slot INTEGER NOT NULL,
+        slot_key INTEGER PRIMARY KEY,
         epoch INTEGER NOT NULL,
         n INTEGER NOT NULL,
         position INTEGER NOT NULL,
-        answers BLOB NOT NULL,
-        PRIMARY KEY (agent, slot)
-    ) STRICT, WITHOUT ROWID""",
+        answers BLOB NOT NULL
+    ) STRICT""",
 )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.model.ids import PARTITION_BITS, PartitionKey, TopicId, TopicKey
 
@@ -292,8 +293,9 @@ class Tables:
         if row is None:
             found = self.execute(
                 "SELECT epoch, (SELECT max(n) FROM agent_entries AS e"
-                " WHERE e.agent = a.agent AND e.epoch = a.epoch) FROM agents AS a WHERE agent = ?",
-                (agent_id,),
+                " WHERE e.slot_key >= ?2 AND e.slot_key < ?2 + ?3 AND e.epoch = a.epoch)"
+                " FROM agents AS a WHERE agent = ?1",
+                (agent_id, agent_id * STORED_ENTRIES, STORED_ENTRIES),
             ).fetchone()
             if found is None:
                 return None
@@ -332,8 +334,12 @@ class Tables:
             rows = []
             for key in self.dirty_partitions:
                 row = partitions[key]
-                rows.append((key, row.log_start, row.next_offset, row.bytes_live))
-            self.executemany("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?)", rows)
+                rows.append((row.log_start, row.next_offset, row.bytes_live, key))
+            self.executemany(
+                "UPDATE partitions SET log_start = ?, next_offset = ?, bytes = ?"
+                " WHERE partition_key = ?",
+                rows,
+            )
             self.dirty_partitions.clear()
         if self.dirty_producers:
             producers = self.producers

@@ -19,17 +19,28 @@ BUSY_TIMEOUT_S: Final = 5.0
 FREE_BYTES_MIN: Final = 8 << 20
 """What a volume must have free before a transaction begins (see `check_space`)."""
 
-REPLICA_TABLES: Final = ("journal", "local", "replica", "snapshot", "snapshots")
+REPLICA_TABLES: Final = ("journal", "local", "replica", "snapshot", "snapshots", "tail")
 """Tables that are not state: in no snapshot and no digest."""
 
+_ENTRIES: Final = (
+    "(position INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, body BLOB NOT NULL) STRICT"
+)
 REPLICA_SCHEMA: Final = (
-    "CREATE TABLE journal (position INTEGER PRIMARY KEY, stamp_ms INTEGER NOT NULL,"
-    " body BLOB NOT NULL) STRICT",
+    f"CREATE TABLE journal {_ENTRIES}",
+    f"CREATE TABLE tail {_ENTRIES}",
     "CREATE TABLE replica (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL,"
-    " time_ms INTEGER NOT NULL) STRICT",
+    + " time_ms INTEGER NOT NULL) STRICT",
     "CREATE TABLE local (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
     "CREATE TABLE snapshots (position INTEGER PRIMARY KEY, digest BLOB NOT NULL,"
-    " time_ms INTEGER NOT NULL) STRICT",
+    + " time_ms INTEGER NOT NULL) STRICT",
+)
+
+# Whatever is in `journal` is applied, in the same transaction; so its last row says how far the
+# state is, and a commit need not write that anywhere else. `replica` is the floor that a restore
+# began from.
+SELECT_POSITION: Final = (
+    "SELECT position, time_ms FROM {schema}.journal"
+    " UNION ALL SELECT position, time_ms FROM {schema}.replica ORDER BY position DESC LIMIT 1"
 )
 
 # Primary result codes of SQLite (sqlite.org/rescode.html); the low byte of an extended code.
@@ -164,3 +175,9 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def state_position(connection: sqlite3.Connection, *, schema: str = "main") -> tuple[int, int]:
+    """The last applied entry's position and journal time."""
+    position, time_ms = connection.execute(SELECT_POSITION.format(schema=schema)).fetchone()
+    return position, time_ms

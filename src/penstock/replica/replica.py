@@ -18,6 +18,7 @@ from penstock.replica.database import (
     check_versions,
     connect_reader,
     connect_writer,
+    state_position,
     translate,
 )
 from penstock.replica.dump import state_digest
@@ -91,8 +92,7 @@ class Replica(Generic[OutcomeT]):
             if not exists:
                 _create(connection, machine)
             replica = cls(path, machine, connection)
-            row = connection.execute("SELECT position, time_ms FROM replica").fetchone()
-            replica.position, replica.time_ms = row
+            replica.position, replica.time_ms = state_position(connection)
             machine.bind(connection)
             replica._replay()
         except sqlite3.Error as error:
@@ -122,10 +122,10 @@ class Replica(Generic[OutcomeT]):
             execute = self._connection.execute
             try:
                 execute("BEGIN IMMEDIATE")
-                execute("INSERT INTO journal VALUES (?, ?, ?)", (position, stamp_ms, body))
+                # The entry's row is the state's position, too: one row less to write.
+                execute("INSERT INTO journal VALUES (?, ?, ?)", (position, time_ms, body))
                 outcome = self._machine.apply(position, time_ms, body)
                 self._machine.flush()
-                execute("UPDATE replica SET position = ?, time_ms = ?", (position, time_ms))
             except BaseException as error:
                 self._roll_back(error)
                 raise
@@ -165,9 +165,10 @@ class Replica(Generic[OutcomeT]):
                 deleted = 0
                 if count == 2:
                     deleted = execute(
-                        "DELETE FROM journal WHERE position <= ? AND position <"
+                        "DELETE FROM journal WHERE position <= ? AND position < ? AND position <"
                         " (SELECT min(position) FROM journal) + ?",
-                        (older, TRIM_ENTRIES_MAX),
+                        # The last entry stays, since it holds the state's position.
+                        (older, self.position, TRIM_ENTRIES_MAX),
                     ).rowcount
             except BaseException as error:
                 self._roll_back(error)
@@ -242,7 +243,7 @@ class Replica(Generic[OutcomeT]):
             connection.execute("BEGIN")
             expected = position + 1
             for row in connection.execute(
-                "SELECT position, stamp_ms, body FROM journal WHERE position > ? ORDER BY position",
+                "SELECT position, time_ms, body FROM journal WHERE position > ? ORDER BY position",
                 (position,),
             ):
                 entry = JournalEntry(*row)
@@ -258,8 +259,7 @@ class Replica(Generic[OutcomeT]):
         connection = connect_reader(self.path)
         try:
             connection.execute("BEGIN")
-            (position,) = connection.execute("SELECT position FROM replica").fetchone()
-            return position, state_digest(connection)
+            return state_position(connection)[0], state_digest(connection)
         finally:
             connection.close()
 
@@ -273,12 +273,11 @@ class Replica(Generic[OutcomeT]):
     # -- inside --------------------------------------------------------------------------------
 
     def _replay(self) -> None:
-        """Apply the entries past the state's position (after a restore there are some)."""
+        """Apply the entries of `tail` (after a restore there are some), and make them journal."""
         while True:
             rows = self._connection.execute(
-                "SELECT position, stamp_ms, body FROM journal WHERE position > ?"
-                " ORDER BY position LIMIT ?",
-                (self.position, REPLAY_ENTRIES_MAX),
+                "SELECT position, time_ms, body FROM tail ORDER BY position LIMIT ?",
+                (REPLAY_ENTRIES_MAX,),
             ).fetchall()
             if not rows:
                 return
@@ -286,13 +285,14 @@ class Replica(Generic[OutcomeT]):
             execute = self._connection.execute
             try:
                 execute("BEGIN IMMEDIATE")
-                for found, stamp_ms, body in rows:
+                for found, found_ms, body in rows:
                     if found != position + 1:
                         raise _gap(self.path, position + 1, found)
-                    position, time_ms = found, max(time_ms, stamp_ms)
+                    position, time_ms = found, max(time_ms, found_ms)
+                    execute("INSERT INTO journal VALUES (?, ?, ?)", (position, time_ms, body))
                     self._machine.apply(position, time_ms, body)
                 self._machine.flush()
-                execute("UPDATE replica SET position = ?, time_ms = ?", (position, time_ms))
+                execute("DELETE FROM tail WHERE position <= ?", (position,))
             except BaseException as error:
                 self._roll_back(error)
                 raise

@@ -19,6 +19,7 @@ from penstock.replica.database import (
     check_versions,
     connect_reader,
     pragma_integer,
+    state_position,
     sync_directory,
     translate,
 )
@@ -44,10 +45,10 @@ class SnapshotInfo:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An entry as the journal holds it."""
+    """An entry as the journal holds it. `time_ms`: journal time."""
 
     position: int
-    stamp_ms: int
+    time_ms: int
     body: bytes
 
 
@@ -83,9 +84,7 @@ def write_snapshot(live: Path, target: Path) -> SnapshotInfo:
                 value = pragma_integer(connection, f"live.{name}")
                 connection.execute(f"PRAGMA main.{name} = {value}")
             connection.execute("BEGIN")
-            position, time_ms = connection.execute(
-                "SELECT position, time_ms FROM live.replica"
-            ).fetchone()
+            position, time_ms = state_position(connection, schema="live")
             tables = state_tables(connection, schema="live")
             for table in tables:
                 (sql,) = connection.execute(
@@ -211,8 +210,8 @@ def restore_snapshot(
                         f"journal position {entry.position} where {expected} is due",
                     )
                 connection.execute(
-                    "INSERT INTO journal VALUES (?, ?, ?)",
-                    (entry.position, entry.stamp_ms, entry.body),
+                    "INSERT INTO tail VALUES (?, ?, ?)",
+                    (entry.position, entry.time_ms, entry.body),
                 )
                 expected += 1
             connection.execute("COMMIT")
