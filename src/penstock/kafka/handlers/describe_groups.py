@@ -1,0 +1,75 @@
+"""DescribeGroups 0 to 6: state and members of groups.
+
+A group that is not there is "Dead"; from version 6 on it is GROUP_ID_NOT_FOUND as well (KIP-1043).
+"""
+
+from typing import Any, Final
+
+from penstock.groups.errors import GroupError
+from penstock.groups.state import GroupState
+from penstock.kafka.context import RequestContext
+from penstock.kafka.schema import build, response_types
+from penstock.model.errors import PenstockError
+
+API_KEY: Final = 15
+VERSIONS: Final = (0, 6)
+
+NOT_FOUND_FROM: Final = 6
+OPERATIONS_UNKNOWN: Final = -(1 << 31)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Describe each group by itself."""
+    types = response_types("describe_groups", context.api_version)
+    described = tuple(_described(context, types, group_id) for group_id in request.groups)
+    return build(types.DescribeGroupsResponse, groups=described)
+
+
+def _described(context: RequestContext, types: Any, group_id: str) -> Any:
+    try:
+        group = context.broker.groups.describe(group_id)
+    except PenstockError:
+        return _absent(types, group_id, GroupError.NOT_COORDINATOR, None, state="")
+    if group is None:
+        missing = context.api_version >= NOT_FOUND_FROM
+        error = GroupError.GROUP_ID_NOT_FOUND if missing else GroupError.NONE
+        message = f"Group {group_id} not found." if missing else None
+        return _absent(types, group_id, error, message, state=GroupState.DEAD.value)
+    return build(
+        types.DescribedGroup,
+        error_code=GroupError.NONE,
+        error_message=None,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=tuple(
+            build(
+                types.DescribedGroupMember,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ),
+        authorized_operations=OPERATIONS_UNKNOWN,
+    )
+
+
+def _absent(
+    types: Any, group_id: str, error: GroupError, message: str | None, *, state: str
+) -> Any:
+    return build(
+        types.DescribedGroup,
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state=state,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+        authorized_operations=OPERATIONS_UNKNOWN,
+    )

@@ -1,0 +1,21 @@
+"""Heartbeat 0 to 4: a member lives, and hears whether it has to join again."""
+
+from typing import Any, Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 12
+VERSIONS: Final = (0, 4)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Begin the member's session anew."""
+    error = context.broker.groups.heartbeat(
+        request.group_id,
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        request.generation_id,
+    )
+    types = response_types("heartbeat", context.api_version)
+    return build(types.HeartbeatResponse, error_code=error)

@@ -1,0 +1,69 @@
+"""JoinGroup 0 to 9: become a member of a group's next generation.
+
+The answer waits until the generation begins. Version 0 has one timeout for both purposes; from
+version 4 on a new member gets its id first and joins with it (KIP-394); 5 knows static members
+(KIP-345); 9 may skip the assignment (KIP-814).
+"""
+
+from datetime import timedelta
+from typing import Any, Final
+
+from penstock.groups.messages import JoinRequest, Protocol
+from penstock.kafka.context import RequestContext
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 11
+VERSIONS: Final = (0, 9)
+
+ID_REQUIRED_FROM: Final = 4
+NULLABLE_PROTOCOL_FROM: Final = 7
+SKIPS_ASSIGNMENT_FROM: Final = 9
+MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Join, and wait for the others."""
+    version, groups = context.api_version, context.broker.groups
+    instance_id = getattr(request, "group_instance_id", None)
+    client_id = context.client_id or ""
+    session_timeout_ms = request.session_timeout // MILLISECOND
+    # Version 0 has no time of its own for rebalancing.
+    rebalance_timeout_ms = (
+        request.rebalance_timeout // MILLISECOND if version >= 1 else session_timeout_ms
+    )
+    join = JoinRequest(
+        member_id=request.member_id,
+        new_member_id="" if request.member_id else groups.new_member_id(instance_id or client_id),
+        instance_id=instance_id,
+        client_id=client_id,
+        # As Java prints an address, which is what tools expect.
+        client_host=f"/{context.client_host}",
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(one.name, bytes(one.metadata)) for one in request.protocols),
+        id_required=version >= ID_REQUIRED_FROM,
+        may_skip_assignment=version >= SKIPS_ASSIGNMENT_FROM,
+    )
+    reply = await groups.join(request.group_id, join)
+    types = response_types("join_group", version)
+    no_name = None if version >= NULLABLE_PROTOCOL_FROM else ""
+    return build(
+        types.JoinGroupResponse,
+        error_code=reply.error,
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=no_name if reply.protocol_name is None else reply.protocol_name,
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=tuple(
+            build(
+                types.JoinGroupResponseMember,
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata,
+            )
+            for member in reply.members
+        ),
+    )

@@ -1,0 +1,42 @@
+"""LeaveGroup 0 to 5: members leave, many in one request from version 3 on (KIP-345)."""
+
+from typing import Any, Final
+
+from penstock.groups.errors import GroupError
+from penstock.groups.messages import Leaver
+from penstock.kafka.context import RequestContext
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 13
+VERSIONS: Final = (0, 5)
+
+BATCH_FROM: Final = 3
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Let members go; each has its own outcome."""
+    batch = context.api_version >= BATCH_FROM
+    leavers = (
+        [Leaver(one.member_id, one.group_instance_id) for one in request.members]
+        if batch
+        else [Leaver(request.member_id, None)]
+    )
+    error, results = context.broker.groups.leave(request.group_id, leavers)
+    types = response_types("leave_group", context.api_version)
+    if not batch:
+        if error is GroupError.NONE:
+            error = results[0].error
+        return build(types.LeaveGroupResponse, error_code=error)
+    return build(
+        types.LeaveGroupResponse,
+        error_code=error,
+        members=tuple(
+            build(
+                types.MemberResponse,
+                member_id=result.member_id,
+                group_instance_id=result.instance_id,
+                error_code=result.error,
+            )
+            for result in results
+        ),
+    )

@@ -1,0 +1,38 @@
+"""ListGroups 0 to 5: all groups; filtered by state from version 4 on (KIP-518), by type from 5 on
+(KIP-848). Filters don't look at upper and lower case, as in Kafka."""
+
+from typing import Any, Final
+
+from penstock.groups.errors import GroupError
+from penstock.kafka.context import RequestContext
+from penstock.kafka.schema import build, response_types
+from penstock.model.errors import PenstockError
+
+API_KEY: Final = 16
+VERSIONS: Final = (0, 5)
+
+GROUP_TYPE: Final = "classic"
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """List the groups that pass the filters; no filter passes all."""
+    types = response_types("list_groups", context.api_version)
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    kinds = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    if kinds and GROUP_TYPE not in kinds:
+        return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=())
+    try:
+        groups = tuple(
+            build(
+                types.ListedGroup,
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state.value,
+                group_type=GROUP_TYPE,
+            )
+            for group in context.broker.groups.overviews()
+            if not states or group.state.value.lower() in states
+        )
+    except PenstockError:
+        return build(types.ListGroupsResponse, error_code=GroupError.NOT_COORDINATOR, groups=())
+    return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=groups)

@@ -1,0 +1,115 @@
+"""OffsetCommit 2 to 10: store how far a group has read. Topics go by id from version 10 on.
+
+Answered once the offsets are journaled. `retention_time` (versions 2 to 4) is ignored: one
+retention, a setting, holds for all.
+"""
+
+from typing import Any, Final
+
+from penstock.groups.errors import GroupError
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode, refusal_code
+from penstock.kafka.schema import build, response_types
+from penstock.metadata.commands import OffsetWrite
+
+API_KEY: Final = 8
+VERSIONS: Final = (2, 10)
+
+MISSING_GROUP_FROM: Final = 9
+TOPIC_IDS_FROM: Final = 10
+
+_TOO_LARGE: Final = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Commit what can be committed; each partition has its own outcome."""
+    version, broker = context.api_version, context.broker
+    unknown_topic = (
+        ErrorCode.UNKNOWN_TOPIC_ID
+        if version >= TOPIC_IDS_FROM
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    metadata_length_max = broker.groups.settings.offset_metadata_length_max
+    writes: list[OffsetWrite] = []
+    # An error per partition, in the request's order; None: it is written, and the journal says.
+    errors: list[int | None] = []
+    for topic in request.topics:
+        known = _find_topic(context, topic)
+        for partition in topic.partitions:
+            metadata = partition.committed_metadata or ""
+            if known is None:
+                errors.append(unknown_topic)
+            elif not 0 <= partition.partition_index < known.partitions:
+                errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif len(metadata) > metadata_length_max:
+                errors.append(_TOO_LARGE)
+            else:
+                errors.append(None)
+                writes.append(
+                    OffsetWrite(
+                        topic_id=known.topic_id,
+                        partition=partition.partition_index,
+                        offset=partition.committed_offset,
+                        leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                        metadata=metadata,
+                    )
+                )
+    result = await broker.groups.commit_offsets(
+        request.group_id,
+        writes,
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=_generation(request),
+    )
+    if result.error is GroupError.NONE:
+        codes = iter(result.codes)
+        outcomes = [_stored(next(codes)) if error is None else error for error in errors]
+    else:
+        failure = result.error
+        if failure is GroupError.GROUP_ID_NOT_FOUND and version < MISSING_GROUP_FROM:
+            # What these versions' clients know it as.
+            failure = GroupError.ILLEGAL_GENERATION
+        # A topic that is not there stays the answer of its own: Kafka looks at topics first.
+        outcomes = [failure if error in {None, _TOO_LARGE} else error for error in errors]
+    return _response(context, request, outcomes)
+
+
+def _stored(code: int) -> ErrorCode:
+    return refusal_code(code) if code else ErrorCode.NONE
+
+
+def _generation(request: Any) -> int:
+    # The field is named for both protocols from version 9 on, in kio's classes of all versions.
+    generation: int = request.generation_id_or_member_epoch
+    return generation
+
+
+def _find_topic(context: RequestContext, topic: Any) -> Any:
+    view = context.broker.view
+    if context.api_version >= TOPIC_IDS_FROM:
+        return None if topic.topic_id is None else view.topic_by_id(topic.topic_id.bytes)
+    return view.topic(topic.name)
+
+
+def _response(context: RequestContext, request: Any, outcomes: list[int]) -> Any:
+    types = response_types("offset_commit", context.api_version)
+    errors = iter(outcomes)
+    return build(
+        types.OffsetCommitResponse,
+        topics=tuple(
+            build(
+                types.OffsetCommitResponseTopic,
+                name=getattr(topic, "name", None),
+                topic_id=getattr(topic, "topic_id", None),
+                partitions=tuple(
+                    build(
+                        types.OffsetCommitResponsePartition,
+                        partition_index=partition.partition_index,
+                        error_code=next(errors),
+                    )
+                    for partition in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )

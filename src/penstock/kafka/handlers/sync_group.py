@@ -1,0 +1,36 @@
+"""SyncGroup 0 to 5: a member's share of the work; the leader brings everybody's.
+
+The answer waits until the assignment is journaled. From version 5 on the member says which
+protocol it believes in (KIP-559).
+"""
+
+from typing import Any, Final
+
+from penstock.groups.messages import SyncRequest
+from penstock.kafka.context import RequestContext
+from penstock.kafka.schema import build, response_types
+
+API_KEY: Final = 14
+VERSIONS: Final = (0, 5)
+
+
+async def handle(context: RequestContext, request: Any) -> Any:
+    """Wait for the assignment."""
+    reply = await context.broker.groups.sync(
+        request.group_id,
+        SyncRequest(
+            member_id=request.member_id,
+            instance_id=getattr(request, "group_instance_id", None),
+            generation=request.generation_id,
+            protocol_type=getattr(request, "protocol_type", None),
+            protocol_name=getattr(request, "protocol_name", None),
+            assignments={one.member_id: bytes(one.assignment) for one in request.assignments},
+        ),
+    )
+    return build(
+        response_types("sync_group", context.api_version).SyncGroupResponse,
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )
