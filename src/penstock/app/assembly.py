@@ -13,9 +13,10 @@ from pathlib import Path
 
 from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.layout import DataLayout
-from penstock.app.limits import kafka_settings, log_limits
+from penstock.app.limits import group_settings, kafka_settings, log_limits
 from penstock.config.checks import advertised_address
 from penstock.config.settings import ServerSettings
+from penstock.config.version import VERSION
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.server import KafkaServer
@@ -59,14 +60,14 @@ class Parts:
     kafka: KafkaServer
 
 
-async def assemble(
+def assemble(
     settings: ServerSettings,
     *,
     clock: Clock,
     random: Random,
     on_fatal: Callable[[BaseException], None],
 ) -> Parts:
-    """Open the data directory and put the parts together; nothing listens yet.
+    """Open the data directory and put the parts together; nothing listens yet. Event loop only.
 
     Args:
         on_fatal: ends the process; called when it is unknown what is durable.
@@ -94,7 +95,9 @@ def _open(
     on_fatal: Callable[[BaseException], None],
 ) -> Parts:
     metrics = Metrics()
-    order = Order.open(layout.metadata, clock=clock, random=random)
+    order = Order.open(
+        layout.metadata, clock=clock, random=random, fsync=settings.fsync, software=VERSION
+    )
     queries = per_thread_queries(layout.metadata)
     view = MetadataView.load(queries())
     device = PosixDevice(layout.root)
@@ -128,6 +131,7 @@ def _open(
         queries=queries(),
         clock=clock,
         random=random,
+        settings=group_settings(settings),
     )
     advertised = advertised_address(settings)
     broker = Broker(

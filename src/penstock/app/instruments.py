@@ -39,10 +39,8 @@ class _Counters(dict[str, tuple[str, str]]):
 
     def __missing__(self, event: str) -> tuple[str, str]:
         kind, _, label = event.partition(":")
-        if kind == "requests":
-            row = ("penstock_requests_total", label)
-        else:
-            row = (_EVENTS[event], "")
+        is_request = kind == "requests"
+        row = ("penstock_requests_total", label) if is_request else (_EVENTS[event], "")
         self[event] = row
         return row
 

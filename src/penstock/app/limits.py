@@ -1,6 +1,7 @@
 """A server's settings in the words of the packages that act on them. Pure."""
 
 from penstock.config.settings import MIB, ServerSettings
+from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.limits import LogLimits
 
@@ -32,4 +33,16 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
         server_budget_bytes=settings.inflight_bytes_max,
         stall_timeout_s=settings.stall_timeout_ms / 1000,
         log_dir=settings.data,
+    )
+
+
+def group_settings(settings: ServerSettings) -> GroupSettings:
+    """For `penstock.groups`."""
+    return GroupSettings(
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        session_timeout_ms_min=settings.group_min_session_timeout_ms,
+        session_timeout_ms_max=settings.group_max_session_timeout_ms,
+        size_max=settings.group_max_size,
+        offset_metadata_length_max=settings.offset_metadata_length_max,
+        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
     )

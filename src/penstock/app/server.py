@@ -86,12 +86,13 @@ class Server:
         """
         for text in warnings(self.settings):
             logger.warning("%s", text)
-        parts = await assemble(
+        parts = assemble(
             self.settings, clock=self._clock, random=self._random, on_fatal=self._on_fatal
         )
         self._parts = parts
         try:
             parts.log.start()
+            parts.groups.start()
             self.kafka_address = await self._listen_kafka(parts)
             self._ready_s = self._clock.monotonic_s()
             self._jobs = Jobs(self._job_list(parts))
@@ -110,8 +111,9 @@ class Server:
         deadline_s = self.settings.drain_timeout_ms / 1000
         if self._jobs is not None:
             await self._jobs.close()
-        await parts.kafka.drain(deadline_s)
-        await parts.groups.close()
+        # Together: members that wait for a rebalance are answered by the coordinator's end, and
+        # the drain waits for their answers.
+        await asyncio.gather(parts.kafka.drain(deadline_s), parts.groups.close())
         drained = await parts.log.close(deadline_s)
         if not drained:
             logger.info("the WAL still holds records; the next start serves them from there")

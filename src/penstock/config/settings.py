@@ -236,11 +236,11 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             kafka="offsets.retention.minutes",
         ),
     ] = 10_080
-    offset_metadata_bytes_max: Annotated[
+    offset_metadata_length_max: Annotated[
         int,
         About(
             "Groups",
-            "Longest text that a client may store with a committed offset.",
+            "Longest text, in characters, that a client may store with a committed offset.",
             kafka="offset.metadata.max.bytes",
         ),
     ] = 4096

@@ -1,0 +1,171 @@
+"""One connection to a server: requests and their answers, one at a time, versions negotiated.
+
+kio's messages of an API and version are imported when a request of it is made.
+"""
+
+import itertools
+import socket
+import struct
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from penstock.config.addresses import Address
+from penstock.kafka.errors import MalformedRequestError
+from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.schema import decode_response, encode_request, request_types
+from penstock.model.errors import CorruptDataError, InvalidRequestError, RetryableError
+
+CLIENT_ID: Final = b"penstock"
+RESPONSE_BYTES_MAX: Final = 1 << 30
+API_VERSIONS: Final = "api_versions"
+_API_VERSIONS_VERSION: Final = 0
+"""Every server answers version 0, and what it lacks is not needed here."""
+
+SPOKEN: Final = {
+    "produce": (3, 8),
+    "fetch": (4, 11),
+    "list_offsets": (1, 7),
+    "metadata": (4, 12),
+    "offset_commit": (2, 8),
+    "offset_fetch": (2, 7),
+    "find_coordinator": (0, 3),
+    "join_group": (5, 9),
+    "heartbeat": (3, 4),
+    "leave_group": (3, 5),
+    "sync_group": (3, 5),
+    "describe_groups": (0, 5),
+    "list_groups": (0, 5),
+    "create_topics": (2, 7),
+    "delete_topics": (1, 5),
+    "init_producer_id": (0, 4),
+    "describe_configs": (1, 4),
+    "create_partitions": (0, 3),
+    "delete_groups": (0, 2),
+    "incremental_alter_configs": (0, 1),
+}
+"""First and last version that the commands' code is written for."""
+
+_HEADER: Final = struct.Struct(">hhih")
+_SIZE: Final = struct.Struct(">i")
+
+
+class Connection:
+    """A socket to one server. Not for several threads.
+
+    Args:
+        timeout_s: longest that connecting, or one answer, may take.
+    """
+
+    def __init__(self, address: Address, *, timeout_s: float) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        self._correlation_ids = itertools.count(1)
+        try:
+            self._socket = socket.create_connection(address, timeout=timeout_s)
+        except OSError as error:
+            raise RetryableError(
+                "connect", str(address), _reason(error), "is a server running there?"
+            ) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._served = self._negotiate()
+
+    def close(self) -> None:
+        """Close; idempotent."""
+        self._socket.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by `close` or by an error."""
+        return self._socket.fileno() < 0
+
+    def version(self, api: str) -> int:
+        """The newest version of an API that both sides speak.
+
+        Raises:
+            InvalidRequestError: there is none.
+        """
+        first, last = SPOKEN[api]
+        served_first, served_last = self._served.get(BY_MODULE[api].key, (1, 0))
+        if served_last < served_first:
+            raise InvalidRequestError(
+                "call", BY_MODULE[api].name, f"{self.address} does not serve it"
+            )
+        version = min(last, served_last)
+        if version < max(first, served_first):
+            raise InvalidRequestError(
+                "call",
+                BY_MODULE[api].name,
+                f"{self.address} serves versions {served_first} to {served_last}, "
+                f"this command speaks {first} to {last}",
+            )
+        return version
+
+    def request(self, api: str, make: Callable[[ModuleType], Any], *, wait_s: float = 0.0) -> Any:
+        """Send a request and wait for its response entity.
+
+        Args:
+            api: kio's name of the API, one of `SPOKEN`.
+            make: makes the request's entity from the module with the version's classes.
+            wait_s: how long the server may hold the answer back, beyond the timeout.
+
+        Raises:
+            RetryableError: the connection broke or the deadline passed.
+        """
+        version = self.version(api)
+        body = encode_request(make(request_types(api, version)))
+        return self._decoded(api, version, self.exchange(api, version, body, wait_s=wait_s))
+
+    def exchange(self, api: str, version: int, body: bytes, *, wait_s: float = 0.0) -> memoryview:
+        """Send a request's bytes and return the response's, both without header."""
+        row = BY_MODULE[api]
+        flexible = version >= row.flexible_from
+        correlation_id = next(self._correlation_ids)
+        head = _HEADER.pack(row.key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+        if flexible:
+            head += b"\x00"  # no tagged fields (KIP-482)
+        try:
+            self._socket.settimeout(self._timeout_s + wait_s)
+            self._socket.sendall(_SIZE.pack(len(head) + len(body)) + head + body)
+            response = self._receive(_SIZE.unpack(self._receive(_SIZE.size))[0])
+        except OSError as error:
+            self.close()
+            raise RetryableError("call", f"{row.name} of {self.address}", _reason(error)) from error
+        if _SIZE.unpack_from(response)[0] != correlation_id:
+            self.close()
+            raise CorruptDataError("call", f"{row.name} of {self.address}", "answer out of turn")
+        # An ApiVersions response has no tagged fields in its header, whatever its version: its
+        # client may not know the version yet (KIP-511).
+        start = 5 if flexible and api != API_VERSIONS else 4
+        return memoryview(response)[start:]
+
+    def _negotiate(self) -> dict[int, tuple[int, int]]:
+        body = self.exchange(API_VERSIONS, _API_VERSIONS_VERSION, b"")
+        response = self._decoded(API_VERSIONS, _API_VERSIONS_VERSION, body)
+        return {int(row.api_key): (row.min_version, row.max_version) for row in response.api_keys}
+
+    def _decoded(self, api: str, version: int, body: memoryview) -> Any:
+        try:
+            return decode_response(api, version, body)
+        except MalformedRequestError as error:
+            raise CorruptDataError(
+                "read answer", f"{BY_MODULE[api].name} of {self.address}", error.detail
+            ) from error
+
+    def _receive(self, size: int) -> bytearray:
+        if not 0 < size <= RESPONSE_BYTES_MAX:
+            raise ConnectionError(f"an answer of {size} bytes, which is no Kafka server's")
+        data = bytearray(size)
+        view, position = memoryview(data), 0
+        while position < size:
+            count = self._socket.recv_into(view[position:])
+            if count == 0:
+                raise ConnectionError("the server closed the connection")
+            position += count
+        return data
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return error.strerror or str(error)

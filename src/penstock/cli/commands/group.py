@@ -1,0 +1,284 @@
+"""`penstock group`."""
+
+import sys
+from typing import Any
+
+import click
+
+from penstock.cli.client.cluster import Client
+from penstock.cli.client.errors import RefusedError
+from penstock.cli.client.groups import (
+    GroupDescription,
+    commit_offsets,
+    committed_offsets,
+    delete_group,
+    describe_group,
+    list_groups,
+)
+from penstock.cli.client.offsets import EARLIEST, LATEST, TopicPartition, leaders_of, list_offsets
+from penstock.cli.options import connect, json_option, parse_time, server_option, timeout_option
+from penstock.cli.tables import print_json, print_table
+from penstock.kafka.errors import ErrorCode
+from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+
+_WITHOUT_MEMBERS = {"Empty", "Dead", ""}
+
+
+@click.group("group")
+def command() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@command.command("list")
+@json_option
+@server_option
+@timeout_option
+def list_command(as_json: bool, server: str, timeout_s: float) -> None:
+    """List groups and their states."""
+    with connect(server, timeout_s) as client:
+        groups = list_groups(client)
+    if as_json:
+        print_json(
+            [
+                {"group": row.group_id, "state": row.state, "protocol_type": row.protocol_type}
+                for row in groups
+            ]
+        )
+        return
+    print_table(
+        ("group", "state", "type"),
+        [(row.group_id, row.state or None, row.protocol_type or None) for row in groups],
+    )
+
+
+@command.command("describe")
+@click.argument("group")
+@json_option
+@server_option
+@timeout_option
+def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
+    """Describe GROUP: members, committed offsets and how far they lag."""
+    with connect(server, timeout_s) as client:
+        description = describe_group(client, group)
+        committed = committed_offsets(client.coordinator(group), group, None)
+        if not committed and description.state == "Dead":
+            raise NotFoundError("describe group", group, "there is no such group")
+        assigned = {
+            partition: member for member in description.members for partition in member.partitions
+        }
+        partitions = sorted({*committed, *assigned})
+        ends = _ends(client, partitions)
+    rows: list[dict[str, Any]] = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "committed": committed.get(partition),
+            "end": ends.get(partition),
+            "lag": (
+                max(0, ends[partition] - committed[partition])
+                if partition in ends and partition in committed
+                else None
+            ),
+            "member": assigned[partition].member_id if partition in assigned else None,
+        }
+        for partition in partitions
+    ]
+    if as_json:
+        print_json(_as_json(description, rows))
+        return
+    count = len(description.members)
+    members = "1 member" if count == 1 else f"{count} members"
+    click.echo(f"{group}  {description.state or 'unknown state'}, {members}")
+    print_table(
+        ("topic", "partition", "committed", "end", "lag", "member"),
+        [tuple(row.values()) for row in rows],
+    )
+
+
+@command.command("reset")
+@click.argument("group")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:P,P]",
+    help="Reset these partitions; else all that have a committed offset. May be repeated.",
+)
+@click.option("--to-earliest", is_flag=True, help="To the first record.")
+@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
+@click.option(
+    "--to-time", metavar="TIME", help="To this time: ISO 8601 (UTC) or ms since the epoch."
+)
+@click.option("--shift-by", type=int, help="Forward by so many records, or back by a negative one.")
+@click.option("--execute", is_flag=True, help="Do it. Without this, only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done, the default.")
+@json_option
+@server_option
+@timeout_option
+def reset(
+    group: str,
+    topics: tuple[str, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_time: str | None,
+    shift_by: int | None,
+    execute: bool,
+    dry_run: bool,
+    as_json: bool,
+    server: str,
+    timeout_s: float,
+) -> None:
+    """Set where GROUP goes on. The group must have no members meanwhile.
+
+    Offsets outside a partition become its first or its last one.
+    """
+    chosen = [
+        to_earliest,
+        to_latest,
+        to_offset is not None,
+        to_time is not None,
+        shift_by is not None,
+    ]
+    if sum(chosen) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-offset, --to-time and --shift-by"
+        )
+    if execute and dry_run:
+        raise click.UsageError("give one of --execute and --dry-run")
+    with connect(server, timeout_s) as client:
+        state = describe_group(client, group).state
+        committed = committed_offsets(client.coordinator(group), group, None)
+        wanted = _wanted(client, topics, committed)
+        if not wanted:
+            raise NotFoundError(
+                "reset group", group, "it has no committed offsets", "name topics with --topic"
+            )
+        if state not in _WITHOUT_MEMBERS:
+            raise ConflictError(
+                "reset group", group, f"its state is {state}", "stop its members first"
+            )
+        leaders = _leaders(client, wanted)
+        first = list_offsets(client, dict.fromkeys(wanted, EARLIEST), leaders)
+        end = list_offsets(client, dict.fromkeys(wanted, LATEST), leaders)
+        if to_earliest:
+            target = dict(first)
+        elif to_latest:
+            target = dict(end)
+        elif to_offset is not None:
+            target = dict.fromkeys(wanted, to_offset)
+        elif to_time is not None:
+            found = list_offsets(client, dict.fromkeys(wanted, parse_time(to_time)), leaders)
+            # No record is that young: go on at the end, as Kafka's own tool does.
+            target = {key: offset if offset >= 0 else end[key] for key, offset in found.items()}
+        else:
+            target = {key: committed.get(key, end[key]) + (shift_by or 0) for key in wanted}
+        target = {key: min(max(offset, first[key]), end[key]) for key, offset in target.items()}
+        if execute:
+            commit_offsets(client.coordinator(group), group, target)
+    _show_reset(committed, target, as_json=as_json, execute=execute)
+
+
+@command.command("delete")
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@server_option
+@timeout_option
+def delete(group: str, yes: bool, server: str, timeout_s: float) -> None:
+    """Delete GROUP and its committed offsets. It must have no members."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("give --yes to delete without being asked")
+        click.confirm(f"Delete group {group} with its offsets?", abort=True)
+    with connect(server, timeout_s) as client:
+        delete_group(client, group)
+    click.echo(f"deleted {group}")
+
+
+def _show_reset(
+    committed: dict[TopicPartition, int],
+    target: dict[TopicPartition, int],
+    *,
+    as_json: bool,
+    execute: bool,
+) -> None:
+    rows = [
+        (key.topic, key.partition, committed.get(key), offset)
+        for key, offset in sorted(target.items())
+    ]
+    if as_json:
+        names = ("topic", "partition", "before", "after")
+        print_json(
+            {"executed": execute, "offsets": [dict(zip(names, row, strict=True)) for row in rows]}
+        )
+        return
+    print_table(("topic", "partition", "before", "after"), rows)
+    if not execute:
+        click.echo("nothing was changed; give --execute to do it", err=True)
+
+
+def _wanted(
+    client: Client, texts: tuple[str, ...], committed: dict[TopicPartition, int]
+) -> list[TopicPartition]:
+    if not texts:
+        return sorted(committed)
+    wanted = []
+    for text in texts:
+        name, colon, numbers = text.partition(":")
+        known = sorted(leaders_of(client.topic(name)))
+        if not colon:
+            wanted += known
+            continue
+        try:
+            asked = [TopicPartition(name, int(number)) for number in numbers.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is not TOPIC:P,P", param_hint="--topic") from None
+        for partition in asked:
+            if partition not in known:
+                raise InvalidRequestError(
+                    "reset", str(partition), f"the topic has {len(known)} partitions"
+                )
+        wanted += asked
+    return sorted(set(wanted))
+
+
+def _leaders(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    leaders: dict[TopicPartition, int] = {}
+    for name in sorted({partition.topic for partition in partitions}):
+        leaders.update(leaders_of(client.topic(name)))
+    return leaders
+
+
+def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """The end of each partition whose topic is still there."""
+    ends: dict[TopicPartition, int] = {}
+    for name in sorted({partition.topic for partition in partitions}):
+        try:
+            leaders = leaders_of(client.topic(name))
+        except RefusedError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            continue
+        wanted = [partition for partition in partitions if partition in leaders]
+        ends.update(list_offsets(client, dict.fromkeys(wanted, LATEST), leaders))
+    return ends
+
+
+def _as_json(description: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "group": description.group_id,
+        "state": description.state,
+        "protocol": description.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id or None,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [str(partition) for partition in member.partitions],
+            }
+            for member in description.members
+        ],
+        "offsets": rows,
+    }

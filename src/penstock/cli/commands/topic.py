@@ -1,0 +1,190 @@
+"""`penstock topic`."""
+
+import sys
+from typing import Any
+
+import click
+
+from penstock.cli.client import admin
+from penstock.cli.client.cluster import Client
+from penstock.cli.client.errors import RefusedError
+from penstock.cli.client.offsets import bounds
+from penstock.cli.options import connect, json_option, parse_pairs, server_option, timeout_option
+from penstock.cli.tables import print_json, print_table
+from penstock.kafka.errors import ErrorCode
+
+
+@click.group("topic")
+def command() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@command.command("create")
+@click.argument("name")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="How many; else the server's default."
+)
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there.")
+@server_option
+@timeout_option
+def create(
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    server: str,
+    timeout_s: float,
+) -> None:
+    """Create the topic NAME."""
+    values = parse_pairs(configs, option="--config")
+    with connect(server, timeout_s) as client:
+        try:
+            count = admin.create_topic(
+                client, name, partitions=partitions or admin.DEFAULT_COUNT, configs=values
+            )
+        except RefusedError as error:
+            if if_not_exists and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                click.echo(f"{name} is there already")
+                return
+            raise
+    shown = partitions or count
+    click.echo(f"created {name}" + (f" with {_count(shown, 'partition')}" if shown > 0 else ""))
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Internal topics, too.")
+@json_option
+@server_option
+@timeout_option
+def list_topics(internal: bool, as_json: bool, server: str, timeout_s: float) -> None:
+    """List topics and their number of partitions."""
+    with connect(server, timeout_s) as client:
+        info = client.metadata(None)
+    topics = sorted(
+        (topic for topic in info.topics.values() if internal or not topic.is_internal),
+        key=lambda topic: topic.name,
+    )
+    if as_json:
+        print_json(
+            [
+                {"name": topic.name, "id": topic.topic_id, "partitions": len(topic.partitions)}
+                for topic in topics
+            ]
+        )
+        return
+    print_table(("topic", "partitions"), [(topic.name, len(topic.partitions)) for topic in topics])
+
+
+@command.command("describe")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--all-configs", is_flag=True, help="Configs left at their defaults, too.")
+@json_option
+@server_option
+@timeout_option
+def describe(
+    names: tuple[str, ...], all_configs: bool, as_json: bool, server: str, timeout_s: float
+) -> None:
+    """Describe topics: offsets of each partition, and configs."""
+    with connect(server, timeout_s) as client:
+        described = [_describe(client, name, all_configs=all_configs) for name in names]
+    if as_json:
+        print_json(described)
+        return
+    for index, topic in enumerate(described):
+        if index:
+            click.echo()
+        click.echo(f"{topic['name']}  id {topic['id'] or 'unknown'}")
+        for name, value in topic["configs"].items():
+            click.echo(f"  {name} = {value}")
+        print_table(
+            ("partition", "leader", "start", "end", "records"),
+            [
+                (
+                    row["partition"],
+                    row["leader"],
+                    row["start"],
+                    row["end"],
+                    row["end"] - row["start"],
+                )
+                for row in topic["partitions"]
+            ],
+        )
+
+
+@command.command("alter")
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="Raise their number to this.")
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option(
+    "--delete-config",
+    "deleted",
+    multiple=True,
+    metavar="NAME",
+    help="Give a config back to its default. May be repeated.",
+)
+@server_option
+@timeout_option
+def alter(
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    deleted: tuple[str, ...],
+    server: str,
+    timeout_s: float,
+) -> None:
+    """Change the topic NAME: more partitions, other configs."""
+    values = parse_pairs(configs, option="--config")
+    if partitions is None and not values and not deleted:
+        raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
+    with connect(server, timeout_s) as client:
+        if values or deleted:
+            admin.alter_configs(client, name, set_values=values, delete_names=deleted)
+        if partitions is not None:
+            admin.add_partitions(client, name, total=partitions)
+    click.echo(f"altered {name}")
+
+
+@command.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@server_option
+@timeout_option
+def delete(names: tuple[str, ...], yes: bool, server: str, timeout_s: float) -> None:
+    """Delete topics with all their records."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("give --yes to delete without being asked")
+        click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+    with connect(server, timeout_s) as client:
+        for name in names:
+            admin.delete_topic(client, name)
+            click.echo(f"deleted {name}")
+
+
+def _describe(client: Client, name: str, *, all_configs: bool) -> dict[str, Any]:
+    topic = client.topic(name)
+    offsets = bounds(client, topic)
+    leaders = {row.partition: row.leader for row in topic.partitions}
+    return {
+        "name": topic.name,
+        "id": topic.topic_id,
+        "configs": {
+            config.name: config.value
+            for config in admin.describe_configs(client, name)
+            if all_configs or config.is_own
+        },
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": leaders[partition.partition],
+                "start": start,
+                "end": end,
+            }
+            for partition, (start, end) in sorted(offsets.items())
+        ],
+    }
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

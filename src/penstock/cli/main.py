@@ -1,0 +1,111 @@
+"""The group of all commands. A command's module is imported only when it is called.
+
+Exit status: 0 done, 1 an error (one line on standard error), 2 wrong usage, 130 interrupted.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import click
+
+from penstock.config.version import VERSION
+from penstock.model.errors import PenstockError
+
+ERROR_EXIT_STATUS: Final = 1
+INTERRUPTED_EXIT_STATUS: Final = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command that is not imported yet: its module under `penstock.cli.commands`, and its line
+    in the list of commands."""
+
+    module: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, so that `serve` starts without
+    what only clients need."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Names in the order of the table, which is the order in which a person needs them."""
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return None
+        module = importlib.import_module(f"penstock.cli.commands.{lazy.module}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of commands, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.summary) for name, lazy in self._lazy.items()])
+
+
+COMMANDS: Final[Mapping[str, Lazy]] = {
+    "serve": Lazy("serve", "Run a server in the foreground."),
+    "topic": Lazy("topic", "Create, list, describe, alter and delete topics."),
+    "produce": Lazy("produce", "Send lines of files or of standard input to a topic."),
+    "consume": Lazy("consume", "Print the records of topics."),
+    "group": Lazy("group", "List, describe, reset and delete consumer groups."),
+    "status": Lazy("status", "Show what a server says about itself."),
+    "verify": Lazy("verify", "Read everything in a data directory and check it."),
+    "backup": Lazy("backup", "Copy a data directory, online."),
+    "restore": Lazy("restore", "Make a data directory from a backup."),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(VERSION, prog_name="penstock", message="%(prog)s %(version)s")
+def root() -> None:
+    """Penstock: a Kafka-compatible log whose only disk is object storage.
+
+    `penstock serve` runs a server; the other commands talk to one, or read its data directory.
+    """
+
+
+def main() -> NoReturn:
+    """Run the console script; never returns."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        result = root.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("aborted", err=True)
+        return ERROR_EXIT_STATUS
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except PenstockError as error:
+        click.echo(f"penstock: {error}", err=True)
+        return ERROR_EXIT_STATUS
+    except BrokenPipeError:
+        # Whoever read our output has enough, `head` for example. What Python still holds for the
+        # pipe must go nowhere, or its closing would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ERROR_EXIT_STATUS
+    except KeyboardInterrupt:
+        return INTERRUPTED_EXIT_STATUS
+    except OSError as error:
+        click.echo(f"penstock: {error}", err=True)
+        return ERROR_EXIT_STATUS
+    return result if isinstance(result, int) else 0

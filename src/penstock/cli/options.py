@@ -1,0 +1,81 @@
+"""Options and arguments that commands share."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from penstock.cli.client.cluster import Client
+from penstock.config.addresses import parse_address
+from penstock.model.errors import InvalidRequestError
+
+DEFAULT_SERVER = "127.0.0.1:9092"
+
+Command = Callable[..., Any]
+
+
+def server_option(command: Command) -> Command:
+    """--server, which every command that speaks Kafka's protocol takes."""
+    return click.option(
+        "--server",
+        metavar="HOST:PORT",
+        envvar="PENSTOCK_SERVER",
+        default=DEFAULT_SERVER,
+        show_default=True,
+        show_envvar=True,
+        help="A server to connect to.",
+    )(command)
+
+
+def timeout_option(command: Command) -> Command:
+    """--timeout, the deadline of each request."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0.1),
+        default=30.0,
+        show_default=True,
+        help="Longest that one request may take.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    """--json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def connect(server: str, timeout_s: float) -> Client:
+    """A client of the server that --server names."""
+    return Client(parse_address(server, setting="--server"), timeout_s=timeout_s)
+
+
+def parse_pairs(pairs: Sequence[str], *, option: str) -> dict[str, str]:
+    """NAME=VALUE texts as a mapping. Raises: click.BadParameter."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
+        values[name.strip()] = value
+    return values
+
+
+def parse_time(text: str) -> int:
+    """A time as ms since the epoch: such a number, or ISO 8601, in UTC where it names no zone.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequestError(
+            "read time", text, "not ms since the epoch, nor ISO 8601", "2026-01-31T12:00:00"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

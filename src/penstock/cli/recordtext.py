@@ -1,0 +1,103 @@
+"""Records as lines of text: what `produce` reads and `consume` prints. Pure.
+
+Format `text`: the value, after the key and a separator where one is asked for.
+Format `json`: one object per line with key, value, headers, timestamp (ms since the epoch),
+partition and, when printed, topic and offset. Keys and values are UTF-8 text, null, or
+{"base64": "..."} where bytes are no text; a JSON value that is no text is produced as its JSON.
+"""
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from penstock.cli.client.fetching import FetchedRecord
+from penstock.cli.client.producing import NewRecord
+from penstock.model.errors import InvalidRequestError
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+def read_text_line(
+    line: bytes, *, key_separator: bytes | None, headers: Headers, now_ms: int, place: str
+) -> NewRecord:
+    """A record of a line of text.
+
+    Args:
+        line: without its end.
+        key_separator: what stands between key and value; None: there are no keys.
+        headers: for each record.
+        place: the line's place, for errors.
+
+    Raises:
+        InvalidRequestError: the separator is missing.
+    """
+    key, value = None, line
+    if key_separator is not None:
+        key, separator, value = line.partition(key_separator)
+        if not separator:
+            raise InvalidRequestError(
+                "read record", place, f"no key separator {key_separator.decode()!r} in the line"
+            )
+    return NewRecord(key=key, value=value, headers=headers, timestamp=now_ms)
+
+
+def read_json_line(line: bytes, *, headers: Headers, now_ms: int, place: str) -> NewRecord:
+    """A record of a line of JSON. Raises: InvalidRequestError."""
+    try:
+        value = json.loads(line)
+        if not isinstance(value, dict):
+            raise ValueError("it is not an object")  # noqa: TRY004 - a kind of bad input
+        own = value.get("headers") or {}
+        pairs = own.items() if isinstance(own, dict) else own
+        return NewRecord(
+            key=_to_bytes(value.get("key")),
+            value=_to_bytes(value.get("value")),
+            headers=headers + tuple((str(name), _to_bytes(item)) for name, item in pairs),
+            timestamp=int(value.get("timestamp", now_ms)),
+            partition=None if value.get("partition") is None else int(value["partition"]),
+        )
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise InvalidRequestError("read record", place, f"no record in JSON: {error}") from None
+
+
+def text_line(record: FetchedRecord, *, key_separator: bytes | None) -> bytes:
+    """A record as a line of text, with its end; a null key or value is empty."""
+    value = record.value or b""
+    if key_separator is None:
+        return value + b"\n"
+    return (record.key or b"") + key_separator + value + b"\n"
+
+
+def json_line(record: FetchedRecord) -> bytes:
+    """A record as a line of JSON, with its end."""
+    value = {
+        "topic": record.partition.topic,
+        "partition": record.partition.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _to_json(record.key),
+        "value": _to_json(record.value),
+        # A list of pairs, since a header's name may occur more than once.
+        "headers": [[name, _to_json(item)] for name, item in record.headers],
+    }
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _to_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _to_json(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,43 @@
+"""What commands print: aligned tables for people, JSON for programs."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print columns as wide as their widest cell, numbers to the right; nothing but the header
+    where there are no rows."""
+    cells = [[_text(cell) for cell in row] for row in rows]
+    widths = [
+        max(len(title), *(len(row[column]) for row in cells)) if cells else len(title)
+        for column, title in enumerate(header)
+    ]
+    numeric = [
+        bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(header))
+    ]
+    for line in ([title.upper() for title in header], *cells):
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _is_number(cell: object) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return str(cell)
