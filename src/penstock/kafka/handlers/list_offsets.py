@@ -61,23 +61,27 @@ async def handle(context: RequestContext, request: Any) -> Any:
         for topic in request.topics
         for partition in topic.partitions
     )
-    gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-
-    async def look_up(name: str, partition: Any) -> _Found:
-        if (name, partition.partition_index) in twice:
-            return _Found(ErrorCode.INVALID_REQUEST)
-        async with gate:
-            return await _find(context, name, partition, committed=committed)
-
-    lookups = [
-        look_up(topic.name, partition) for topic in request.topics for partition in topic.partitions
-    ]
-    found = iter(await _all(lookups))
+    found: list[_Found | None] = []
+    lookups: list[_Lookup] = []
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if (topic.name, partition.partition_index) in twice:
+                found.append(_Found(ErrorCode.INVALID_REQUEST))
+                continue
+            one = _find(context, topic.name, partition, committed=committed)
+            # What is known at once takes no task: clients ask for thousands of partitions.
+            if isinstance(one, _Lookup):
+                lookups.append(one)
+                found.append(None)
+            else:
+                found.append(one)
+    looked_up = iter(await _look_all_up(context, lookups))
+    answers = (next(looked_up) if one is None else one for one in found)
     topics = []
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
-            one = next(found)
+            one = next(answers)
             partitions.append(
                 build(
                     types.ListOffsetsPartitionResponse,
@@ -94,18 +98,19 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.ListOffsetsResponse, topics=tuple(topics))
 
 
-async def _all(lookups: list[Any]) -> list[_Found]:
-    if len(lookups) == 1:
-        return [await lookups[0]]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(lookup) for lookup in lookups]
-    return [task.result() for task in tasks]
+class _Lookup(NamedTuple):
+    """A look-up that reads records. `end`: where this reader's offsets end."""
+
+    key: PartitionKey
+    timestamp: int
+    end: int
 
 
-async def _find(
+def _find(
     context: RequestContext, topic_name: str, partition: Any, *, committed: bool
-) -> _Found:
-    broker = context.broker
+) -> _Found | _Lookup:
+    """Answer from what is in memory, or say what must be looked up."""
+    broker, log = context.broker, context.broker.log
     key = find_partition(broker.view, topic_name, partition.partition_index)
     if key is None:
         return _Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -115,29 +120,41 @@ async def _find(
     wanted = partition.timestamp
     if wanted < 0 and context.api_version < _SINCE.get(wanted, 1 << 15):
         return _Found(ErrorCode.UNSUPPORTED_VERSION)
-    try:
-        return await _offset(context, key, wanted, committed=committed)
-    except PenstockError as error:
-        return _Found(error_code(error))
-
-
-async def _offset(
-    context: RequestContext, key: PartitionKey, wanted: int, *, committed: bool
-) -> _Found:
-    log, epoch = context.broker.log, context.broker.epoch
     if wanted in (EARLIEST, EARLIEST_LOCAL):
-        return _Found(offset=log.log_start(key), leader_epoch=epoch)
+        return _Found(offset=log.log_start(key), leader_epoch=broker.epoch)
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _Found()
     end = log.last_stable_offset(key) if committed else log.high_watermark(key)
     if wanted == LATEST:
-        return _Found(offset=end, leader_epoch=epoch)
-    if wanted == MAX_TIMESTAMP:
-        place = await log.offset_of_max_timestamp(key)
-    else:
-        place = await log.offset_for_time(key, wanted)
+        return _Found(offset=end, leader_epoch=broker.epoch)
+    return _Lookup(key, wanted, end)
+
+
+async def _look_all_up(context: RequestContext, lookups: list[_Lookup]) -> list[_Found]:
+    if len(lookups) <= 1:
+        return [await _look_up(context, lookup) for lookup in lookups]
+    gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+    async def gated(lookup: _Lookup) -> _Found:
+        async with gate:
+            return await _look_up(context, lookup)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(gated(lookup)) for lookup in lookups]
+    return [task.result() for task in tasks]
+
+
+async def _look_up(context: RequestContext, lookup: _Lookup) -> _Found:
+    log = context.broker.log
+    try:
+        if lookup.timestamp == MAX_TIMESTAMP:
+            place = await log.offset_of_max_timestamp(lookup.key)
+        else:
+            place = await log.offset_for_time(lookup.key, lookup.timestamp)
+    except PenstockError as error:
+        return _Found(error_code(error))
     # Behind the last offset that this reader may fetch there is nothing, for it.
-    if place is None or place[0] >= end:
+    if place is None or place[0] >= lookup.end:
         return _Found()
     offset, timestamp = place
-    return _Found(timestamp=timestamp, offset=offset, leader_epoch=epoch)
+    return _Found(timestamp=timestamp, offset=offset, leader_epoch=context.broker.epoch)
