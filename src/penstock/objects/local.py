@@ -168,9 +168,9 @@ class LocalStore:
         finally:
             file.close()
 
-    def _read(self, key: str, start: int, end: int) -> bytes:
+    def _read(self, key: str, start: int, end: int) -> memoryview:
         try:
-            data = self._opened(key).read_at(start, end - start)
+            data = self._opened(key).view_at(start, end - start)
         except OSError as error:
             raise translate_os_error("read", key, error) from error
         if len(data) < end - start:

@@ -8,12 +8,11 @@ that is being made anyway.
 import contextlib
 import errno
 import threading
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.model.errors import FatalStorageError, StorageFullError
 from penstock.ports.device import Device
-from penstock.wal.recovery import FILE_SUFFIX, FOLDER, MAKING_SUFFIX, file_name
+from penstock.wal.recovery import FILE_SUFFIX, FOLDER, MAKING_SUFFIX, Recovered, file_name
 
 FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -30,19 +29,17 @@ class FilePool:
         *,
         file_bytes: int,
         bytes_max: int,
-        in_use: Mapping[int, str],
-        free: Sequence[str],
-        number_max: int,
+        recovered: Recovered,
         fsync: bool,
     ) -> None:
         self._device = device
         self._file_bytes = file_bytes
         self._count_max = bytes_max // file_bytes
-        self._in_use = dict(in_use)
-        self._free = list(free)
-        self._released_early: set[int] = set()
-        self._number = number_max
-        self._count = len(in_use) + len(free)
+        self._in_use = dict(recovered.in_use)
+        self._free = list(recovered.free)
+        self._other_sizes = set(recovered.other_sizes)
+        self._number = recovered.number_max
+        self._count = len(self._in_use) + len(self._free)
         self._fsync = fsync
         self._state = threading.Lock()
         self._making = threading.Lock()
@@ -98,33 +95,28 @@ class FilePool:
         """The writer is done with a file; it stays until its generation is released."""
         with self._state:
             self._in_use[generation] = name
-            if generation in self._released_early:
-                self._released_early.discard(generation)
-                self._release(generation)
 
-    def release(self, generation: int, *, active_generation: int) -> None:
-        """Nothing names this generation any more. Idempotent."""
+    def release(self, generation: int) -> None:
+        """Nothing names this generation any more. Ignored unless its file is closed."""
         with self._state:
-            if generation in self._in_use:
-                self._release(generation)
-            elif generation >= active_generation:
-                self._released_early.add(generation)
-
-    def _release(self, generation: int) -> None:
-        self._free.append(self._in_use.pop(generation))
-        self._full_skips = self._full_skips_left = 0
-        self._shrink()
+            name = self._in_use.pop(generation, None)
+            if name is None:
+                return
+            if name in self._other_sizes:
+                self._other_sizes.discard(name)
+                self._discard(name)
+                self._count -= 1
+            else:
+                self._free.append(name)
+                self._shrink()
+            self._full_skips = self._full_skips_left = 0
 
     def _shrink(self) -> None:
         """Remove free files while there are more than allowed: the setting was lowered, or files
         of another size were in use at the start."""
-        removed = False
         while self._free and self._count > self._count_max:
-            self._device.remove(self._free.pop())
+            self._discard(self._free.pop())
             self._count -= 1
-            removed = True
-        if removed:
-            self._device.sync_directory(FOLDER)
 
     def _make(self) -> None:
         if self._full_skips_left:
@@ -165,6 +157,7 @@ class FilePool:
             file.close()
 
     def _discard(self, name: str) -> None:
-        # What can't be removed now is by the next start; the first error is the one to tell.
+        # What can't be removed now is by the next start, which also finds a removal that a power
+        # cut took back: so neither is worth a sync, or an error of its own.
         with contextlib.suppress(OSError):
             self._device.remove(name)

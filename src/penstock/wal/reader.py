@@ -40,9 +40,14 @@ class WalReader:
         file = opened.file
         # Before, since the file may have been recycled since it was opened; after, since it may
         # be while it is read. The writer changes the header before any frame.
-        self._check(opened, generation)
-        data = file.read_at(position, length)
-        self._check(opened, generation)
+        try:
+            self._check(opened, generation)
+            data = file.read_at(position, length)
+            self._check(opened, generation)
+        except OSError as error:
+            raise RetryableError(
+                "read WAL", f"{opened.name} at byte {position}", str(error)
+            ) from error
         if len(data) < length or position < FRAMES_START:
             raise CorruptDataError(
                 "read WAL",

@@ -56,6 +56,8 @@ class Recovered:
     """The WAL as it is found: files per named generation, and those that may be recycled."""
 
     in_use: dict[int, str]
+    other_sizes: set[str]
+    """Those in use that have another size than files have now: never recycled."""
     free: list[str]
     generation_max: int
     number_max: int
@@ -106,6 +108,7 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
             removed = True
     in_use: dict[int, str] = {}
     free: list[str] = []
+    other_sizes: set[str] = set()
     named_frames = cut_frames = generation_max = number_max = 0
     files = find_files(device)
     for found in files:
@@ -118,6 +121,8 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
                     found.name, 0, f"generation {generation} is in {in_use[generation]} too"
                 )
             in_use[generation] = found.name
+            if found.size_bytes != file_bytes:
+                other_sizes.add(found.name)
         elif found.size_bytes == file_bytes:
             free.append(found.name)
         else:
@@ -142,6 +147,7 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
         device.sync_directory(FOLDER)
     return Recovered(
         in_use=in_use,
+        other_sizes=other_sizes,
         free=free,
         generation_max=generation_max,
         number_max=number_max,

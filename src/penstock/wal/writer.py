@@ -53,9 +53,7 @@ class WalWriter:
             device,
             file_bytes=file_bytes,
             bytes_max=bytes_max,
-            in_use=recovered.in_use,
-            free=recovered.free,
-            number_max=recovered.number_max,
+            recovered=recovered,
             fsync=fsync,
         )
         # The generation of the active file, or of the next one while there is none: the file is
@@ -191,9 +189,12 @@ class WalWriter:
 
     def release(self, generation: int) -> None:
         """Let a file be recycled: no run names that generation any more and no read of it is
-        open. Any thread; idempotent. Of the active generation it is remembered until the file
-        is full."""
-        self._pool.release(generation, active_generation=self._generation)
+        open. Any thread; idempotent.
+
+        Ignored for `active_generation`: a frame may be on its way that no run names yet, so
+        the question has no answer before the generation is over. Ask again then.
+        """
+        self._pool.release(generation)
 
     def needs_spare(self) -> bool:
         """Whether `prepare_spare` has something to do. Any thread; costs nothing."""
@@ -225,9 +226,10 @@ class WalWriter:
         self.sync()
         self._file.close()
         self._file = None
-        ended, self._generation = self._generation, self._generation + 1
         self._position = self._file_bytes
-        self._pool.closed(ended, self._file_name)
+        # First, since whoever then sees the next generation may release this one at once.
+        self._pool.closed(self._generation, self._file_name)
+        self._generation += 1
 
     def _next_file(self) -> File:
         try:
