@@ -40,7 +40,11 @@ class StateMachine(Protocol[OutcomeT_co]):
         ...
 
     def flush(self) -> None:
-        """Write what is only in memory to the tables; called before each commit."""
+        """Write what is only in memory to the tables; called before each commit.
+
+        A commit may hold several entries (at a replay): what is written must be the same
+        however they are grouped.
+        """
         ...
 
     def drop_caches(self) -> None:
