@@ -83,15 +83,16 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
 
 def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicData, int]:
     flexible = version >= FLEXIBLE_FROM
-    name: str | None = ""
+    name = ""
     topic_id = b""
     if version >= TOPIC_IDS_FROM:
         topic_id = bytes(body[position : position + 16])
         position += 16
     else:
-        name, position = read_string(body, position, flexible=flexible)
-        if name is None:
+        named, position = read_string(body, position, flexible=flexible)
+        if named is None:
             raise ValueError("topic name is null")
+        name = named
     count, position = read_count(body, position, flexible=flexible)
     partitions = []
     for _ in range(count):

@@ -91,6 +91,7 @@ async def back_up(
     Args:
         live: the data directory's metadata database; a server may be writing it.
         scratch: an empty folder for the snapshot; its files are removed.
+
     Raises:
         ConflictError: there is a backup at the destination already.
         RetryableError: the WAL was recycled faster than it could be read.
@@ -149,6 +150,7 @@ async def restore_backup(
     Args:
         store: the new directory's objects; nothing may be in it.
         database: where its metadata database will be; must not exist.
+
     Raises:
         NotFoundError: there is no backup at the source.
         InvalidRequestError: the destination is in use, or the backup is of a newer release.
@@ -163,9 +165,7 @@ async def restore_backup(
     snapshot.write_bytes(await _read_whole(source, METADATA))
     staged = scratch / METADATA
     staged.unlink(missing_ok=True)
-    restore_snapshot(
-        snapshot, staged, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
-    )
+    restore_snapshot(snapshot, staged, application_id=APPLICATION_ID, format_version=FORMAT_VERSION)
     queries = Queries(staged)
     try:
         await _copy_objects(queries, source, store, progress or _silent)

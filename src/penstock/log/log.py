@@ -295,9 +295,7 @@ class Log:
 
     def _prepare_spare(self) -> None:
         if (self._spare is None or self._spare.done()) and self._wal_writer.needs_spare():
-            self._spare = asyncio.get_running_loop().run_in_executor(
-                self._pool, self._make_spare
-            )
+            self._spare = asyncio.get_running_loop().run_in_executor(self._pool, self._make_spare)
 
     def _make_spare(self) -> None:
         try:
@@ -310,4 +308,3 @@ class Log:
 
     async def _in_pool(self, work: Callable[[], object]) -> object:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-

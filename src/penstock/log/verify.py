@@ -140,7 +140,9 @@ async def _verify_partition(
         for run in runs:
             if run.base_offset > expected:
                 report.add(
-                    FindingKind.GAP, name, f"offsets {expected} to {run.base_offset - 1} are missing"
+                    FindingKind.GAP,
+                    name,
+                    f"offsets {expected} to {run.base_offset - 1} are missing",
                 )
             elif run.base_offset < expected and expected != head.log_start:
                 report.add(

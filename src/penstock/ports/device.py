@@ -25,6 +25,11 @@ class File(Protocol):
         """Read `length` bytes from `position`; fewer at the end of the file."""
         ...
 
+    def view_at(self, position: int, length: int) -> memoryview:
+        """As `read_at`, without a copy where the system can: only for files that are never
+        written again."""
+        ...
+
     def sync(self) -> None:
         """Make the bytes written so far durable (fdatasync; F_FULLFSYNC on macOS)."""
         ...

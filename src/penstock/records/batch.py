@@ -115,8 +115,10 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
         view: writable, the request's records of one partition.
         limits: the topic's.
         now_ms: the agent's clock, ms since the epoch.
+
     Returns:
         The batch, stamped if the topic is of LogAppendTime.
+
     Raises:
         BatchError: truncated, of another magic, damaged, too large or otherwise invalid.
     Source: Kafka's LogValidator; KIP-98 for the sequence fields; KIP-937 for timestamps.
@@ -140,7 +142,9 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
         record_count,
     ) = HEADER.unpack_from(view)
     if magic != MAGIC:
-        raise BatchError(BatchFault.MAGIC, f"magic {magic}; only record batches of magic 2 are kept")
+        raise BatchError(
+            BatchFault.MAGIC, f"magic {magic}; only record batches of magic 2 are kept"
+        )
     if batch_length + LENGTH_END != size:
         if HEADER_BYTES <= batch_length + LENGTH_END < size:
             # Kafka: since Produce v3, exactly one batch per partition.
@@ -163,7 +167,9 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
     if attributes & (CONTROL | TRANSACTIONAL) or attributes & CODEC_MASK > CODEC_MAX:
         if attributes & TRANSACTIONAL and not attributes & CONTROL:
             raise BatchError(BatchFault.TRANSACTION, "transactions are not served yet")
-        raise BatchError(BatchFault.INVALID, f"attributes {attributes:#x} are not a client's to send")
+        raise BatchError(
+            BatchFault.INVALID, f"attributes {attributes:#x} are not a client's to send"
+        )
     if producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0):
         raise BatchError(
             BatchFault.INVALID,
@@ -204,8 +210,10 @@ def patch_run(run: memoryview, base_offset: int, *, subject: str) -> int:
         run: writable, whole batches.
         base_offset: of the first one.
         subject: what to name in an error.
+
     Returns:
         The offset after the last record.
+
     Raises:
         CorruptDataError: the bytes are not whole batches.
     """

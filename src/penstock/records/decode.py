@@ -77,6 +77,7 @@ def decompress(codec: int, data: memoryview) -> bytes:
 
     Args:
         codec: the attributes' low three bits, an index into CODECS.
+
     Raises:
         BatchError: an unknown codec or bytes that are not of it.
     """

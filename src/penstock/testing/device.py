@@ -266,6 +266,10 @@ class SimulatedFile:
         """Read up to `length` bytes."""
         return self._device.read(self._open(), position, length)
 
+    def view_at(self, position: int, length: int) -> memoryview:
+        """Read up to `length` bytes."""
+        return memoryview(self.read_at(position, length))
+
     def sync(self) -> None:
         """Make the bytes written so far durable."""
         self._device.sync(self._name, self._open())

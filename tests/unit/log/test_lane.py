@@ -271,8 +271,9 @@ def test_a_closed_lane_refuses() -> None:
 
 
 def test_batches_of_one_partition_become_neighbours_in_arrival_order() -> None:
-    appends = [PartitionAppend(PartitionKey(key), batch(size)) for key, size in
-               ((1, 70), (2, 80), (1, 90))]
+    appends = [
+        PartitionAppend(PartitionKey(key), batch(size)) for key, size in ((1, 70), (2, 80), (1, 90))
+    ]
     plan = plan_frame(appends)
     assert plan.length == 240
     assert [buffer.nbytes for buffer in plan.buffers] == [70, 90, 80]

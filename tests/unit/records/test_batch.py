@@ -33,7 +33,9 @@ def limits(**changes: object) -> BatchLimits:
     return BatchLimits(**(values | changes))  # type: ignore[arg-type]
 
 
-def record(delta: int = 0, timestamp: int = NOW, key: bytes | None = b"k", value: bytes | None = b"v"):  # type: ignore[no-untyped-def]
+def record(
+    delta: int = 0, timestamp: int = NOW, key: bytes | None = b"k", value: bytes | None = b"v"
+):  # type: ignore[no-untyped-def]
     return Record(offset_delta=delta, timestamp=timestamp, key=key, value=value, headers=())
 
 
@@ -86,7 +88,11 @@ def test_a_good_batch_is_described() -> None:
 @pytest.mark.parametrize(
     ("fault", "batch", "change"),
     [
-        (BatchFault.TOO_LARGE, encode_batch([record(value=b"x" * 500)]), {"message_bytes_max": 500}),
+        (
+            BatchFault.TOO_LARGE,
+            encode_batch([record(value=b"x" * 500)]),
+            {"message_bytes_max": 500},
+        ),
         (BatchFault.TIMESTAMP, encode_batch([record(timestamp=NOW + 3_600_001)]), {}),
         (
             BatchFault.TIMESTAMP,
@@ -111,7 +117,9 @@ def test_a_good_batch_is_described() -> None:
         (BatchFault.MAGIC, bytearray(b"\0" * 16 + b"\1" + b"\0" * 20), {}),
     ],
 )
-def test_each_fault_is_named(fault: BatchFault, batch: bytearray, change: dict[str, object]) -> None:
+def test_each_fault_is_named(
+    fault: BatchFault, batch: bytearray, change: dict[str, object]
+) -> None:
     with pytest.raises(BatchError) as caught:
         check_batch(memoryview(batch), limits(**change), NOW)
     assert caught.value.fault is fault

@@ -6,6 +6,7 @@ connection may overlap here; the connection answers them in order.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from penstock.kafka.context import ReplyFuture, RequestContext
@@ -77,7 +78,7 @@ class _Produce:
             self._broker.log.append(
                 appends,
                 timeout_ms=timeout_ms,
-                done=lambda error, group=group: self._done(group, error),
+                done=partial(self._done, group),
             )
 
     def _check_topic(self, data: TopicData) -> list[PartitionAnswer]:

@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, run_commits, take_answer
+from penstock.log.append.plan import (
+    FramePlan,
+    PartitionAppend,
+    plan_frame,
+    run_commits,
+    take_answer,
+)
 from penstock.log.limits import LogLimits
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, RunsCommitted

@@ -58,9 +58,7 @@ def plan_frame(appends: Sequence[PartitionAppend]) -> FramePlan:
 def run_commits(plan: FramePlan, *, position: int) -> list[RunCommit]:
     """The runs of a frame whose payload begins at byte `position` of its WAL file."""
     return [
-        RunCommit(
-            partition_key=key, position=position + start, batches=_describe(group)
-        )
+        RunCommit(partition_key=key, position=position + start, batches=_describe(group))
         for key, start, group in plan.runs
     ]
 

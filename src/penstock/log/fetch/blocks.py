@@ -39,9 +39,7 @@ class BlockCache:
             self.hit_count += 1
         return block
 
-    def load(
-        self, key: BlockKey, read: Callable[[], Awaitable[memoryview]]
-    ) -> asyncio.Task[None]:
+    def load(self, key: BlockKey, read: Callable[[], Awaitable[memoryview]]) -> asyncio.Task[None]:
         """Start loading a block, or join a load under way. Awaiting the task gives its error.
 
         Cancelling one waiter must not take the block from the others: wait with `asyncio.wait`

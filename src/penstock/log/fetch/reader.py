@@ -71,6 +71,7 @@ class LogReader:
         Args:
             offset: at or after the log start and before the high watermark.
             bytes_max: stop before it is passed, but give at least one batch.
+
         Returns:
             The batches; Missing when they must be loaded first; None when the state names no
             run with that offset (it was trimmed just now).
@@ -98,9 +99,7 @@ class LogReader:
                 break
         return TailRead(views, length, offset) if views else None
 
-    async def read_loaded(
-        self, key: PartitionKey, offset: int, bytes_max: int
-    ) -> TailRead | None:
+    async def read_loaded(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | None:
         """As `read`, waiting for what must be loaded. Raises: what the load raised."""
         for _ in range(1000):
             found = self.read(key, offset, bytes_max)

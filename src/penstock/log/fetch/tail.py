@@ -94,6 +94,7 @@ class TailCache:
         Args:
             bytes_max: stop before it is passed, but give at least one batch.
             end_offset: give no batch that begins at or after it.
+
         Returns:
             None when `offset` is not cached (older, or beyond the newest).
         """

@@ -88,9 +88,7 @@ async def _batches(
         offset = read.end_offset
 
 
-async def _stamps(
-    in_pool: InPool, header: StoredHeader, batch: bytes
-) -> list[tuple[int, int]]:
+async def _stamps(in_pool: InPool, header: StoredHeader, batch: bytes) -> list[tuple[int, int]]:
     def decode() -> list[tuple[int, int]]:
         records: list[Record] = list(decode_batch(memoryview(batch)))
         return [(header.base_offset + record.offset_delta, record.timestamp) for record in records]

@@ -11,11 +11,18 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, TypeVar
 
 from penstock.log.limits import LogLimits
 from penstock.log.retention.plan import new_log_start
-from penstock.metadata.commands import Condemned, CondemnObjects, ExpireProducers, ForgetObjects, TrimLog
+from penstock.metadata.commands import (
+    Condemned,
+    CondemnObjects,
+    ExpireProducers,
+    ForgetObjects,
+    TrimLog,
+)
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
@@ -136,9 +143,7 @@ class Keeper:
         after = (-1, -1)
         proposed = 0
         while True:
-            page = await self._in_pool(
-                lambda after=after: self._queries().producers_page(after, limit=_PAGE)
-            )
+            page = await self._in_pool(partial(self._producers_page, after))
             if not page:
                 return proposed
             before_ms = self._clock.now_ms() - self._limits.producer_id_expiration_ms
@@ -154,9 +159,7 @@ class Keeper:
         """Condemn objects of which no run is left; returns how many."""
         count = 0
         while True:
-            keys = await self._in_pool(
-                lambda: self._queries().unreferenced_objects(limit=_PAGE)
-            )
+            keys = await self._in_pool(lambda: self._queries().unreferenced_objects(limit=_PAGE))
             condemned = await self._condemn(keys)
             count += condemned
             if not condemned:
@@ -182,9 +185,7 @@ class Keeper:
         count = 0
         for at in range(0, len(found), _PAGE):
             page = found[at : at + _PAGE]
-            unknown = await self._in_pool(
-                lambda page=page: [key for key in page if not self._queries().object_known(key)]
-            )
+            unknown = await self._in_pool(partial(self._unknown, page))
             count += await self._condemn(unknown)
         return count
 
@@ -201,6 +202,13 @@ class Keeper:
             await self._committer.commit([ForgetObjects(keys=keys)])
             count += len(keys)
         return count
+
+    def _producers_page(self, after: tuple[int, int]) -> list[tuple[PartitionKey, int, int]]:
+        return self._queries().producers_page(after, limit=_PAGE)
+
+    def _unknown(self, keys: list[str]) -> list[str]:
+        queries = self._queries()
+        return [key for key in keys if not queries.object_known(key)]
 
     async def _condemn(self, keys: list[str]) -> int:
         if not keys:

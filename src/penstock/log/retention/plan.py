@@ -18,6 +18,7 @@ def new_log_start(
     Args:
         runs: the partition's oldest ones, ascending.
         bytes_total: of all the partition's runs.
+
     Returns:
         The offset, or None when nothing has expired. Compact-only topics never expire.
     """
@@ -27,8 +28,7 @@ def new_log_start(
     for run in runs:
         expired = 0 <= settings.retention_ms < now_ms - run.max_timestamp
         too_many = (
-            settings.retention_bytes >= 0
-            and bytes_total - run.length >= settings.retention_bytes
+            settings.retention_bytes >= 0 and bytes_total - run.length >= settings.retention_bytes
         )
         if not (expired or too_many):
             break
