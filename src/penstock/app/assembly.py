@@ -21,6 +21,7 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.server import KafkaServer
 from penstock.log import Log
+from penstock.log.upkeep import Upkeep
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
@@ -55,6 +56,7 @@ class Parts:
     wal_writer: WalWriter
     pool: ThreadPoolExecutor
     log: Log
+    upkeep: Upkeep
     groups: GroupCoordinator
     broker: Broker
     kafka: KafkaServer
@@ -111,6 +113,7 @@ def _open(
     )
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
     store = open_store(str(layout.objects), executor=pool)
+    limits = log_limits(settings)
     log = Log(
         order=order,
         view=view,
@@ -119,11 +122,19 @@ def _open(
         wal_reader=WalReader(device),
         store=store,
         clock=clock,
-        limits=log_limits(settings),
+        limits=limits,
         identity=(order.agent_id, order.epoch),
         pool=pool,
         on_fatal=on_fatal,
         instruments=LogInstruments(metrics),
+    )
+    upkeep = Upkeep(
+        journal=order,
+        store=store,
+        scratch=layout.scratch,
+        clock=clock,
+        pool=pool,
+        limits=limits,
     )
     groups = GroupCoordinator(
         committer=log,
@@ -161,6 +172,7 @@ def _open(
         wal_writer=wal_writer,
         pool=pool,
         log=log,
+        upkeep=upkeep,
         groups=groups,
         broker=broker,
         kafka=KafkaServer(broker),

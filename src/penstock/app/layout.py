@@ -19,3 +19,8 @@ class DataLayout:
     def objects(self) -> Path:
         """The local object store."""
         return self.root / "objects"
+
+    @property
+    def scratch(self) -> Path:
+        """Files on their way to somewhere else; nothing in it outlives a process."""
+        return self.root / "scratch"

@@ -150,7 +150,13 @@ class Server:
                 name="expiry of idle groups",
                 interval_s=self.settings.retention_check_ms / 1000,
                 run=parts.groups.expire,
-            )
+            ),
+            Job(
+                name="retention",
+                interval_s=self.settings.retention_check_ms / 1000,
+                run=parts.log.keeper.run_once,
+            ),
+            Job(name="upkeep of the journal", interval_s=1.0, run=parts.upkeep.run_once),
         ]
 
     async def _start_http(self, parts: Parts, wanted: Address) -> None:

@@ -6,10 +6,10 @@ MalformedRequestError at the one place that calls a parser.
 Source: Kafka docs, "Protocol Primitive Types"; KIP-482 for compact types and tagged fields.
 """
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from struct import Struct
-from struct import error as StructError
 from typing import Final
 
 from penstock.kafka.errors import MalformedRequestError
@@ -24,7 +24,7 @@ def guard_malformed(api: str, version: int) -> Iterator[None]:
     """Turn what parsing truncated bytes raises into MalformedRequestError."""
     try:
         yield
-    except (IndexError, StructError, UnicodeDecodeError, ValueError) as error:
+    except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
         raise MalformedRequestError("decode", f"{api} v{version}", str(error)) from error
 
 

@@ -129,7 +129,6 @@ class Log:
         """Start the lane's thread and the background tasks."""
         self.lane.start()
         self.uploader.start(self._queries().wal_runs())
-        self.keeper.start()
         self._prepare_spare()
 
     async def close(self, deadline_s: float = 30.0) -> bool:
@@ -139,7 +138,6 @@ class Log:
             Whether the WAL is empty; if not, its records are in it and the next start serves
             them from there.
         """
-        await self.keeper.close()
         drained = await self.uploader.drain(deadline_s)
         await self.uploader.close()
         await self.lane.close()

@@ -9,7 +9,7 @@ Layout, big-endian (source: Kafka docs, "Record Batch"):
 | 12     | 4    | partition leader epoch (outside the CRC)                                     |
 | 16     | 1    | magic, 2                                                                     |
 | 17     | 4    | CRC-32C of everything from the attributes on                                 |
-| 21     | 2    | attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete horizon |
+| 21     | 2    | attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control         |
 | 23     | 4    | last offset delta                                                            |
 | 27     | 8    | base timestamp, ms                                                           |
 | 35     | 8    | max timestamp, ms                                                            |

@@ -112,9 +112,6 @@ class PosixFile:
         if not _CAN_MAP or length < _MAP_BYTES_MIN:
             return memoryview(self.read_at(position, length))
         start = position - position % mmap.ALLOCATIONGRANULARITY
-        length = min(length, self.size() - position)
-        if length <= 0:
-            return memoryview(b"")
         # Into the page cache first, in a call that waits without the interpreter's lock: a page
         # that is missing when a view is touched would stop every thread.
         at, end = start, position + length
@@ -123,6 +120,8 @@ class PosixFile:
             if not moved:
                 break
             at += moved
+        if at < end:  # the file is shorter
+            return memoryview(self.read_at(position, length))
         mapped = mmap.mmap(
             self._descriptor,
             end - start,

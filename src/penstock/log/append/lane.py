@@ -161,13 +161,13 @@ class CommitLane:
         open_ = True
         try:
             while open_ or held:
-                appends, commands, open_ = self._take(held, open_)
+                appends, commands, open_ = self._take(held, open_=open_)
                 held = self._turn(appends, commands, give_up=not open_)
-        except BaseException as error:  # whatever it is, nothing may be acknowledged after it
+        except BaseException as error:  # noqa: BLE001 - after any, nothing may be acknowledged
             self._on_fatal(error)
 
     def _take(
-        self, held: list[AppendRequest], open_: bool
+        self, held: list[AppendRequest], *, open_: bool
     ) -> tuple[list[AppendRequest], list[CommandRequest], bool]:
         appends = list(held)
         commands: list[CommandRequest] = []

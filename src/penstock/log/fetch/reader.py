@@ -110,7 +110,6 @@ class LogReader:
             except (NotFoundError, RetryableError):
                 # The run was moved between the look-up and the read; look it up again.
                 self.forget_places(key)
-                await asyncio.sleep(0)
         raise RetryableError("read", f"partition key {key}", f"offset {offset} keeps moving")
 
     def forget_places(self, key: PartitionKey) -> None:

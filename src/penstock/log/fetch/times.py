@@ -20,7 +20,9 @@ _READ_BYTES: Final = 1 << 20
 class InPool(Protocol):
     """Runs blocking work in the storage pool."""
 
-    def __call__(self, work: Callable[[], object], /) -> Awaitable[object]: ...
+    def __call__(self, work: Callable[[], object], /) -> Awaitable[object]:
+        """Run it; awaiting gives its result."""
+        ...
 
 
 async def find_time(

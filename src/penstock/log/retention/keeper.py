@@ -7,7 +7,6 @@ forgotten by an entry.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -26,14 +25,11 @@ from penstock.metadata.commands import (
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
-from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.model.topic_configs import topic_settings
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import parse_object_key
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,7 +38,7 @@ _SEGMENTS_PREFIX: Final = "segments/"
 
 
 class Keeper:
-    """Periodic passes, one task. Also run on request, after DeleteTopics for example."""
+    """Makes one pass each time that `run_once` is called."""
 
     def __init__(
         self,
@@ -66,7 +62,6 @@ class Keeper:
         self._limits = limits
         self._identity = identity
         self._in_flight_number = in_flight_number
-        self._task: asyncio.Task[None] | None = None
         self._holds = 0
 
     @contextmanager
@@ -77,25 +72,6 @@ class Keeper:
             yield
         finally:
             self._holds -= 1
-
-    def start(self) -> None:
-        """Begin the periodic passes."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="keeper")
-
-    async def close(self) -> None:
-        """Stop; a pass that was cut short goes on at the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._limits.retention_check_ms / 1000)
-            try:
-                await self.run_once()
-            except PenstockError as error:
-                logger.warning("retention will be tried again: %s", error)
 
     async def run_once(self) -> None:
         """One pass of everything. Raises: PenstockError, to be tried again at the next pass."""

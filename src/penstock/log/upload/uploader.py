@@ -6,6 +6,7 @@ between the last two, a file that the next start finds free.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -140,7 +141,7 @@ class Uploader:
                 if str(error) != self.last_error:
                     logger.warning("upload will be tried again: %s", error)
                 self.last_error = str(error)
-                await asyncio.sleep(_RETRY_S)
+                await self._rest(_RETRY_S)
 
     async def _wait_for_work(self) -> None:
         while True:
@@ -154,13 +155,15 @@ class Uploader:
                     or age_left_s <= 0
                 ):
                     return
-            self._wake.clear()
             if self._draining and self._oldest_s is not None:
                 continue
-            try:
-                await asyncio.wait_for(self._wake.wait(), age_left_s)
-            except TimeoutError:
-                pass
+            await self._rest(age_left_s)
+
+    async def _rest(self, seconds: float | None) -> None:
+        """Sleep until there is something new, at most `seconds`."""
+        self._wake.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
 
     async def _upload_one(self) -> bool:
         """One segment of the oldest runs; False when the WAL holds nothing to move."""
