@@ -263,8 +263,12 @@ class GroupCoordinator:
         if error is not GroupError.NONE:
             self._settle(loaded)
             return CommitResult(error=error)
-        self._carry_out(loaded, loaded.machine.commit_seen(member_id))
+        # A simple consumer's group has no member to hear of, and settling it here would let a new
+        # one go before its first offset is stored.
+        if effects := loaded.machine.commit_seen(member_id):
+            self._carry_out(loaded, effects)
         if not writes:
+            self._settle(loaded)
             return CommitResult()
         command = CommitOffsets(
             group_id=group_id, offsets=writes, shard_epoch=self._shard_epoch(group_id)

@@ -435,7 +435,9 @@ class ClassicGroup:
             # answered, or will be.
             return
         if error is not GroupError.NONE:
-            self._end_join(member, error)
+            # No id goes along: the new one is taken back.
+            self._effects.append(Reply(waiting.request, JoinReply(error=error)))
+            member.join_request = None
             new_id = member.member_id
             self.roster.rename(new_id, waiting.old_id)
             self.roster.leader = waiting.old_leader
