@@ -1,0 +1,85 @@
+# Penstock's everyday commands; `make help` lists them. CI calls `make test`.
+
+PYTHON ?= python3
+RUN_ENV := .venv-run
+TEST_ENV := .venv-test
+RUN_STAMP := $(RUN_ENV)/.stamp
+TEST_STAMP := $(TEST_ENV)/.stamp
+BIN := $(TEST_ENV)/bin
+DATA ?= .data
+ARGS ?=
+
+# What is installed is what the locks name, by hash; nothing is built in an environment of its
+# own, since its tools would be pinned by nobody.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-build-isolation
+LOCKED := $(PIP_INSTALL) --require-hashes
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format unit demo bench peers sim docs lock clean
+
+help: ## List the targets.
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS=... is handed on to run, unit and demo."
+
+run: $(RUN_STAMP) ## Start a server on 127.0.0.1:9092 and 127.0.0.1:8080 (data in .data).
+	@PATH="$(CURDIR)/$(RUN_ENV)/bin:$$PATH" exec penstock serve --data $(DATA) $(ARGS)
+
+test: $(TEST_STAMP) ## All that CI runs: lint, then every suite, with a table of times.
+	@$(BIN)/python tests/run.py
+
+lint: $(TEST_STAMP) ## ruff, mypy --strict, import-linter.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(TEST_STAMP) ## Format the code.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+unit: $(TEST_STAMP) ## Unit tests alone, in random order.
+	$(BIN)/pytest tests/unit $(ARGS)
+
+demo: $(TEST_STAMP) ## 336,776 real flights through two client libraries, checked.
+	$(BIN)/python demo/flights.py $(ARGS)
+
+bench: $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.
+	$(BIN)/python bench/compare.py $(ARGS)
+
+peers: $(TEST_STAMP) ## Tests with real Kafka clients alone.
+	$(BIN)/pytest tests/clients $(ARGS)
+
+sim: $(TEST_STAMP) ## Simulated devices and power losses alone; HYPOTHESIS_PROFILE=long runs longer.
+	$(BIN)/pytest tests/unit/testing tests/unit/wal $(ARGS)
+
+docs: $(TEST_STAMP) ## Make the pages that come from code.
+	$(BIN)/python tests/make_docs.py
+
+lock: $(TEST_STAMP) ## Make the locks anew from pyproject.toml and requirements/*.in.
+	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	for name in run build test; do \
+	  source=requirements/$$name.in; [ $$name = run ] && source=pyproject.toml; \
+	  $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+	    --output-file requirements/$$name.txt $$source || exit 1; \
+	done
+
+clean: ## Remove environments and caches, not data.
+	rm -rf $(RUN_ENV) $(TEST_ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+$(RUN_STAMP): requirements/run.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) tests/packaging/make_venv.py $(RUN_ENV)
+	$(RUN_ENV)/bin/python $(LOCKED) -r requirements/build.txt
+	$(RUN_ENV)/bin/python $(LOCKED) -r requirements/run.txt
+	$(RUN_ENV)/bin/python $(PIP_INSTALL) --no-deps --editable .
+	@du -sm $(RUN_ENV) | awk '{print "installed in $(RUN_ENV): " $$1 " MB (at most 150)"}'
+	@touch $@
+
+$(TEST_STAMP): requirements/run.txt requirements/build.txt requirements/test.txt pyproject.toml
+	@$(PYTHON) tests/packaging/make_venv.py $(TEST_ENV)
+	$(TEST_ENV)/bin/python $(LOCKED) -r requirements/build.txt
+	$(TEST_ENV)/bin/python $(LOCKED) -r requirements/run.txt
+	$(TEST_ENV)/bin/python $(LOCKED) -r requirements/test.txt
+	$(TEST_ENV)/bin/python $(PIP_INSTALL) --no-deps --editable .
+	@touch $@

@@ -1,0 +1,67 @@
+"""For all tests: unit tests run in random order, and Hypothesis is the same everywhere.
+
+A seed is printed at the start; `--order-seed N` runs that order again, `--order-seed off` runs
+tests as they are written. Suites against a server keep their order: their files say how a server
+lives through them.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+UNIT = Path(__file__).parent / "unit"
+
+# Deadlines are off, since a shared machine may pause for longer than any of them.
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+)
+settings.register_profile(
+    "long", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--order-seed", default="", help="a number, or off")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    chosen = config.getoption("--order-seed")
+    config.stash[_SEED] = chosen or str(random.SystemRandom().randrange(1 << 32))
+
+
+_SEED = pytest.StashKey[str]()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"order seed: {config.stash[_SEED]} (repeat with --order-seed)"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    # With -q there is no header, and the seed matters when something failed.
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.write_line(f"order seed: {config.stash[_SEED]}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.stash[_SEED]
+    if seed == "off":
+        return
+    places = [index for index, item in enumerate(items) if UNIT in item.path.parents]
+    shuffled = [items[index] for index in places]
+    # Files are shuffled, then tests within each: a module's fixtures are still made once.
+    generator = random.Random(seed)
+    by_file: dict[Path, list[pytest.Item]] = {}
+    for item in shuffled:
+        by_file.setdefault(item.path, []).append(item)
+    files = list(by_file.values())
+    generator.shuffle(files)
+    for group in files:
+        generator.shuffle(group)
+    for index, item in zip(places, (item for group in files for item in group), strict=True):
+        items[index] = item

@@ -1,0 +1,29 @@
+"""Write the pages of docs/ that are made from code. `tests/unit/test_docs.py` holds them to it."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "src"))
+
+from penstock.cli.docs import cli_page  # noqa: E402
+from penstock.config.docs import settings_page  # noqa: E402
+from penstock.observability.docs import metrics_page  # noqa: E402
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "metrics.md": metrics_page,
+    "cli.md": cli_page,
+}
+
+
+def main() -> None:
+    """Write them."""
+    for name, make in PAGES.items():
+        (REPOSITORY / "docs" / name).write_text(make(), encoding="utf-8")
+        print(f"docs/{name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Run lint and every suite of tests, and print what each took against its budget.
+
+A suite is a folder of tests; one that does not exist is left out. Budgets are for two cores; a
+suite above its budget is marked and fails nothing, since a busy machine is no defect.
+The last line is read by CI: "N passed, N failed".
+"""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A command and the seconds that it should take."""
+
+    name: str
+    command: tuple[str, ...]
+    budget_s: int
+    is_suite: bool = False
+
+
+def suite(folder: str, budget_s: int, *options: str) -> Stage:
+    """A folder of tests."""
+    command = (sys.executable, "-m", "pytest", *options, folder)
+    return Stage(folder, command, budget_s, is_suite=True)
+
+
+STAGES = (
+    Stage("ruff check", (str(BIN / "ruff"), "check", "."), 5),
+    Stage("ruff format", (str(BIN / "ruff"), "format", "--check", "."), 5),
+    Stage("mypy --strict", (str(BIN / "mypy"),), 60),
+    Stage("import-linter", (str(BIN / "lint-imports"),), 20),
+    suite("tests/unit", 120),
+    suite("tests/packaging", 120),
+    suite("tests/clients", 180),
+    suite("tests/demo", 180),
+    suite("tests/crash", 300),
+)
+COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
+
+
+@dataclass
+class Outcome:
+    """What a stage came to."""
+
+    stage: Stage
+    seconds: float
+    ok: bool
+    counts: dict[str, int]
+
+
+def run(stage: Stage) -> Outcome:
+    """Run a stage, passing its output on while it comes."""
+    print(f"\n== {stage.name}", flush=True)
+    started = time.monotonic()
+    counts: dict[str, int] = {}
+    with subprocess.Popen(
+        stage.command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        last = ""
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            last = line if line.strip() else last
+    if stage.is_suite:
+        for number, word in COUNTS.findall(last):
+            word = "failed" if word.startswith("error") else word
+            counts[word] = counts.get(word, 0) + int(number)
+    # 5: a folder without tests yet, which is not a failure of what is there.
+    ok = process.returncode == 0 or (stage.is_suite and process.returncode == 5)
+    return Outcome(stage, time.monotonic() - started, ok, counts)
+
+
+def main() -> int:
+    """Returns: the exit status."""
+    outcomes = []
+    for stage in STAGES:
+        if stage.is_suite and not any((REPOSITORY / stage.command[-1]).rglob("test_*.py")):
+            continue
+        outcomes.append(run(stage))
+    print(f"\n{'suite':<20} {'seconds':>8} {'budget':>7}  result")
+    passed = failed = skipped = 0
+    for outcome in outcomes:
+        over = " over budget" if outcome.seconds > outcome.stage.budget_s else ""
+        result = "ok" if outcome.ok else "FAILED"
+        if outcome.stage.is_suite:
+            counts = ", ".join(f"{count} {word}" for word, count in outcome.counts.items())
+            result = f"{result}: {counts}"
+            passed += outcome.counts.get("passed", 0)
+            skipped += outcome.counts.get("skipped", 0)
+            failures = outcome.counts.get("failed", 0)
+            failed += failures or (not outcome.ok)
+        else:
+            passed += outcome.ok
+            failed += not outcome.ok
+        print(
+            f"{outcome.stage.name:<20} {outcome.seconds:8.1f} {outcome.stage.budget_s:7d}"
+            f"  {result}{over}"
+        )
+    print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
