@@ -71,7 +71,7 @@ def connect_writer(path: Path, *, fsync: bool) -> sqlite3.Connection:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """A read-only connection, for the thread that calls this.
+    """A read-only connection, for the thread that calls this; any thread may close it.
 
     Raises:
         NotFoundError: there is no such file.
@@ -83,6 +83,8 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
+        # For closing alone: whoever ends a server does so for threads that are gone.
+        check_same_thread=False,
     )
     connection.execute("PRAGMA query_only = 1")
     connection.execute("PRAGMA temp_store = MEMORY")

@@ -1,0 +1,223 @@
+"""A whole log on a temporary directory: real journal, real WAL, real files, a clock of the test."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from penstock.log import Log, LogLimits
+from penstock.log.append.plan import PartitionAppend
+from penstock.log.upkeep import Upkeep
+from penstock.metadata.commands import CreateTopic, TopicCreated
+from penstock.metadata.order import Order
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.objects import open_store
+from penstock.records.batch import BatchLimits, check_batch
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
+from penstock.system.files import PosixDevice
+from penstock.system.randomness import SystemRandom
+from penstock.testing.clock import ManualClock
+from penstock.wal import WalReader, WalWriter
+
+NOW = 1_790_000_000_000
+FILE_BYTES = 1 << 20
+ANY = BatchLimits(
+    message_bytes_max=1 << 30,
+    timestamp_before_max_ms=2**63 - 1,
+    timestamp_after_max_ms=2**63 - 1,
+    log_append_time=False,
+    compacts=False,
+)
+
+
+def small_limits(**changes: Any) -> LogLimits:
+    values: dict[str, Any] = {
+        "frame_bytes_max": FILE_BYTES // 2,
+        "append_wait_ms_max": 10_000,
+        "tail_cache_bytes": 1 << 20,
+        "block_cache_bytes": 256 << 10,
+        "block_bytes": 16 << 10,
+        "segment_bytes": 1 << 30,
+        "segment_age_ms": 3_600_000,
+        "delete_grace_ms": 60_000,
+    }
+    return LogLimits(**(values | changes))
+
+
+class Rig:
+    """One start of a server's log part. Use `run_rig`."""
+
+    def __init__(self, path: Path, limits: LogLimits, clock: ManualClock) -> None:
+        self.path = path
+        self.clock = clock
+        self.fatal: list[BaseException] = []
+        local = threading.local()
+
+        def queries() -> Queries:
+            found: Queries | None = getattr(local, "queries", None)
+            if found is None:
+                found = local.queries = Queries(path / "metadata.sqlite")
+                self._opened.append(found)
+            return found
+
+        self._opened: list[Queries] = []
+        path.mkdir(parents=True, exist_ok=True)
+        self.order = Order.open(path / "metadata.sqlite", clock=clock, random=SystemRandom())
+        self.queries = queries
+        self.view = MetadataView.load(queries())
+        named: dict[int, int] = {}
+        for run in queries().wal_runs():
+            named[run.generation] = max(named.get(run.generation, 0), run.position + run.length)
+        device = PosixDevice(path)
+        self.wal_reader = WalReader(device)
+        self.wal = WalWriter.open(
+            device,
+            file_bytes=FILE_BYTES,
+            bytes_max=8 * FILE_BYTES,
+            named=named,
+            last_generation=queries().last_wal_generation(),
+        )
+        self.pool = ThreadPoolExecutor(2)
+        self.store = open_store(path / "objects", executor=self.pool)
+        self.log = Log(
+            order=self.order,
+            view=self.view,
+            queries=queries,
+            wal_writer=self.wal,
+            wal_reader=self.wal_reader,
+            store=self.store,
+            clock=clock,
+            limits=limits,
+            identity=(self.order.agent_id, self.order.epoch),
+            pool=self.pool,
+            on_fatal=self.fatal.append,
+        )
+        self.upkeep = Upkeep(
+            journal=self.order,
+            store=self.store,
+            scratch=path / "scratch",
+            clock=clock,
+            pool=self.pool,
+            limits=limits,
+        )
+        self.log.start()
+
+    async def close(self, *, drain: bool) -> None:
+        """`drain` false leaves the WAL as a crash would."""
+        if drain:
+            await self.log.close(10)
+        else:
+            await self.log.uploader.close()
+            await self.log.lane.close()
+            self.wal.close()
+            await self.log.blocks.close()
+        self.order.close()
+        self.pool.shutdown()
+        for queries in self._opened:
+            queries.close()
+
+    async def topic(self, name: str, partitions: int = 1, **configs: str) -> list[PartitionKey]:
+        """Create a topic; its partition keys."""
+        (answer,) = await self.log.commit(
+            [
+                CreateTopic(
+                    name=name,
+                    topic_id=SystemRandom().token_bytes(16),
+                    partitions=partitions,
+                    configs={key.replace("_", "."): value for key, value in configs.items()},
+                )
+            ]
+        )
+        assert isinstance(answer, TopicCreated), answer
+        return [partition_key(TopicKey(answer.topic_key), number) for number in range(partitions)]
+
+    async def append(
+        self,
+        key: PartitionKey,
+        *values: bytes,
+        timestamp: int = NOW,
+        codec: str = "none",
+        producer: tuple[int, int, int] = (-1, -1, -1),
+    ) -> PartitionAppend:
+        """Append one batch of these values; raises what befell it."""
+        records = [
+            Record(offset_delta=i, timestamp=timestamp + i, key=None, value=value, headers=())
+            for i, value in enumerate(values)
+        ]
+        batch = encode_batch(
+            records,
+            codec=codec,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+        )
+        append = PartitionAppend(key, check_batch(memoryview(batch), ANY, NOW))
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        self.log.append([append], timeout_ms=5_000, done=done)
+        await answer
+        return append
+
+    async def read_all(self, key: PartitionKey, offset: int | None = None) -> list[tuple[int, bytes]]:
+        """(offset, value) of all records from `offset` (the log start) on."""
+        from penstock.records.batch import stored_header
+        from penstock.records.decode import decode_batch
+
+        at = self.log.log_start(key) if offset is None else offset
+        found = []
+        while at < self.log.high_watermark(key):
+            read = await self.log.reader.read_loaded(key, at, 40_000)
+            assert read is not None, at
+            data = b"".join(read.views)
+            position = 0
+            while position < len(data):
+                header = stored_header(data, position)
+                batch = memoryview(data)[position : position + header.length]
+                for record in decode_batch(batch):
+                    found.append((header.base_offset + record.offset_delta, record.value or b""))
+                position += header.length
+            assert read.end_offset > at
+            at = read.end_offset
+        return [row for row in found if offset is None or row[0] >= offset]
+
+    async def drain(self) -> None:
+        """Move the WAL to segments."""
+        assert await self.log.uploader.drain(10), self.log.uploader.last_error
+
+    def forget_memory(self) -> None:
+        """Empty the tail cache, so that reads go to the WAL or the objects."""
+        for key in list(self.log.tail.partitions()):
+            self.log.tail.forget(key)
+
+
+def run_rig(
+    path: Path,
+    test: Callable[[Rig], Coroutine[Any, Any, None]],
+    *,
+    drain: bool = False,
+    clock: ManualClock | None = None,
+    **limits: Any,
+) -> None:
+    """Start a log on `path`, run the test, stop it (with or without draining the WAL)."""
+
+    async def main() -> None:
+        rig = Rig(path, small_limits(**limits), clock or ManualClock(now_ms=NOW))
+        try:
+            await asyncio.wait_for(test(rig), 30)
+        finally:
+            await rig.close(drain=drain)
+        assert not rig.fatal, rig.fatal
+
+    asyncio.run(main())
