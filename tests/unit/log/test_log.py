@@ -1,0 +1,162 @@
+"""The whole log on a directory: what was acknowledged is read back from wherever it lies by now."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.log.append.plan import PartitionAppend
+from penstock.metadata.commands import BatchStatus, DeleteTopic, Refusal
+from penstock.model.errors import NotFoundError
+from penstock.model.ids import PartitionKey, partition_key
+from support.log_rig import NOW, Rig, run_rig
+
+
+def only_partition(rig: Rig) -> PartitionKey:
+    (topic,) = rig.view.topics()
+    return partition_key(topic.topic_key, 0)
+
+
+def test_records_are_read_back_from_memory_the_wal_and_segments(tmp_path: Path) -> None:
+    expected = [(offset, b"v%d" % offset) for offset in range(60)]
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for start in range(0, 60, 3):
+            append = await rig.append(key, *(value for _, value in expected[start : start + 3]))
+            assert append.base_offset == start
+        assert await rig.read_all(key) == expected
+        rig.forget_memory()
+        assert await rig.read_all(key) == expected, "from the WAL"
+        await rig.drain()
+        assert rig.queries().wal_runs() == []
+        rig.forget_memory()
+        assert await rig.read_all(key) == expected, "from the segment"
+        for offset in range(60):
+            assert (await rig.read_all(key, offset))[0] == expected[offset]
+
+    run_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_restart_goes_on_where_it_was(tmp_path: Path, *, drain: bool) -> None:
+    async def first(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"a", b"b")
+
+    async def second(rig: Rig) -> None:
+        key = only_partition(rig)
+        assert (await rig.append(key, b"c")).base_offset == 2
+        assert await rig.read_all(key) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    run_rig(tmp_path, first, drain=drain)
+    run_rig(tmp_path, second, drain=drain)
+    run_rig(tmp_path, lambda rig: check(rig), drain=drain)
+
+    async def check(rig: Rig) -> None:
+        assert len(await rig.read_all(only_partition(rig))) == 3
+
+
+def test_a_producers_retry_gets_the_first_answer_and_is_stored_once(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        first = await rig.append(key, b"a", producer=(5, 0, 0))
+        again = await rig.append(key, b"a", producer=(5, 0, 0))
+        gap = await rig.append(key, b"c", producer=(5, 0, 2))
+        assert (first.status, first.base_offset) == (BatchStatus.STORED, 0)
+        assert (again.status, again.base_offset) == (BatchStatus.DUPLICATE, 0)
+        assert (gap.status, gap.base_offset) == (
+            BatchStatus.REFUSED,
+            Refusal.OUT_OF_ORDER_SEQUENCE,
+        )
+        assert await rig.read_all(key) == [(0, b"a")]
+        await rig.drain()
+        rig.forget_memory()
+        assert await rig.read_all(key) == [(0, b"a")]
+
+    run_rig(tmp_path, test)
+
+
+def test_deleted_records_are_gone_and_their_object_is_deleted_after_the_grace(
+    tmp_path: Path,
+) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for value in (b"a", b"b", b"c"):
+            await rig.append(key, value)
+            await rig.drain()
+        (first, *_) = rig.queries().runs_from(key, 0, limit=1)
+        assert await rig.log.delete_records([(key, 1)]) == [1]
+        assert rig.log.log_start(key) == 1
+        await rig.log.keeper.run_once()
+        assert await rig.store.size(first.object_key) > 0, "the grace has not passed"
+        rig.clock.advance(61)
+        await rig.log.keeper.run_once()
+        with pytest.raises(NotFoundError):
+            await rig.store.size(first.object_key)
+        assert await rig.read_all(key) == [(1, b"b"), (2, b"c")]
+        assert await rig.log.delete_records([(key, -1)]) == [3]
+        assert await rig.log.delete_records([(key, 4)]) == [-Refusal.OFFSET_OUT_OF_RANGE]
+
+    run_rig(tmp_path, test)
+
+
+def test_a_deleted_topic_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"a")
+        await rig.drain()
+        await rig.append(key, b"b")
+        (topic,) = rig.view.topics()
+        await rig.log.commit([DeleteTopic(topic_id=bytes(topic.topic_id))])
+        assert rig.view.head(key) is None
+        await rig.log.keeper.run_once()
+        rig.clock.advance(61)
+        await rig.log.keeper.run_once()
+        assert [info async for info in rig.store.list("segments/")] == []
+        (anew,) = await rig.topic("t")
+        assert anew != key
+        assert (await rig.append(anew, b"new")).base_offset == 0
+        assert await rig.read_all(anew) == [(0, b"new")]
+
+    run_rig(tmp_path, test)
+
+
+def test_the_wal_recycles_its_files_under_more_data_than_it_holds(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        value = bytes(200_000)
+        for number in range(80):  # 16 MB through a WAL of 8 MiB
+            append: PartitionAppend = await rig.append(key, value)
+            assert append.base_offset == number
+        assert len(await rig.read_all(key)) == 80
+        assert len(list((rig.path / "wal").iterdir())) <= 8
+
+    run_rig(tmp_path, test, segment_bytes=1_000_000)
+
+
+def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    async def test(rig: Rig) -> None:
+        seen.extend([(await rig.log.allocate_producer_id())[0] for _ in range(25)])
+
+    run_rig(tmp_path, test, producer_id_block=10)
+    run_rig(tmp_path, test, producer_id_block=10)
+    assert len(set(seen)) == 50
+
+
+def test_retention_by_time_and_size_trims_whole_runs(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (old,) = await rig.topic("old", retention_ms="1000")
+        (big,) = await rig.topic("big", retention_ms="-1", retention_bytes="250")
+        (kept,) = await rig.topic("kept", cleanup_policy="compact", retention_ms="1")
+        for key in (old, big, kept):
+            for number in range(3):
+                await rig.append(key, bytes(100), timestamp=NOW + number * 1000)
+        rig.clock.advance(2.5)
+        assert await rig.log.keeper.trim_expired() == 2
+        assert rig.log.log_start(old) == 2
+        assert rig.log.log_start(big) == 1
+        assert rig.log.log_start(kept) == 0
+
+    run_rig(tmp_path, test)
