@@ -22,7 +22,7 @@ help: ## List the targets.
 	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS=... is handed on to run, unit and demo."
 
 run: $(RUN_STAMP) ## Start a server on 127.0.0.1:9092 and 127.0.0.1:8080 (data in .data).
-	@PATH="$(CURDIR)/$(RUN_ENV)/bin:$$PATH" exec penstock serve --data $(DATA) $(ARGS)
+	@exec $(RUN_ENV)/bin/penstock serve --data $(DATA) $(ARGS)
 
 test: $(TEST_STAMP) ## All that CI runs: lint, then every suite, with a table of times.
 	@$(BIN)/python tests/run.py

@@ -1,10 +1,11 @@
-"""The HTTP port: metrics, health, status. Read-only; imported once the Kafka port listens, since
+"""The HTTP port: metrics, health, status, backup. Imported once the Kafka port listens, since
 starlette, uvicorn and prometheus_client take longer to import than a server to start."""
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.config.version import VERSION
+from penstock.model.errors import PenstockError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
 
@@ -28,12 +30,14 @@ _CONNECTIONS_MAX = 200
 class HttpSources:
     """What the answers are made of.
 
-    `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "".
+    `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
+    `back_up` copies everything to a path or URL and gives the manifest.
     """
 
     metrics: Metrics
     status: Callable[[], dict[str, Any]]
     not_ready: Callable[[], str]
+    back_up: Callable[[str], Awaitable[dict[str, Any]]]
 
 
 def application(sources: HttpSources) -> Starlette:
@@ -57,7 +61,20 @@ def application(sources: HttpSources) -> Starlette:
         return PlainTextResponse("ready\n")
 
     async def status(_: Request) -> Response:
-        return Response(msgspec.json.encode(sources.status()), media_type="application/json")
+        return _json(sources.status())
+
+    async def back_up(request: Request) -> Response:
+        # A web page that a person on this machine looks at may send requests here, but no JSON
+        # ones without asking first, and never without telling its origin.
+        if "origin" in request.headers or not _is_json(request):
+            return _problem(403, "send application/json, and not from a web page")
+        try:
+            wanted = msgspec.json.decode(await request.body(), type=BackupRequest)
+            return _json(await sources.back_up(wanted.to))
+        except msgspec.MsgspecError as error:
+            return _problem(400, str(error))
+        except PenstockError as error:
+            return _problem(409, str(error))
 
     return Starlette(
         routes=[
@@ -66,8 +83,27 @@ def application(sources: HttpSources) -> Starlette:
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/v1/status", status),
+            Route("/v1/backup", back_up, methods=["POST"]),
         ]
     )
+
+
+class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What POST /v1/backup takes."""
+
+    to: str
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0] == "application/json"
+
+
+def _json(value: dict[str, Any], status_code: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code, media_type="application/json")
+
+
+def _problem(status_code: int, text: str) -> Response:
+    return _json({"error": text}, status_code)
 
 
 class HttpServer:
@@ -88,6 +124,7 @@ class HttpServer:
             timeout_graceful_shutdown=1,
             server_header=False,
         )
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
         self._server = _QuietServer(config)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import FatalStorageError, PenstockError
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +22,19 @@ class Job:
 class Jobs:
     """Runs jobs until it is closed. Event loop only."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[Job], *, on_fatal: Callable[[BaseException], None]) -> None:
+        """
+        Args:
+            on_fatal: called when a job finds out that it is unknown what is durable.
+        """
         self._jobs = jobs
+        self._on_fatal = on_fatal
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(_repeat(job), name=job.name) for job in self._jobs]
+        self._tasks = [loop.create_task(self._repeat(job), name=job.name) for job in self._jobs]
 
     async def close(self) -> None:
         """Stop; a run under way is cancelled."""
@@ -38,23 +43,24 @@ class Jobs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-
-async def _repeat(job: Job) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        round_over: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(job.interval_s, _finish, round_over)
-        try:
-            await round_over
-        finally:
-            timer.cancel()
-        try:
-            await job.run()
-        except PenstockError as error:
-            logger.warning("%s will be tried again in %g s: %s", job.name, job.interval_s, error)
-        except Exception:
-            # A bug in one round must not end the rounds, nor stay unseen.
-            logger.exception("%s failed; next try in %g s", job.name, job.interval_s)
+    async def _repeat(self, job: Job) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            interval_over: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(job.interval_s, _finish, interval_over)
+            try:
+                await interval_over
+            finally:
+                timer.cancel()
+            try:
+                await job.run()
+            except FatalStorageError as error:
+                self._on_fatal(error)
+            except PenstockError as error:
+                logger.warning("%s: next try in %g s: %s", job.name, job.interval_s, error)
+            except Exception:
+                # A bug in one round must not end the rounds, nor stay unseen.
+                logger.exception("%s failed; next try in %g s", job.name, job.interval_s)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,8 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         retention_check_ms=settings.retention_check_ms,
         delete_grace_ms=settings.delete_grace_ms,
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
+        snapshot_interval_ms=settings.snapshot_interval_ms,
+        snapshot_entries=settings.snapshot_entries,
     )
 
 

@@ -83,10 +83,11 @@ def _greet(server: Server) -> None:
 
 
 def _command() -> str:
-    """How the reader calls the console script: by name where the shell finds it."""
-    if shutil.which("penstock"):
-        return "penstock"
+    """How the reader calls the console script: by name where the shell finds this very one."""
     started_as = Path(sys.argv[0])
-    if started_as.name == "penstock":
-        return str(started_as)
-    return f"{sys.executable} -m penstock"
+    if started_as.name != "penstock":
+        return f"{sys.executable} -m penstock"
+    found = shutil.which("penstock")
+    if found is not None and Path(found).resolve() == started_as.resolve():
+        return "penstock"
+    return str(started_as)

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.app import status
+from penstock.app import offline, status
 from penstock.app.assembly import Parts, assemble
 from penstock.app.jobs import Job, Jobs
 from penstock.config.addresses import Address, parse_address
@@ -61,6 +61,7 @@ class Server:
         self._jobs: Jobs | None = None
         self._http: HttpServer | None = None
         self._draining = False
+        self._backing_up = False
         self._ready_s = 0.0
         self.kafka_address = parse_address(settings.kafka, setting="kafka")
         self.http_address = parse_address(settings.http, setting="http") if settings.http else None
@@ -95,7 +96,7 @@ class Server:
             parts.groups.start()
             self.kafka_address = await self._listen_kafka(parts)
             self._ready_s = self._clock.monotonic_s()
-            self._jobs = Jobs(self._job_list(parts))
+            self._jobs = Jobs(self._job_list(parts), on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, self.http_address)
@@ -129,6 +130,34 @@ class Server:
         return status.status(
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
         )
+
+    async def back_up(self, destination: str) -> dict[str, Any]:
+        """Copy everything acknowledged so far, while serving.
+
+        Args:
+            destination: a path or URL of an object store, without a backup in it.
+
+        Returns:
+            What the backup's manifest says.
+
+        Raises:
+            ConflictError: another backup is being made, or there is one already.
+        """
+        if self._backing_up:
+            raise ConflictError("back up", destination, "another backup is being made")
+        self._backing_up = True
+        try:
+            with self.parts.log.keeper.held():
+                return await offline.back_up(
+                    self.parts.layout,
+                    destination,
+                    store=self.parts.store,
+                    pool=self.parts.pool,
+                    clock=self._clock,
+                    random=self._random,
+                )
+        finally:
+            self._backing_up = False
 
     def not_ready(self) -> str:
         """Why clients are not served, or ""."""
@@ -171,7 +200,12 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
         from penstock.app.http import HttpServer, HttpSources
 
-        sources = HttpSources(metrics=parts.metrics, status=self.status, not_ready=self.not_ready)
+        sources = HttpSources(
+            metrics=parts.metrics,
+            status=self.status,
+            not_ready=self.not_ready,
+            back_up=self.back_up,
+        )
         self._http = HttpServer(sources, listener)
         self._http.start()
 

@@ -20,7 +20,7 @@ class Progress:
 
     def __init__(self, label: str, *, total: int | None, enabled: bool | None = None) -> None:
         self._label = label
-        self._total = total
+        self.total = total
         self._enabled = sys.stderr.isatty() if enabled is None else enabled
         self._started_s = time.monotonic()
         self._drawn_s = self._started_s
@@ -60,9 +60,9 @@ class Progress:
         """The text of the line."""
         rate = count / elapsed_s if elapsed_s > 0 else 0.0
         text = f"{count:,} {self._label}  {rate:,.0f}/s"
-        if not self._total:
+        if not self.total:
             return text
-        share = min(1.0, done / self._total)
+        share = min(1.0, done / self.total)
         filled = int(share * BAR_CELLS)
         bar = "#" * filled + "." * (BAR_CELLS - filled)
         return f"[{bar}] {share:4.0%}  {text}"

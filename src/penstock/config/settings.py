@@ -98,6 +98,19 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         About("Storage", "Records move from the WAL to a segment object after this time.", 10),
     ] = 10_000
 
+    snapshot_interval_ms: Annotated[
+        int,
+        About(
+            "Storage",
+            "A snapshot of the state is stored after this time, if anything changed; the journal "
+            "is trimmed behind the one before it.",
+            1000,
+        ),
+    ] = 600_000
+    snapshot_entries: Annotated[
+        int, About("Storage", "A snapshot is stored after so many journal entries, too.", 1)
+    ] = 100_000
+
     tail_cache_bytes: Annotated[
         int,
         _bytes("Memory for the newest records, which most read.", 0, section="Memory"),

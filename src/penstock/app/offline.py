@@ -1,0 +1,109 @@
+"""What is done with a data directory as a whole: verify, back up, restore.
+
+Verifying and backing up read only, beside a live server as well; a backup must have the deleting
+of objects held back meanwhile, by whoever runs the server or by holding the directory's lock.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.app.layout import DataLayout
+from penstock.log import backup
+from penstock.log.verify import VerifyReport, verify
+from penstock.metadata.queries import Queries
+from penstock.model.errors import NotFoundError
+from penstock.objects import open_store
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
+from penstock.ports.random import Random
+from penstock.system.files import PosixDevice
+from penstock.wal import WalReader
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+def find_data(path: Path) -> DataLayout:
+    """The layout of an existing data directory.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    layout = DataLayout(path.absolute())
+    if not layout.metadata.is_file():
+        raise NotFoundError(
+            "open data directory", str(layout.root), f"there is no {layout.metadata.name} in it"
+        )
+    return layout
+
+
+async def verify_directory(layout: DataLayout, progress: Progress | None = None) -> VerifyReport:
+    """Read everything in a data directory. See `penstock.log.verify`."""
+    with (
+        closing(Queries(layout.metadata)) as queries,
+        closing(WalReader(PosixDevice(layout.root))) as wal,
+    ):
+        store = open_store(layout.objects)
+        return await verify(queries=queries, store=store, wal=wal, progress=progress)
+
+
+async def back_up(
+    layout: DataLayout,
+    destination: str,
+    *,
+    store: ObjectStore,
+    pool: Executor,
+    clock: Clock,
+    random: Random,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Copy a data directory to another store. See `penstock.log.backup`.
+
+    Args:
+        destination: a path, or a URL that `open_store` understands.
+
+    Returns:
+        The manifest.
+    """
+    scratch = layout.scratch / "backup"
+    scratch.mkdir(parents=True, exist_ok=True)
+    with closing(WalReader(PosixDevice(layout.root))) as wal:
+        manifest = await backup.back_up(
+            live=layout.metadata,
+            store=store,
+            wal=wal,
+            to=open_store(destination, executor=pool),
+            scratch=scratch,
+            clock=clock,
+            random=random,
+            pool=pool,
+            progress=progress,
+        )
+    value: dict[str, Any] = msgspec.to_builtins(manifest)
+    return value
+
+
+async def restore(
+    source: str, layout: DataLayout, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Make a data directory of a backup.
+
+    Returns:
+        The manifest.
+    """
+    scratch = layout.scratch / "restore"
+    scratch.mkdir(parents=True, exist_ok=True)
+    manifest = await backup.restore_backup(
+        source=open_store(source),
+        store=open_store(layout.objects),
+        database=layout.metadata,
+        scratch=scratch,
+        progress=progress,
+    )
+    value: dict[str, Any] = msgspec.to_builtins(manifest)
+    return value

@@ -1,0 +1,114 @@
+"""`penstock backup`."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.commands.status import DEFAULT_URL
+from penstock.cli.options import json_option
+from penstock.cli.progress import Progress
+from penstock.cli.tables import print_json
+from penstock.model.errors import InvalidRequestError, RetryableError
+
+ANSWER_S = 24 * 3600.0
+
+
+@click.command("backup")
+@click.option("--to", "destination", required=True, metavar="URL", help="Path or URL, without one.")
+@click.option(
+    "--url",
+    metavar="URL",
+    envvar="PENSTOCK_STATUS_URL",
+    default=DEFAULT_URL,
+    show_default=True,
+    show_envvar=True,
+    help="HTTP port of the server, which makes the backup while it serves.",
+)
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Back up this directory, on which no server runs.",
+)
+@json_option
+def command(destination: str, url: str, data: Path | None, as_json: bool) -> None:
+    """Copy everything that was acknowledged so far to another store.
+
+    The destination is a directory, or a URL such as s3://bucket/prefix; a relative path is taken
+    from where this command runs.
+    """
+    if "://" not in destination:
+        destination = str(Path(destination).absolute())
+    manifest = _ask(url, destination) if data is None else _copy(data, destination)
+    if as_json:
+        print_json(manifest)
+        return
+    click.echo(
+        f"backed up {manifest['topics']} topics, {manifest['objects']} objects, "
+        f"{manifest['bytes']:,} bytes to {destination}"
+    )
+
+
+def _ask(url: str, destination: str) -> dict[str, Any]:
+    if not url.startswith(("http://", "https://")):
+        raise InvalidRequestError("back up", url, "not a URL of http or https")
+    request = urllib.request.Request(  # noqa: S310 - checked above
+        url.rstrip("/") + "/v1/backup",
+        data=json.dumps({"to": destination}).encode(),
+        headers={"content-type": "application/json"},
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:  # noqa: S310 - as above
+            value: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as error:
+        try:
+            detail = json.load(error)["error"]
+        except (ValueError, KeyError):
+            detail = str(error)
+        raise InvalidRequestError("back up", url, detail) from None
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise RetryableError(
+            "back up",
+            url,
+            str(getattr(error, "reason", error)),
+            "is a server running there? --data DIR backs up a directory without one",
+        ) from error
+    return value
+
+
+def _copy(data: Path, destination: str) -> dict[str, Any]:
+    from penstock.app import offline
+    from penstock.objects import open_store
+    from penstock.system.clock import SystemClock
+    from penstock.system.lock import DirectoryLock
+    from penstock.system.randomness import SystemRandom
+
+    layout = offline.find_data(data)
+    with (
+        DirectoryLock.acquire(layout.root),
+        ThreadPoolExecutor(2) as pool,
+        Progress("bytes", total=1) as progress,
+    ):
+
+        def tell(done: int, total: int) -> None:
+            progress.total = total
+            progress.update(done, done)
+
+        return asyncio.run(
+            offline.back_up(
+                layout,
+                destination,
+                store=open_store(layout.objects, executor=pool),
+                pool=pool,
+                clock=SystemClock(),
+                random=SystemRandom(),
+                progress=tell,
+            )
+        )
