@@ -48,12 +48,11 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, *, drain: bool) -> None:
         assert (await rig.append(key, b"c")).base_offset == 2
         assert await rig.read_all(key) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
-    run_rig(tmp_path, first, drain=drain)
-    run_rig(tmp_path, second, drain=drain)
-    run_rig(tmp_path, lambda rig: check(rig), drain=drain)
-
-    async def check(rig: Rig) -> None:
+    async def third(rig: Rig) -> None:
         assert len(await rig.read_all(only_partition(rig))) == 3
+
+    for test in (first, second, third):
+        run_rig(tmp_path, test, drain=drain)
 
 
 def test_a_producers_retry_gets_the_first_answer_and_is_stored_once(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ class LogReader:
         self._windows: OrderedDict[PartitionKey, list[StoredRun]] = OrderedDict()
         """Per partition some consecutive runs, as the last query gave them."""
         self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
-        """Where a sequential reader goes on: (partition, offset) -> (object, byte position)."""
+        """Where a reader goes on: (partition, offset) -> (object, byte position), of the batch that
+        holds the offset or of an earlier one. Also set where a look-up has to wait for a block, so
+        that it doesn't begin anew, whatever the cache has dropped meanwhile."""
 
     def read(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | Missing | None:
         """Whole batches from the one that holds `offset` on, at least one, from memory.
@@ -148,6 +150,11 @@ class LogReader:
         position = run.position
         if cursor is not None and cursor[0] == run.object_key:
             position = cursor[1]
+            whole = self._blocks.get(_oversize_key(run, position))
+            if whole is not None and first:
+                found = _read_in_block(whole, offset, bytes_max, first=True)
+                if found is not None:
+                    return found
         return self._walk(
             key,
             run,
@@ -247,7 +254,8 @@ class LogReader:
                 break
             if not self._is_here(place, position, following, block_bytes):
                 if start is None and size > self._limits.block_cache_bytes // 2:
-                    return self._read_oversize(run, position, size)
+                    self._remember(key, offset, place, position)
+                    return self._load_oversize(run, position, size)
                 break
             if start is None:
                 start = position
@@ -256,24 +264,24 @@ class LogReader:
         if start is None:
             if position >= end:
                 return None
+            self._remember(key, offset, place, position)
             return self._first_missing(place, position, run, block_bytes, load)
         return self._finish(key, place, start, position, last_position, block_bytes)
 
-    def _read_oversize(self, run: StoredRun, position: int, size: int) -> TailRead | Missing:
-        """One batch that the block cache could hardly hold block by block: loaded as a whole."""
-        key = BlockKey(run.object_key, -1 - position)  # no aligned block has a negative number
-        whole = self._blocks.get(key)
-        if whole is not None:
-            base_offset, _ = batch_bounds(whole, 0)
-            delta = _INT32.unpack_from(whole, 23)[0]
-            return TailRead([whole], size, base_offset + delta + 1)
+    def _load_oversize(self, run: StoredRun, position: int, size: int) -> Missing:
+        """Load as a whole one batch that the block cache could hardly hold block by block."""
 
         async def read() -> memoryview:
             return memoryview(
                 await self._store.get_range(run.object_key, position, position + size)
             )
 
-        return Missing(self._blocks.load(key, read))
+        return Missing(self._blocks.load(_oversize_key(run, position), read))
+
+    def _remember(self, key: PartitionKey, offset: int, place: str, position: int) -> None:
+        self._cursors[key, offset] = (place, position)
+        if len(self._cursors) > _CURSORS_MAX:
+            self._cursors.popitem(last=False)
 
     def _finish(
         self,
@@ -288,9 +296,7 @@ class LogReader:
         assert fields is not None
         base_offset = int.from_bytes(fields[:8], "big")
         end_offset = base_offset + int.from_bytes(fields[23:27], "big") + 1
-        self._cursors[key, end_offset] = (place, position)
-        if len(self._cursors) > _CURSORS_MAX:
-            self._cursors.popitem(last=False)
+        self._remember(key, end_offset, place, position)
         return TailRead(
             self._slices(place, start, position, block_bytes), position - start, end_offset
         )
@@ -377,6 +383,10 @@ def _read_in_block(
     if start is None or position == start:
         return None
     return TailRead([block[start:position]], position - start, end_offset)
+
+
+def _oversize_key(run: StoredRun, position: int) -> BlockKey:
+    return BlockKey(run.object_key, -1 - position)  # no aligned block has a negative number
 
 
 def _end_offset(run: StoredRun) -> int:
