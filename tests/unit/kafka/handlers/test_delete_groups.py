@@ -1,0 +1,30 @@
+"""DeleteGroups over all versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.kafka.handlers.delete_groups import VERSIONS
+
+ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_groups_are_deleted_one_by_one(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.member()
+        await face.commit(9, 1, "simple")
+        reply = await face.call(
+            "delete_groups", version, groups_names=("g", "simple", "none", "simple")
+        )
+        assert [(one.group_id, one.error_code.name) for one in reply.results] == [
+            ("g", "non_empty_group"),
+            ("simple", "none"),
+            ("none", "group_id_not_found"),
+        ]
+        assert face.world.queries.group("simple") is None
+        assert face.world.queries.group("g") is not None
+
+    on_face(work)

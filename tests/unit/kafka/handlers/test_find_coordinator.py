@@ -1,0 +1,38 @@
+"""FindCoordinator over all versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.kafka.handlers.find_coordinator import VERSIONS
+
+ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+
+
+async def find(face: Any, version: int, key_type: int) -> tuple[str, int, str, int]:
+    reply = await face.call(
+        "find_coordinator", version, key="g", key_type=key_type, coordinator_keys=("g", "h")
+    )
+    if version >= 4:
+        assert [one.key for one in reply.coordinators] == ["g", "h"]
+        reply = reply.coordinators[1]
+    return reply.error_code.name, int(reply.node_id), reply.host, int(reply.port)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_this_broker_coordinates_groups(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        assert await find(face, version, 0) == ("none", 7, "broker.example", 9092)
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_what_is_not_coordinated_is_refused_for_good(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        assert await find(face, version, 1) == ("unsupported_version", -1, "", -1)
+        assert await find(face, version, 2) == ("invalid_request", -1, "", -1)
+
+    on_face(work)

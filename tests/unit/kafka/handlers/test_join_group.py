@@ -1,0 +1,124 @@
+"""JoinGroup over all versions."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.kafka.handlers.join_group import VERSIONS
+
+ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_a_first_member_leads_a_new_generation(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        joined = await face.join(version)
+        assert joined.error_code.value == 0
+        assert joined.generation_id == 1
+        assert joined.leader == joined.member_id
+        assert joined.member_id.startswith("client-")
+        assert joined.protocol_name == "range"
+        assert [member.member_id for member in joined.members] == [joined.member_id]
+        if version >= 7:
+            assert joined.protocol_type == "consumer"
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_from_version_4_on_the_id_comes_first(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.join(version)
+        assert face.world.random.count > 0
+        known = await face.call(
+            "join_group",
+            version,
+            group_id="other",
+            session_timeout=timedelta(seconds=10),
+            rebalance_timeout=timedelta(seconds=60),
+            member_id="",
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocols=(
+                face.part(
+                    "join_group", version, "JoinGroupRequestProtocol", name="range", metadata=b""
+                ),
+            ),
+            reason="because",
+        )
+        assert known.error_code.name == ("member_id_required" if version >= 4 else "none")
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", range(5, 10))
+def test_a_static_member_that_comes_back_gets_its_generation(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        joined = await face.member(group_instance_id="one")
+        assert joined.member_id.startswith("one-")
+        again = await face.join(version, group_instance_id="one")
+        assert again.error_code.value == 0
+        assert again.generation_id == joined.generation_id
+        assert again.member_id != joined.member_id
+        if version >= 9:
+            # It leads, knows all members, and need not assign.
+            assert again.leader == again.member_id
+            assert again.skip_assignment
+            assert [member.group_instance_id for member in again.members] == ["one"]
+        else:
+            assert again.leader == joined.member_id
+            assert again.members == ()
+        late = await face.join(version, group_instance_id="one", member_id=joined.member_id)
+        assert late.error_code.name == "fenced_instance_id"
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_refusals_have_kafkas_codes(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        async def error(**changes: Any) -> str:
+            reply = await face.join(version, **changes)
+            assert reply.generation_id == -1
+            assert reply.protocol_name == (None if version >= 7 else "")
+            name: str = reply.error_code.name
+            return name
+
+        assert await error(group_id="") == "invalid_group_id"
+        assert await error(session_timeout=timedelta(seconds=5)) == "invalid_session_timeout"
+        assert await error(session_timeout=timedelta(hours=1)) == "invalid_session_timeout"
+        assert await error(member_id="nobody") == "unknown_member_id"
+        assert await error(protocols=()) == "inconsistent_group_protocol"
+        await face.member()
+        assert await error(protocol_type="connect") == "inconsistent_group_protocol"
+        assert await error(member_id="nobody") == "unknown_member_id"
+
+    on_face(work)
+
+
+def test_version_0_rebalances_as_long_as_a_session_lasts(on_face: Any) -> None:
+    async def work(face: Any) -> None:
+        first = await face.member()
+        start_s = asyncio.get_running_loop().time()
+        second = asyncio.create_task(face.join(0, session_timeout=timedelta(seconds=8)))
+        # The first one lives and does not join: it is waited for as long as it has asked itself.
+        for _ in range(12):
+            await asyncio.sleep(5)
+            await face.call(
+                "heartbeat",
+                0,
+                group_id="g",
+                generation_id=first.generation_id,
+                member_id=first.member_id,
+            )
+        assert (await second).leader == (await second).member_id
+        assert asyncio.get_running_loop().time() - start_s >= 60
+        # Now alone in its group it would wait for its own time.
+        described = face.world.groups._groups["g"].machine.roster
+        assert described.rebalance_timeout_ms == 8000
+
+    on_face(work)

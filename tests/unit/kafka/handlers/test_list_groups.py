@@ -1,0 +1,51 @@
+"""ListGroups over all versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.kafka.handlers.list_groups import VERSIONS
+
+ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+
+
+async def listed(face: Any, version: int, **filters: Any) -> list[str]:
+    fields = {"states_filter": (), "types_filter": ()} | filters
+    reply = await face.call("list_groups", version, **fields)
+    assert reply.error_code.value == 0
+    for group in reply.groups:
+        if version >= 4:
+            assert group.group_state == ("Stable" if group.group_id == "g" else "Empty")
+        if version >= 5:
+            assert group.group_type == "classic"
+        assert group.protocol_type == ("consumer" if group.group_id == "g" else "")
+    return sorted(group.group_id for group in reply.groups)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_groups_are_listed_and_filtered_where_the_version_can(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.member()
+        await face.commit(9, 1, "simple")
+        assert await listed(face, version) == ["g", "simple"]
+        if version >= 4:
+            assert await listed(face, version, states_filter=("stable",)) == ["g"]
+            assert await listed(face, version, states_filter=("Empty", "Dead")) == ["simple"]
+            assert await listed(face, version, states_filter=("Dead",)) == []
+        if version >= 5:
+            assert await listed(face, version, types_filter=("Classic",)) == ["g", "simple"]
+            assert await listed(face, version, types_filter=("consumer",)) == []
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_a_coordinator_that_ended_says_so(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.world.groups.close()
+        reply = await face.call("list_groups", version, states_filter=(), types_filter=())
+        assert reply.error_code.name == "not_coordinator"
+
+    on_face(work)

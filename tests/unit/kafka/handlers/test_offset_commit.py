@@ -1,0 +1,108 @@
+"""OffsetCommit over all versions."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from penstock.groups.offsets import CommittedOffset
+from penstock.kafka.handlers.offset_commit import VERSIONS
+
+ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+
+
+def errors(reply: Any) -> list[str]:
+    return [p.error_code.name for topic in reply.topics for p in topic.partitions]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_a_simple_consumer_commits_without_a_group(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        reply = await face.commit(version, 17)
+        assert errors(reply) == ["none"]
+        topic_id = face.topic_id("flights")
+        if version >= 10:
+            assert reply.topics[0].topic_id == topic_id
+        else:
+            assert reply.topics[0].name == "flights"
+        epoch = 3 if version >= 6 else -1
+        assert face.world.groups.fetch_offsets("g") == {
+            (topic_id.bytes, 0): CommittedOffset(17, epoch, "note")
+        }
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_who_may_not_commit_is_told_why(on_face: Any, settle: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        strange = {"generation_id_or_member_epoch": 1, "member_id": "m"}
+        missing = "group_id_not_found" if version >= 9 else "illegal_generation"
+        assert errors(await face.commit(version, 1, "none", **strange)) == [missing]
+        joined = await face.member()
+        member = {
+            "generation_id_or_member_epoch": joined.generation_id,
+            "member_id": joined.member_id,
+        }
+        assert errors(await face.commit(version, 1, **member)) == ["none"]
+        assert errors(await face.commit(version, 1, **strange)) == ["unknown_member_id"]
+        assert errors(await face.commit(version, 1)) == ["unknown_member_id"]
+        stale = member | {"generation_id_or_member_epoch": 0}
+        assert errors(await face.commit(version, 1, **stale)) == ["illegal_generation"]
+        if version >= 7:
+            fenced = member | {"group_instance_id": "one"}
+            assert errors(await face.commit(version, 1, **fenced)) == ["unknown_member_id"]
+        newcomer = asyncio.create_task(face.join(5))
+        await settle()
+        again = await face.join(5, member_id=joined.member_id)
+        member["generation_id_or_member_epoch"] = again.generation_id
+        assert errors(await face.commit(version, 1, **member)) == ["rebalance_in_progress"]
+        await newcomer
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_each_partition_has_its_own_outcome(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        def topic(name: str, topic_id: uuid.UUID | None, *partitions: tuple[int, str]) -> Any:
+            return face.part(
+                "offset_commit",
+                version,
+                "OffsetCommitRequestTopic",
+                name=name,
+                topic_id=topic_id,
+                partitions=tuple(
+                    face.part(
+                        "offset_commit",
+                        version,
+                        "OffsetCommitRequestPartition",
+                        partition_index=index,
+                        committed_offset=9,
+                        committed_metadata=metadata,
+                    )
+                    for index, metadata in partitions
+                ),
+            )
+
+        flights = face.topic_id("flights")
+        topics = (
+            topic("flights", flights, (1, ""), (2, "x" * 4097), (99, ""), (3, "x" * 4096)),
+            topic("nowhere", uuid.UUID(int=5), (0, "")),
+        )
+        reply = await face.commit(version, 0, topics=topics)
+        unknown = "unknown_topic_id" if version >= 10 else "unknown_topic_or_partition"
+        assert errors(reply) == [
+            "none",
+            "offset_metadata_too_large",
+            "unknown_topic_or_partition",
+            "none",
+            unknown,
+        ]
+        stored = face.world.groups.fetch_offsets("g")
+        assert sorted(stored) == [(flights.bytes, 1), (flights.bytes, 3)]
+
+    on_face(work)

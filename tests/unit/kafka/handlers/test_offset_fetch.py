@@ -1,0 +1,149 @@
+"""OffsetFetch over all versions."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from penstock.kafka.handlers.offset_fetch import VERSIONS
+from penstock.metadata.commands import DeleteTopic
+
+ALL = range(VERSIONS[0], VERSIONS[1] + 1)
+Row = tuple[Any, int, int, str, str]
+
+
+async def fetch(
+    face: Any, version: int, topics: list[tuple[str, Any, list[int]]] | None, *group_ids: str
+) -> list[tuple[str, list[Row]]]:
+    """Per group: its error, and rows of topic, partition, offset, metadata, error."""
+    ids = group_ids or ("g",)
+    kind = "OffsetFetchRequestTopics" if version >= 8 else "OffsetFetchRequestTopic"
+    wanted = (
+        None
+        if topics is None
+        else tuple(
+            face.part(
+                "offset_fetch",
+                version,
+                kind,
+                name=name,
+                topic_id=topic_id,
+                partition_indexes=tuple(partitions),
+            )
+            for name, topic_id, partitions in topics
+        )
+    )
+    if version >= 8:
+        groups = tuple(
+            face.part(
+                "offset_fetch",
+                version,
+                "OffsetFetchRequestGroup",
+                group_id=group_id,
+                member_id=None,
+                member_epoch=-1,
+                topics=wanted,
+            )
+            for group_id in ids
+        )
+        reply = await face.call("offset_fetch", version, groups=groups, require_stable=True)
+        answers = list(reply.groups)
+        assert [group.group_id for group in answers] == list(ids)
+    else:
+        answers = [
+            await face.call(
+                "offset_fetch", version, group_id=one, topics=wanted, require_stable=False
+            )
+            for one in ids
+        ]
+    return [
+        (
+            answer.error_code.name if version >= 2 else "none",
+            [
+                (
+                    topic.topic_id if version >= 10 else topic.name,
+                    p.partition_index,
+                    p.committed_offset,
+                    p.metadata,
+                    p.error_code.name,
+                )
+                for topic in answer.topics
+                for p in topic.partitions
+            ],
+        )
+        for answer in answers
+    ]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_what_was_committed_is_answered_and_nothing_is_minus_one(
+    on_face: Any, version: int
+) -> None:
+    async def work(face: Any) -> None:
+        await face.commit(9, 17)
+        flights = face.topic_id("flights")
+        name = flights if version >= 10 else "flights"
+        asked = [("flights", flights, [0, 1, 99])]
+        rows = [
+            (name, 0, 17, "note", "none"),
+            (name, 1, -1, "", "none"),
+            (name, 99, -1, "", "none"),
+        ]
+        assert await fetch(face, version, asked) == [("none", rows)]
+        nothing = [(name, index, -1, "", "none") for index in (0, 1, 99)]
+        assert await fetch(face, version, asked, "none") == [("none", nothing)]
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_an_unknown_topic_is_unknown_by_id_alone(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.commit(9, 17)
+        strange = uuid.UUID(int=5)
+        ((error, (row,)),) = await fetch(face, version, [("nowhere", strange, [0])])
+        assert error == "none"
+        if version >= 10:
+            assert row == (strange, 0, -1, "", "unknown_topic_id")
+        else:
+            assert row == ("nowhere", 0, -1, "", "none")
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_null_topics_are_all_that_still_exist(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.commit(9, 17)
+        flights = face.topic_id("flights")
+        name = flights if version >= 10 else "flights"
+        assert await fetch(face, version, None) == [("none", [(name, 0, 17, "note", "none")])]
+        assert await fetch(face, version, None, "none") == [("none", [])]
+        await face.world.committer.commit([DeleteTopic(topic_id=flights.bytes)])
+        assert await fetch(face, version, None) == [("none", [])]
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", range(8, 11))
+def test_many_groups_are_answered_in_order(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.commit(9, 1, "a")
+        await face.commit(9, 2, "b")
+        answers = await fetch(face, version, None, "b", "none", "a")
+        assert [[row[2] for row in rows] for _, rows in answers] == [[2], [], [1]]
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_a_coordinator_that_ended_says_so(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        flights = face.topic_id("flights")
+        await face.world.groups.close()
+        ((error, rows),) = await fetch(face, version, [("flights", flights, [0])])
+        assert (error if version >= 2 else rows[0][4]) == "not_coordinator"
+
+    on_face(work)
