@@ -22,7 +22,7 @@ def init_cluster(context: ApplyContext, command: InitCluster) -> AnyAnswer:
     return Done()
 
 
-def register_agent(context: ApplyContext, command: RegisterAgent) -> AnyAnswer:
+def register_agent(_context: ApplyContext, _command: RegisterAgent) -> AnyAnswer:
     """Opening the epoch is the entry's doing (`LogMachine.apply`); elsewhere it changes nothing."""
     return Done()
 
@@ -35,7 +35,7 @@ def save_agent(tables: Tables, epoch: int, command: RegisterAgent) -> None:
     )
 
 
-def noop(context: ApplyContext, command: Noop) -> AnyAnswer:
+def noop(_context: ApplyContext, _command: Noop) -> AnyAnswer:
     """Changes nothing."""
     return Done()
 
@@ -59,7 +59,7 @@ def set_feature_level(context: ApplyContext, command: SetFeatureLevel) -> AnyAns
     return Done()
 
 
-def check_digest(context: ApplyContext, command: Digest) -> AnyAnswer:
+def check_digest(_context: ApplyContext, _command: Digest) -> AnyAnswer:
     """Takes a position. Comparing reads the whole state, so it is not done on the commit path:
     whoever follows compares `Replica.digest` with what the journal says."""
     return Done()

@@ -102,7 +102,7 @@ def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
                 row[_END] = end_offset
                 row[_LENGTH] += length
                 row[_BATCHES] += 1
-                if newest > row[_NEWEST]:
+                if newest > row[_NEWEST]:  # noqa: PLR1730 - a call of max costs more
                     row[_NEWEST] = newest
             else:
                 row = [key, next_offset, end_offset, place, position, length, newest, 1]

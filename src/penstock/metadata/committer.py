@@ -1,4 +1,4 @@
-"""The journal as a port: append commands to the journal and learn their answers by applying them."""
+"""The journal as a port: append commands and learn their answers by applying them."""
 
 from collections.abc import Sequence
 from typing import Protocol

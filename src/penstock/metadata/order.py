@@ -44,7 +44,7 @@ class Applied:
 
 
 class Order:
-    """This agent's end of the journal. `append` from one thread, the commit lane; `checkpoint`,
+    """An agent's end of the journal. `append` from one thread, the commit lane; `checkpoint`,
     `snapshot`, `trim_journal` and `journal_after` from any other."""
 
     def __init__(

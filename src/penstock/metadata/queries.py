@@ -16,7 +16,7 @@ from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
 from penstock.metadata.sequences import unpack_ranges
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
-from penstock.replica.database import check_versions, connect_reader, state_position
+from penstock.replica.database import check_versions, connect_reader, state_position, translate
 
 __all__ = [
     "ActiveProducer",
@@ -98,11 +98,18 @@ class Queries:
         """
         self.path = path
         self._connection = connect_reader(path)
-        created = check_versions(
-            self._connection, path, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
-        )
-        if not created:
-            raise CorruptDataError("open", str(path), "the database has no tables")
+        try:
+            created = check_versions(
+                self._connection, path, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
+            )
+            if not created:
+                raise CorruptDataError("open", str(path), "the database has no tables")
+        except sqlite3.Error as error:
+            self.close()
+            raise translate(error, "open", str(path)) from error
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close; idempotent."""

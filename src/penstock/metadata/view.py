@@ -50,7 +50,7 @@ class MetadataView:
         """An empty view; `load` reads one."""
         self.cluster_configs: dict[str, str] = {}
         self.generation = 0
-        """Grows with each change of a topic or config, so that others can cache what they derive."""
+        """Grows with each change of a topic or config, so that others can cache."""
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_key: dict[TopicKey, Topic] = {}

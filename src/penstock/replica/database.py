@@ -28,11 +28,17 @@ _ENTRIES: Final = (
 REPLICA_SCHEMA: Final = (
     f"CREATE TABLE journal {_ENTRIES}",
     f"CREATE TABLE tail {_ENTRIES}",
-    "CREATE TABLE replica (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL,"
-    + " time_ms INTEGER NOT NULL) STRICT",
+    """CREATE TABLE replica (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        position INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL
+    ) STRICT""",
     "CREATE TABLE local (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID",
-    "CREATE TABLE snapshots (position INTEGER PRIMARY KEY, digest BLOB NOT NULL,"
-    + " time_ms INTEGER NOT NULL) STRICT",
+    """CREATE TABLE snapshots (
+        position INTEGER PRIMARY KEY,
+        digest BLOB NOT NULL,
+        time_ms INTEGER NOT NULL
+    ) STRICT""",
 )
 
 # Whatever is in `journal` is applied, in the same transaction; so its last row says how far the
@@ -57,16 +63,20 @@ def connect_writer(path: Path, *, fsync: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA journal_mode = WAL")
-    # NORMAL leaves the syncs to checkpoints: nothing is damaged by a power cut, but the last
-    # commits may be gone.
-    connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA fullfsync = 1")
-    connection.execute("PRAGMA checkpoint_fullfsync = 1")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    # 16 MiB: the hot part of every tree, so that a commit reads nothing.
-    connection.execute("PRAGMA cache_size = -16384")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        # NORMAL leaves the syncs to checkpoints: nothing is damaged by a power cut, but the last
+        # commits may be gone.
+        connection.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA fullfsync = 1")
+        connection.execute("PRAGMA checkpoint_fullfsync = 1")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        # 16 MiB: the hot part of every tree, so that a commit reads nothing.
+        connection.execute("PRAGMA cache_size = -16384")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -91,7 +91,9 @@ def write_snapshot(live: Path, target: Path) -> SnapshotInfo:
                     "SELECT sql FROM live.sqlite_master WHERE type = 'table' AND name = ?", (table,)
                 ).fetchone()
                 connection.execute(sql)
-                connection.execute(f'INSERT INTO main."{table}" SELECT * FROM live."{table}"')
+                connection.execute(
+                    f'INSERT INTO main."{table}" SELECT * FROM live."{table}"'  # noqa: S608
+                )
             # An index of a UNIQUE constraint has no statement of its own.
             indexes = connection.execute(
                 "SELECT sql, tbl_name FROM live.sqlite_master"

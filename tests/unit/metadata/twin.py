@@ -7,11 +7,11 @@ one's cleverness is in it. It decides; the test compares answers and what querie
 from dataclasses import dataclass, field
 
 from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
     AllocateProducerIds,
     AlterClusterConfigs,
     AlterTopicConfigs,
+    AnyAnswer,
+    AnyCommand,
     BatchStatus,
     CommitOffsets,
     CommitRuns,

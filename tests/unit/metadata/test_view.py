@@ -1,0 +1,76 @@
+"""The view: what follows the changes equals what is loaded anew."""
+
+from pathlib import Path
+
+from orders import KEY, TOPIC_ID, batch, commit, open_order, store, topic
+
+from penstock.metadata.commands import (
+    AlterClusterConfigs,
+    AlterTopicConfigs,
+    CreatePartitions,
+    DeleteTopic,
+)
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.model.ids import TopicKey, partition_key
+
+
+def shown(view: MetadataView) -> object:
+    return (
+        list(view.topics()),
+        view.cluster_configs,
+        [
+            (key, head.log_start, head.next_offset)
+            for found in view.topics()
+            for number in range(found.partitions)
+            if (head := view.head(key := partition_key(found.topic_key, number)))
+        ],
+    )
+
+
+def test_following_equals_loading(tmp_path: Path) -> None:
+    order = open_order(tmp_path)
+    queries = Queries(tmp_path / "metadata.sqlite")
+    view = MetadataView.load(queries)
+    other = b"other-topic-id-0"
+    for commands in (
+        [topic()],
+        [commit(batch(3)), topic("other", other)],
+        [CreatePartitions(topic_id=TOPIC_ID, partitions=5)],
+        [AlterTopicConfigs(topic_id=other, set={"a": "1"})],
+        [AlterClusterConfigs(set={"log.retention.ms": "5"})],
+        [commit(batch(2), position=100), DeleteTopic(topic_id=TOPIC_ID)],
+    ):
+        view.apply(order.append(commands).changes)
+        assert shown(view) == shown(MetadataView.load(queries))
+    assert [found.name for found in view.topics()] == ["other"]
+    assert view.head(KEY) is None
+    queries.close()
+    order.close()
+
+
+def test_a_topic_is_found_by_name_id_and_key_until_it_is_deleted(tmp_path: Path) -> None:
+    order = open_order(tmp_path)
+    view = MetadataView()
+    view.apply(order.append([topic()]).changes)
+    found = view.topic("t")
+    assert found is not None
+    assert found is view.topic_by_id(TOPIC_ID) is view.topic_by_key(TopicKey(1))
+    view.apply(order.append([DeleteTopic(topic_id=TOPIC_ID)]).changes)
+    assert view.topic("t") is view.topic_by_id(TOPIC_ID) is view.topic_by_key(TopicKey(1)) is None
+    order.close()
+
+
+def test_the_generation_grows_with_topics_and_configs_and_not_with_records(tmp_path: Path) -> None:
+    order = open_order(tmp_path)
+    queries = Queries(tmp_path / "metadata.sqlite")
+    view = MetadataView()
+    view.apply(order.append([topic()]).changes)
+    generation = view.generation
+    view.apply(order.append([commit(batch(3))]).changes)
+    view.apply(order.append([store(queries.wal_runs())]).changes)
+    assert view.generation == generation
+    view.apply(order.append([AlterClusterConfigs(set={"a": "b"})]).changes)
+    assert view.generation == generation + 1
+    queries.close()
+    order.close()
