@@ -78,7 +78,7 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
         id_required: bool,
         skips: bool,
     ) -> None:
-        member_id, known_instance = ("", instance) if new else self.ids[who % len(self.ids)]
+        member_id, known_instance = ("", instance) if new else self.pick(who)
         request = self.request("join")
         join = join_request(
             member_id=member_id,
@@ -96,7 +96,7 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 50), behind=st.sampled_from([0, 0, 0, 1]))
     def sync(self, who: int, behind: int) -> None:
-        member_id, instance = self.ids[who % len(self.ids)]
+        member_id, instance = self.pick(who)
         self.do_sync(member_id, instance, self.group.generation - behind)
 
     @precondition(lambda self: self.group.state is GroupState.COMPLETING)
@@ -106,15 +106,52 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
         assert leader is not None
         self.do_sync(leader.member_id, leader.instance_id, self.group.generation)
 
+    @precondition(lambda self: self.group.state is GroupState.PREPARING)
+    @rule()
+    def all_join(self) -> None:
+        """Members do as they are told, so that deeper states are reached."""
+        for member in list(self.group.roster):
+            if member.join_request is None and member.member_id in self.group.roster:
+                request = self.request("join")
+                join = join_request(
+                    member.member_id,
+                    instance_id=member.instance_id,
+                    session_timeout_ms=member.session_timeout_ms,
+                    rebalance_timeout_ms=15_000,
+                    protocols=member.protocols,
+                )
+                self.do(self.group.join(request, join))
+
+    @precondition(lambda self: self.group.state is GroupState.COMPLETING)
+    @rule()
+    def followers_sync(self) -> None:
+        for member in list(self.group.roster):
+            if member.member_id != self.group.roster.leader:
+                self.do_sync(member.member_id, member.instance_id, self.group.generation)
+
+    @precondition(lambda self: self.group.roster.member_of_instance("one") is not None)
+    @rule(skips=st.booleans())
+    def static_member_comes_back(self, skips: bool) -> None:
+        request = self.request("join")
+        self.ids.append((f"m{request}", "one"))
+        join = join_request(
+            new_member_id=f"m{request}",
+            instance_id="one",
+            rebalance_timeout_ms=15_000,
+            protocols=PROTOCOLS[0],
+            may_skip_assignment=skips,
+        )
+        self.do(self.group.join(request, join))
+
     @rule(who=st.integers(0, 50))
     def heartbeat(self, who: int) -> None:
-        member_id, instance = self.ids[who % len(self.ids)]
+        member_id, instance = self.pick(who)
         _, effects = self.group.heartbeat(member_id, instance, self.group.generation)
         self.do(effects)
 
     @rule(who=st.integers(0, 50), by_instance=st.booleans())
     def leave(self, who: int, by_instance: bool) -> None:
-        member_id, instance = self.ids[who % len(self.ids)]
+        member_id, instance = self.pick(who)
         leaver = Leaver("" if by_instance else member_id, instance)
         results, effects = self.group.leave([leaver])
         assert len(results) == 1
@@ -122,7 +159,7 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 50))
     def commit(self, who: int) -> None:
-        member_id, instance = self.ids[who % len(self.ids)]
+        member_id, instance = self.pick(who)
         error = self.group.commit(member_id, instance, self.group.generation)
         if error is GroupError.NONE:
             assert member_id in self.group.roster
@@ -222,6 +259,12 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
 
     # -- inside --------------------------------------------------------------------------------
 
+    def pick(self, who: int) -> tuple[str, str | None]:
+        """Someone of the group most of the time, and anybody who ever was there otherwise."""
+        members = [(member.member_id, member.instance_id) for member in self.group.roster]
+        those = self.ids if who % 4 == 0 or not members else members
+        return those[who // 4 % len(those)]
+
     def request(self, kind: str) -> int:
         self.requests += 1
         self.open[self.requests] = kind
@@ -263,19 +306,26 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
         if isinstance(reply, JoinReply):
             assert reply.generation == group.generation
             assert reply.member_id in group.roster
+            if reply.skip_assignment or (reply.leader not in group.roster):
+                # A static member that took its place back: what it was promised is journaled.
+                assert self.journaled is not None
+                saved = decode_state(self.journaled.state, group_id="g")
+                assert reply.member_id in [member.member_id for member in saved.members]
             return
         # A share is handed out when it is journaled, whole, and never another of one generation.
         assert group.state is GroupState.STABLE
         assert self.journaled is not None
         assert self.journaled.generation == group.generation
-        for member in decode_state(self.journaled.state, group_id="g").members:
+        shares = decode_state(self.journaled.state, group_id="g").members
+        assert reply.assignment in [member.assignment for member in shares]
+        for member in shares:
             assert member.assignment
             key = (group.generation, (member.instance_id or member.member_id))
             assert self.assigned.setdefault(key, member.assignment) == member.assignment
 
 
 GroupUnderAnyEvents.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None
+    max_examples=150, stateful_step_count=50, deadline=None
 )
 TestGroupUnderAnyEvents = GroupUnderAnyEvents.TestCase
 
