@@ -2,6 +2,7 @@
 
     make bench                                       everything, three rounds, about an hour
     make bench WORKLOADS=produce-1k,fan ROUNDS=5     some of it
+    make bench SERVERS=penstock WORKLOADS=fan        ours alone, to try a change
     python bench/compare.py --table RESULTS.json     the table again from a results file
 
 Both servers run the same workloads in turn, each on fresh data, only one alive at a time; in every
@@ -161,7 +162,12 @@ def run_round(number_of_round: int, cases: list[Case], folder: Path, keep: Any) 
     """All cases of one round; the server that begins changes from round to round."""
     keep({"contender": "floor", "case": "fsync", "ok": True, **measure_floor(folder)})
     known = contenders()
-    names = [name for name in known if any(name in case.contenders for case in cases)]
+    only = os.environ.get("SERVERS")
+    names = [
+        name
+        for name in known
+        if any(name in case.contenders for case in cases) and (not only or name in only.split(","))
+    ]
     if number_of_round % 2:
         names.reverse()
     for name in names:

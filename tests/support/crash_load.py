@@ -350,9 +350,7 @@ class CrashLoad:
         final: dict[Place, list[tuple[int, str]]] = {place: [] for place in self.places}
         start, end = {}, {}
         for place in self.places:
-            start[place], end[place] = consumer.get_watermark_offsets(
-                TopicPartition(*place), timeout=20
-            )
+            start[place], end[place] = self._watermarks(consumer, place)
         consumer.assign([TopicPartition(*place, start[place]) for place in self.places])
         unfinished = {place for place in self.places if end[place] > start[place]}
         deadline = time.monotonic() + 60
@@ -366,6 +364,20 @@ class CrashLoad:
                     unfinished.discard(place)
         consumer.close()
         return final, start
+
+    @staticmethod
+    def _watermarks(consumer: Consumer, place: Place) -> tuple[int, int]:
+        """Start and end of a partition; a broker that has just started may not lead it yet."""
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(TopicPartition(*place), timeout=20)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return int(low), int(high)
 
 
 def value_of(body: bytes) -> str:
