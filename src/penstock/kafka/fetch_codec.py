@@ -12,8 +12,9 @@ from typing_extensions import Buffer
 
 from penstock.kafka.primitives import (
     INT32,
+    MALFORMED,
     count_bytes,
-    guard_malformed,
+    malformed,
     read_count,
     read_string,
     skip_tags,
@@ -79,7 +80,7 @@ class PartitionData:
 
 def parse_fetch(body: memoryview, version: int) -> FetchRequest:
     """Parse the body of a Fetch request. Raises: MalformedRequestError."""
-    with guard_malformed("Fetch", version):
+    try:
         flexible = version >= FLEXIBLE_FROM
         position = 0 if version >= 15 else _REPLICA.size
         wait_ms_max, bytes_min, bytes_max, isolation_level = _WAIT.unpack_from(body, position)
@@ -111,6 +112,8 @@ def parse_fetch(body: memoryview, version: int) -> FetchRequest:
             forgotten,
             rack or "",
         )
+    except MALFORMED as error:
+        raise malformed("Fetch", version, error) from error
 
 
 def _read_topic(body: memoryview, position: int, version: int) -> tuple[str | bytes, int]:

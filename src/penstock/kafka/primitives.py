@@ -1,14 +1,11 @@
 """Kafka's primitive types, for the codecs that are written by hand (Produce, Fetch, Metadata).
 
 Reading functions take (buffer, position) and return (value, position after it). Truncated or
-impossible bytes raise IndexError, ValueError or struct.error; `guard_malformed` turns those into
-MalformedRequestError at the one place that calls a parser.
+impossible bytes raise one of `MALFORMED`, which whoever calls a parser turns into `malformed`.
 Source: Kafka docs, "Protocol Primitive Types"; KIP-482 for compact types and tagged fields.
 """
 
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from struct import Struct
 from typing import Final
 
@@ -19,13 +16,16 @@ INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
 
-@contextmanager
-def guard_malformed(api: str, version: int) -> Iterator[None]:
-    """Turn what parsing truncated bytes raises into MalformedRequestError."""
-    try:
-        yield
-    except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
-        raise MalformedRequestError("decode", f"{api} v{version}", str(error)) from error
+MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError, ValueError)
+"""What parsing truncated or impossible bytes raises."""
+
+
+def malformed(api: str, version: int, error: Exception) -> MalformedRequestError:
+    """The error for a request whose parsing raised one of `MALFORMED`.
+
+    Not a context manager: making one costs a tenth of the parsing.
+    """
+    return MalformedRequestError("decode", f"{api} v{version}", str(error))
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:

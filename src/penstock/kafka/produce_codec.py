@@ -10,8 +10,9 @@ from typing import Final
 
 from penstock.kafka.primitives import (
     INT32,
+    MALFORMED,
     count_bytes,
-    guard_malformed,
+    malformed,
     read_count,
     read_string,
     read_uvarint,
@@ -69,7 +70,7 @@ class PartitionAnswer:
 
 def parse_produce(body: memoryview, version: int) -> ProduceRequest:
     """Parse the body of a Produce request. Raises: MalformedRequestError."""
-    with guard_malformed("Produce", version):
+    try:
         flexible = version >= FLEXIBLE_FROM
         transactional_id, position = read_string(body, 0, flexible=flexible)
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
@@ -79,6 +80,8 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
             topic, position = _parse_topic(body, position, version)
             topics.append(topic)
         return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    except MALFORMED as error:
+        raise malformed("Produce", version, error) from error
 
 
 def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicData, int]:

@@ -53,7 +53,16 @@ def serve(context: RequestContext, body: memoryview) -> ReplyFuture:
 class _Produce:
     """One request under way. Calls to the log are split where the WAL's frames would be too big."""
 
-    __slots__ = ("_appends", "_broker", "_pending", "_request", "_topics", "_version", "reply")
+    __slots__ = (
+        "_appends",
+        "_broker",
+        "_length",
+        "_pending",
+        "_request",
+        "_topics",
+        "_version",
+        "reply",
+    )
 
     def __init__(self, context: RequestContext, body: memoryview) -> None:
         self._broker = context.broker
@@ -61,6 +70,7 @@ class _Produce:
         self._request = parse_produce(body, context.api_version)
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
+        self._length = 0
         self._pending = 0
         self.reply: ReplyFuture = asyncio.get_running_loop().create_future()
 
@@ -122,10 +132,13 @@ class _Produce:
             return answer
         key = partition_key(topic.topic_key, part.partition)
         self._appends.append((PartitionAppend(key, batch), answer))
+        self._length += batch.length
         return answer
 
     def _split(self) -> list[list[tuple[PartitionAppend, PartitionAnswer]]]:
         bytes_max = self._broker.log.append_bytes_max
+        if self._length <= bytes_max:
+            return [self._appends]
         groups: list[list[tuple[PartitionAppend, PartitionAnswer]]] = [[]]
         length = 0
         for pair in self._appends:
