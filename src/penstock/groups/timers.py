@@ -14,13 +14,15 @@ from penstock.groups.messages import Timer
 class GroupTimers:
     """Timers by name; `fired` is called with the name. The loop's time is the clock."""
 
-    __slots__ = ("_deadlines", "_fired", "_handles", "_loop")
+    __slots__ = ("_deadlines", "_fired", "_loop", "_wakes")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fired: Callable[[Timer], None]) -> None:
         self._loop = loop
         self._fired = fired
         self._deadlines: dict[Timer, float] = {}
-        self._handles: dict[Timer, asyncio.TimerHandle] = {}
+        # When the loop's timer fires is kept beside it: uvloop gives a plain handle, which does
+        # not know its time, for one that is due at once.
+        self._wakes: dict[Timer, tuple[float, asyncio.Handle]] = {}
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -29,29 +31,35 @@ class GroupTimers:
         """Set a timer, in place of one of that name."""
         deadline = self._loop.time() + delay_ms / 1000
         self._deadlines[timer] = deadline
-        handle = self._handles.get(timer)
-        if handle is not None:
-            if handle.when() <= deadline:
+        wake = self._wakes.get(timer)
+        if wake is not None:
+            wake_s, handle = wake
+            if wake_s <= deadline:
                 return
             handle.cancel()
-        self._handles[timer] = self._loop.call_at(deadline, self._wake, timer)
+        self._wake_at(deadline, timer)
 
     def cancel(self, timer: Timer) -> None:
         """Take a timer back, if it is set."""
         if self._deadlines.pop(timer, None) is not None:
-            self._handles.pop(timer).cancel()
+            _, handle = self._wakes.pop(timer)
+            handle.cancel()
 
     def cancel_all(self) -> None:
         """Take all timers back."""
-        for handle in self._handles.values():
+        for _, handle in self._wakes.values():
             handle.cancel()
-        self._handles.clear()
+        self._wakes.clear()
         self._deadlines.clear()
+
+    def _wake_at(self, when_s: float, timer: Timer) -> None:
+        self._wakes[timer] = (when_s, self._loop.call_at(when_s, self._wake, timer))
 
     def _wake(self, timer: Timer) -> None:
         deadline = self._deadlines[timer]
-        if deadline > self._handles[timer].when():
-            self._handles[timer] = self._loop.call_at(deadline, self._wake, timer)
+        wake_s, _ = self._wakes[timer]
+        if deadline > wake_s:
+            self._wake_at(deadline, timer)
             return
-        del self._deadlines[timer], self._handles[timer]
+        del self._deadlines[timer], self._wakes[timer]
         self._fired(timer)

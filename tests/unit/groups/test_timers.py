@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from groups_fakes import pass_ms, run
 
 from penstock.groups.messages import JOIN_TIMER, Timer
@@ -47,3 +48,22 @@ def test_none_fires_after_all_were_taken_back() -> None:
         assert not fired
 
     run(work())
+
+
+def test_a_timer_without_delay_fires_on_the_loop_of_production() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def work() -> None:
+        fired = asyncio.Event()
+        timers = GroupTimers(asyncio.get_running_loop(), lambda _: fired.set())
+        for _ in range(2):
+            fired.clear()
+            timers.set(JOIN_TIMER, 10)
+            timers.set(JOIN_TIMER, 0)
+            timers.set(JOIN_TIMER, 1)
+            async with asyncio.timeout(5):
+                await fired.wait()
+        assert len(timers) == 0
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
