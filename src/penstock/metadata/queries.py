@@ -41,39 +41,41 @@ _OBJECT_RUN: Final = (
 _RUNS_FROM: Final = f"""
 SELECT * FROM (
     SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = ?1 AND r.end_offset > ?2 AND r.base_offset >= coalesce(
-        (SELECT max(base_offset) FROM object_runs WHERE partition_key = ?1 AND base_offset <= ?2),
-        ?2)
-    ORDER BY r.base_offset LIMIT ?3)
+    WHERE r.partition_key = :key AND r.end_offset > :offset AND r.base_offset >= coalesce(
+        (SELECT max(base_offset) FROM object_runs
+            WHERE partition_key = :key AND base_offset <= :offset),
+        :offset)
+    ORDER BY r.base_offset LIMIT :limit)
 UNION ALL
 SELECT * FROM (
     SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = ?1 AND end_offset > ?2 AND base_offset >= coalesce(
-        (SELECT max(base_offset) FROM wal_runs WHERE partition_key = ?1 AND base_offset <= ?2),
-        ?2)
-    ORDER BY base_offset LIMIT ?3)
-ORDER BY 2 LIMIT ?3
+    WHERE partition_key = :key AND end_offset > :offset AND base_offset >= coalesce(
+        (SELECT max(base_offset) FROM wal_runs
+            WHERE partition_key = :key AND base_offset <= :offset),
+        :offset)
+    ORDER BY base_offset LIMIT :limit)
+ORDER BY 2 LIMIT :limit
 """  # noqa: S608
 
 _FIRST_RUN_AT_TIME: Final = f"""
 SELECT * FROM (
     SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = ?1 AND r.max_timestamp >= ?2 ORDER BY r.base_offset LIMIT 1)
+    WHERE r.partition_key = :key AND r.max_timestamp >= :time_ms ORDER BY r.base_offset LIMIT 1)
 UNION ALL
 SELECT * FROM (
     SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = ?1 AND max_timestamp >= ?2 ORDER BY base_offset LIMIT 1)
+    WHERE partition_key = :key AND max_timestamp >= :time_ms ORDER BY base_offset LIMIT 1)
 ORDER BY 2 LIMIT 1
 """  # noqa: S608
 
 _RUN_WITH_MAX_TIMESTAMP: Final = f"""
 SELECT * FROM (
     SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = ?1 ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
+    WHERE r.partition_key = :key ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
 UNION ALL
 SELECT * FROM (
     SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = ?1 ORDER BY max_timestamp DESC, base_offset LIMIT 1)
+    WHERE partition_key = :key ORDER BY max_timestamp DESC, base_offset LIMIT 1)
 ORDER BY 8 DESC, 2 LIMIT 1
 """  # noqa: S608
 
@@ -88,6 +90,7 @@ class Queries:
 
     Raises (all methods):
         CorruptDataError: the database is damaged.
+        FatalStorageError: it can't be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -119,7 +122,10 @@ class Queries:
 
     def runs_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[StoredRun]:
         """Runs that end past an offset, ascending, at most `limit`."""
-        return [StoredRun(*row) for row in self._execute(_RUNS_FROM, (key, offset, limit))]
+        return [
+            StoredRun(*row)
+            for row in self._execute(_RUNS_FROM, {"key": key, "offset": offset, "limit": limit})
+        ]
 
     def wal_runs(self) -> list[StoredRun]:
         """All runs whose bytes are in the WAL, by generation and position."""
@@ -133,11 +139,11 @@ class Queries:
 
     def first_run_at_time(self, key: PartitionKey, timestamp_ms: int) -> StoredRun | None:
         """The first run by offset that holds a record of this time or later."""
-        return self._run(_FIRST_RUN_AT_TIME, (key, timestamp_ms))
+        return self._run(_FIRST_RUN_AT_TIME, {"key": key, "time_ms": timestamp_ms})
 
     def run_with_max_timestamp(self, key: PartitionKey) -> StoredRun | None:
         """The run with the partition's newest record; the first of several."""
-        return self._run(_RUN_WITH_MAX_TIMESTAMP, (key,))
+        return self._run(_RUN_WITH_MAX_TIMESTAMP, {"key": key})
 
     def partition_bytes(self, keys: Sequence[PartitionKey] | None) -> dict[PartitionKey, int]:
         """Bytes of live runs per partition; all partitions when `keys` is None."""
@@ -298,7 +304,7 @@ class Queries:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _run(self, statement: str, parameters: tuple[int, ...]) -> StoredRun | None:
+    def _run(self, statement: str, parameters: dict[str, int]) -> StoredRun | None:
         rows = self._execute(statement, parameters)
         return StoredRun(*rows[0]) if rows else None
 
@@ -306,9 +312,11 @@ class Queries:
         rows = self._execute("SELECT value FROM meta WHERE name = ?", (name,))
         return rows[0][0] if rows else default
 
-    def _execute(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+    def _execute(
+        self, statement: str, parameters: tuple[Any, ...] | dict[str, int] = ()
+    ) -> list[Any]:
         # `fetchall` ends the read transaction that the statement began.
         try:
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.DatabaseError as error:
-            raise CorruptDataError("query", str(self.path), str(error)) from error
+            raise translate(error, "query", str(self.path)) from error

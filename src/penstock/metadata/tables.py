@@ -243,7 +243,8 @@ class Tables:
     def drop_object_runs(self, counts: Iterable[tuple[int, int]]) -> None:
         """Count (object id, runs) that are gone."""
         self.executemany(
-            "UPDATE objects SET live_runs = live_runs - ?2 WHERE object_id = ?1", counts
+            "UPDATE objects SET live_runs = live_runs - ? WHERE object_id = ?",
+            ((count, object_id) for object_id, count in counts),
         )
 
     # -- groups --------------------------------------------------------------------------------
@@ -293,9 +294,9 @@ class Tables:
         if row is None:
             found = self.execute(
                 "SELECT epoch, (SELECT max(n) FROM agent_entries AS e"
-                " WHERE e.slot_key >= ?2 AND e.slot_key < ?2 + ?3 AND e.epoch = a.epoch)"
-                " FROM agents AS a WHERE agent = ?1",
-                (agent_id, agent_id * STORED_ENTRIES, STORED_ENTRIES),
+                " WHERE e.slot_key >= ? AND e.slot_key < ? AND e.epoch = a.epoch)"
+                " FROM agents AS a WHERE agent = ?",
+                (agent_id * STORED_ENTRIES, (agent_id + 1) * STORED_ENTRIES, agent_id),
             ).fetchone()
             if found is None:
                 return None
