@@ -23,6 +23,7 @@ from penstock.kafka.fetch_session import (
     FetchSessions,
 )
 from penstock.log.fetch.reader import Missing
+from penstock.metadata.view import Head, Topic
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key
 
@@ -43,6 +44,31 @@ def serve(context: RequestContext, body: memoryview) -> Reply | ReplyFuture:
     return _Fetch(context, body).start()
 
 
+_NO_PARTITION: Final = PartitionKey(-1)
+
+
+class _Target:
+    """One wanted partition: where it is (`head` is None if it isn't), and what is answered."""
+
+    __slots__ = ("bytes_max", "data", "head", "key", "leader_epoch", "offset")
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        head: Head | None,
+        data: PartitionData,
+        offset: int,
+        bytes_max: int,
+        leader_epoch: int,
+    ) -> None:
+        self.key = key
+        self.head = head
+        self.data = data
+        self.offset = offset
+        self.bytes_max = bytes_max
+        self.leader_epoch = leader_epoch
+
+
 class _Fetch:
     """One request under way."""
 
@@ -51,12 +77,14 @@ class _Fetch:
         "_connection",
         "_context",
         "_deadline",
+        "_generation",
         "_keys",
         "_loads",
         "_log",
         "_loop",
         "_request",
         "_session",
+        "_targets",
         "_timer",
         "_version",
         "_view",
@@ -75,6 +103,8 @@ class _Fetch:
         self._session: FetchSession | None = None
         self._wanted: list[FetchPartition] = []
         self._keys: list[PartitionKey] = []
+        self._targets: list[_Target] = []
+        self._generation = -1
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -102,94 +132,112 @@ class _Fetch:
             self._session = found
             self._wanted = found.wanted()
         self._bytes_max = min(request.bytes_max, _RESPONSE_BYTES_MAX)
-        answers, length, missing, failed = self._collect()
+        length, missing, failed = self._collect()
         wait_ms = request.wait_ms_max
         if self._is_enough(length, failed=failed) or (wait_ms <= 0 and missing is None):
-            return self._encode(answers)
+            return self._encode()
         self.reply = self._loop.create_future()
         self.reply.add_done_callback(self._stop_waiting)
         self._deadline = self._loop.time() + max(wait_ms, 0) / 1000
-        self._park(answers, length, missing)
+        self._park(length, missing)
         return self.reply
 
     # -- collecting ------------------------------------------------------------------------------
 
-    def _collect(self) -> tuple[list[PartitionData], int, asyncio.Task[None] | None, bool]:
+    def _collect(self) -> tuple[int, asyncio.Task[None] | None, bool]:
         """Read what is in memory of each partition, in turn, within the byte limits.
 
         Returns:
-            The answers, the bytes of records in them, a load under way that would give the
-            first one more, and whether a partition has an error to tell.
+            The bytes of records found, a load under way that would give the first one more, and
+            whether a partition has an error to tell.
         """
+        if self._generation != self._view.generation:
+            self._generation = self._view.generation
+            self._targets = self._resolve()
         # The connection's and server's budgets count: readers that do not read cost no more. With
         # a budget used up not even one batch is given; the client asks again.
         budget = self._connection.reply_room_bytes
         room = min(self._bytes_max, budget)
-        answers: list[PartitionData] = []
         length = 0
         missing: asyncio.Task[None] | None = None
         failed = False
-        for wanted in self._wanted:
-            data, found = self._read(wanted, room - length, first=length == 0 and budget > 0)
-            answers.append(data)
-            length += data.length
-            failed = failed or data.error_code != 0
+        for target in self._targets:
+            head, data = target.head, target.data
+            if head is None:
+                failed = True
+                continue
+            data.high_watermark = data.last_stable_offset = end = head.next_offset
+            data.log_start_offset = head.log_start
+            offset = target.offset
+            if offset == end:
+                continue
+            if target.leader_epoch > LEADER_EPOCH or not head.log_start <= offset < end:
+                # Errors carry the real offsets too: -1 makes some clients loop.
+                data.error_code = (
+                    ErrorCode.UNKNOWN_LEADER_EPOCH
+                    if target.leader_epoch > LEADER_EPOCH
+                    else ErrorCode.OFFSET_OUT_OF_RANGE
+                )
+                data.length = 0
+                failed = True
+                continue
+            found = self._read(target, room - length, first=length == 0 and budget > 0)
             if found is not None and missing is None:
                 missing = found.load
-        return answers, length, missing, failed
+            length += data.length
+        return length, missing, failed
 
-    def _read(
-        self, wanted: FetchPartition, room: int, *, first: bool
-    ) -> tuple[PartitionData, Missing | None]:
-        data = PartitionData(wanted.topic, wanted.partition, 0)
-        if isinstance(wanted.topic, bytes):
-            topic = self._view.topic_by_id(wanted.topic)
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            topic = self._view.topic(wanted.topic)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None:
-            data.error_code = unknown
-            return data, None
-        if not 0 <= wanted.partition < topic.partitions:
-            data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return data, None
-        key = partition_key(topic.topic_key, wanted.partition)
-        head = self._view.head(key)
-        if head is None:
-            data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return data, None
-        end = head.next_offset
-        # Errors carry the real offsets too: -1 makes some clients loop.
-        data.high_watermark = data.last_stable_offset = end
-        data.log_start_offset = head.log_start
-        if wanted.leader_epoch > LEADER_EPOCH:
-            data.error_code = ErrorCode.UNKNOWN_LEADER_EPOCH
-            return data, None
-        offset = wanted.fetch_offset
-        if not head.log_start <= offset <= end:
-            data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-            return data, None
-        if offset == end or (room <= 0 and not first):
-            return data, None
+    def _resolve(self) -> "list[_Target]":
+        """Where each wanted partition is; once per version of the topics, since most fetches of
+        many partitions find nothing new in nearly all of them."""
+        view = self._view
+        targets = []
+        named: str | bytes | None = None
+        topic: Topic | None = None
+        for wanted in self._wanted:
+            if wanted.topic is not named:
+                named = wanted.topic
+                topic = view.topic_by_id(named) if isinstance(named, bytes) else view.topic(named)
+            data = PartitionData(wanted.topic, wanted.partition, 0)
+            head = None
+            key = _NO_PARTITION
+            if topic is None:
+                data.error_code = (
+                    ErrorCode.UNKNOWN_TOPIC_ID
+                    if isinstance(named, bytes)
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+            elif 0 <= wanted.partition < topic.partitions:
+                key = partition_key(topic.topic_key, wanted.partition)
+                head = view.head(key)
+            if head is None and not data.error_code:
+                data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            targets.append(
+                _Target(key, head, data, wanted.fetch_offset, wanted.bytes_max, wanted.leader_epoch)
+            )
+        return targets
+
+    def _read(self, target: "_Target", room: int, *, first: bool) -> Missing | None:
+        data = target.data
+        data.views, data.length = [], 0
+        if room <= 0 and not first:
+            return None
         # KIP-74: the response's first batch is given whole, whatever the limits.
-        limit = min(wanted.bytes_max, room)
-        found = self._log.read(key, offset, max(limit, 0))
+        limit = min(target.bytes_max, room)
+        found = self._log.read(target.key, target.offset, max(limit, 0))
         if isinstance(found, Missing):
-            return data, found
+            return found
         if found is not None and (first or found.length <= limit):
             data.views = found.views
             data.length = found.length
-        return data, None
+        return None
 
     def _is_enough(self, length: int, *, failed: bool) -> bool:
         return failed or length >= self._request.bytes_min or not self._wanted
 
     # -- waiting ---------------------------------------------------------------------------------
 
-    def _park(
-        self, answers: list[PartitionData], length: int, missing: asyncio.Task[None] | None
-    ) -> None:
+    def _park(self, length: int, missing: asyncio.Task[None] | None) -> None:
         if missing is not None and length == 0 and self._loads < _LOADS_MAX:
             # There are records, only not in memory: not the client's max_wait counts but the disk.
             self._loads += 1
@@ -197,42 +245,30 @@ class _Fetch:
             return
         left_s = self._deadline - self._loop.time()
         if left_s <= 0:
-            self._answer(answers)
+            self._answer()
             return
         if not self._waited:
             self._waited = True
-            self._keys = self._partition_keys()
+            self._keys = [target.key for target in self._targets if target.head is not None]
             self._log.waiters.add(self._keys, self._wake)
             self._timer = self._loop.call_later(left_s, self._expire)
-
-    def _partition_keys(self) -> list[PartitionKey]:
-        keys = []
-        for wanted in self._wanted:
-            topic = (
-                self._view.topic_by_id(wanted.topic)
-                if isinstance(wanted.topic, bytes)
-                else self._view.topic(wanted.topic)
-            )
-            if topic is not None:
-                keys.append(partition_key(topic.topic_key, wanted.partition))
-        return keys
 
     def _wake(self) -> None:
         if self.reply is None or self.reply.done():
             return
-        answers, length, missing, failed = self._collect()
+        length, missing, failed = self._collect()
         if self._is_enough(length, failed=failed):
-            self._answer(answers)
+            self._answer()
         elif missing is not None and length == 0:
-            self._park(answers, length, missing)
+            self._park(length, missing)
 
     def _expire(self) -> None:
         if self.reply is not None and not self.reply.done():
-            answers, length, missing, _ = self._collect()
+            length, missing, _ = self._collect()
             if missing is not None and length == 0:
-                self._park(answers, length, missing)
+                self._park(length, missing)
             else:
-                self._answer(answers)
+                self._answer()
 
     def _loaded(self, load: asyncio.Task[None]) -> None:
         if self.reply is None or self.reply.done():
@@ -242,33 +278,30 @@ class _Fetch:
             error = RetryableError("read", "segment", "the server is shutting down")
         if isinstance(error, (NotFoundError, RetryableError)):
             # Moved between the look-up and the read: look it up again. `_loads` bounds this.
-            for key in self._partition_keys():
-                self._log.reader.forget_places(key)
+            for target in self._targets:
+                self._log.reader.forget_places(target.key)
             if self._loads < _LOADS_MAX and not load.cancelled():
                 error = None
-        answers, length, missing, failed = self._collect()
+        length, missing, failed = self._collect()
         if error is not None and length == 0:
-            self._answer(self._with_error(answers, error))
+            self._tell(error)
+            self._answer()
         elif self._is_enough(length, failed=failed):
-            self._answer(answers)
+            self._answer()
         else:
-            self._park(answers, length, missing)
+            self._park(length, missing)
 
-    def _with_error(
-        self, answers: list[PartitionData], error: BaseException
-    ) -> list[PartitionData]:
+    def _tell(self, error: BaseException) -> None:
         """A damaged or unreachable object fails the partitions that have nothing else to give,
         never the whole request."""
-        offsets = {(wanted.topic, wanted.partition): wanted.fetch_offset for wanted in self._wanted}
-        for data in answers:
-            offset = offsets[data.topic, data.partition]
-            if not data.error_code and not data.length and offset < data.high_watermark:
+        for target in self._targets:
+            data = target.data
+            if not data.error_code and not data.length and target.offset < data.high_watermark:
                 data.error_code = error_code(error)
-        return answers
 
-    def _answer(self, answers: list[PartitionData]) -> None:
+    def _answer(self) -> None:
         assert self.reply is not None
-        self.reply.set_result(self._encode(answers))
+        self.reply.set_result(self._encode())
 
     def _stop_waiting(self, _: ReplyFuture) -> None:
         if self._timer is not None:
@@ -278,8 +311,9 @@ class _Fetch:
 
     # -- answering -------------------------------------------------------------------------------
 
-    def _encode(self, answers: list[PartitionData]) -> Reply:
+    def _encode(self) -> Reply:
         session = self._session
+        answers = [target.data for target in self._targets]
         session_id = 0
         if session is not None:
             session_id = session.session_id
