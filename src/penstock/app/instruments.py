@@ -13,7 +13,6 @@ _STAGES: Final = {
 _EVENTS: Final = {
     "connections_opened": "penstock_connections_opened_total",
     "connections_closed": "penstock_connections_closed_total",
-    "request_bytes": "penstock_request_bytes_total",
     "reply_bytes": "penstock_reply_bytes_total",
     "malformed_requests": "penstock_malformed_requests_total",
     "stalled_connections": "penstock_stalled_connections_total",
@@ -34,24 +33,12 @@ class _Histograms(dict[str, Histogram]):
         return histogram
 
 
-class _Counters(dict[str, tuple[str, str]]):
-    """(metric, label) by event."""
-
-    def __missing__(self, event: str) -> tuple[str, str]:
-        kind, _, label = event.partition(":")
-        is_request = kind == "requests"
-        row = ("penstock_requests_total", label) if is_request else (_EVENTS[event], "")
-        self[event] = row
-        return row
-
-
 class KafkaInstruments:
     """Implements `penstock.kafka.instruments.Instruments`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._histograms = _Histograms(metrics)
-        self._counters = _Counters()
         # An acknowledgement is a Produce's reply and a fetch's answer a Fetch's: the same
         # observations under a second name cost nothing.
         for api, name in (
@@ -66,8 +53,7 @@ class KafkaInstruments:
 
     def count(self, event: str, amount: int = 1) -> None:
         """Something happened."""
-        name, label = self._counters[event]
-        self._metrics.add(name, amount, label)
+        self._metrics.add(_EVENTS[event], amount)
 
 
 class LogInstruments:

@@ -14,9 +14,9 @@ import msgspec
 
 from penstock.app.layout import DataLayout
 from penstock.log import backup
-from penstock.log.verify import VerifyReport, verify
+from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.queries import Queries
-from penstock.model.errors import NotFoundError
+from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects import open_store
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -43,13 +43,24 @@ def find_data(path: Path) -> DataLayout:
 
 
 async def verify_directory(layout: DataLayout, progress: Progress | None = None) -> VerifyReport:
-    """Read everything in a data directory. See `penstock.log.verify`."""
-    with (
-        closing(Queries(layout.metadata)) as queries,
-        closing(WalReader(PosixDevice(layout.root))) as wal,
-    ):
+    """Read everything in a data directory. See `penstock.log.verify`.
+
+    Raises:
+        InvalidRequestError: it is of a newer release.
+    """
+    device = PosixDevice(layout.root)
+    try:
+        queries = Queries(layout.metadata)
+    except CorruptDataError as error:
+        # So damaged that it can't be opened is a finding, too.
+        report = VerifyReport()
+        report.add(FindingKind.DATABASE, error.subject, error.detail)
+        return report
+    with closing(queries), closing(WalReader(device)) as wal:
         store = open_store(layout.objects)
-        return await verify(queries=queries, store=store, wal=wal, progress=progress)
+        return await verify(
+            queries=queries, store=store, wal=wal, device=device, progress=progress
+        )
 
 
 async def back_up(

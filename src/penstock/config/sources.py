@@ -20,6 +20,7 @@ CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 """Names the TOML file where no --config is given."""
 CLIENT_VARIABLES: Final = frozenset({"PENSTOCK_SERVER", "PENSTOCK_STATUS_URL"})
 """Read by the commands that talk to a server; a server ignores them."""
+LIKENESS_MIN: Final = 0.6
 _RESERVED_PREFIXES: Final = ("PENSTOCK_TEST_", "PENSTOCK_BENCH_", "PENSTOCK_PEERS")
 
 
@@ -102,6 +103,17 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown(name: str, source: str, known: Iterable[str]) -> InvalidRequestError:
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else "docs/settings.md lists them"
+    nearest = max(known, key=lambda candidate: _likeness(name, candidate))
+    is_near = _likeness(name, nearest) >= LIKENESS_MIN
+    hint = f"did you mean {nearest}?" if is_near else "docs/settings.md lists them"
     return InvalidRequestError("read setting", name, f"{source} sets what is no setting", hint)
+
+
+def _likeness(name: str, candidate: str) -> float:
+    """From 0 to 1. Words may be in another order: "max_bytes" is as good as "bytes_max"."""
+    pairs = ((name, candidate), (_sorted_words(name), _sorted_words(candidate)))
+    return max(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+
+def _sorted_words(name: str) -> str:
+    return "_".join(sorted(name.lower().split("_")))

@@ -43,11 +43,9 @@ _TABLE: Final = (
         "penstock_request_duration_seconds",
         _H,
         "From a request's last byte received until its reply is handed to the socket; a Fetch "
-        "includes its waiting.",
+        "includes its waiting. Its count is the number of requests.",
         "api",
     ),
-    Metric("penstock_requests_total", _C, "Requests received.", "api"),
-    Metric("penstock_request_bytes_total", _C, "Bytes of requests received."),
     Metric("penstock_reply_bytes_total", _C, "Bytes of replies handed to sockets."),
     Metric("penstock_malformed_requests_total", _C, "Requests that closed their connection."),
     # Connections.

@@ -81,7 +81,8 @@ class Member:
         """Send a heartbeat if one is due.
 
         Returns:
-            False when the group rebalances: commit what was read, then join again.
+            False when the group rebalances: commit what was read, if there still is a
+            generation to commit for, then join again.
         """
         if time.monotonic() - self._beaten_s < HEARTBEAT_S:
             return True
@@ -190,6 +191,8 @@ class Member:
         return assign_ranges(subscriptions, counts)
 
     def _forget(self, code: int) -> None:
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            return  # a member of the old generation until it joins the new one
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
         self.generation = NO_GENERATION

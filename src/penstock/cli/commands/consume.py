@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.fetching import FetchedRecord, fetch
-from penstock.cli.client.groups import commit_offsets, committed_offsets
+from penstock.cli.client.groups import NO_GENERATION, commit_offsets, committed_offsets
 from penstock.cli.client.member import REBALANCE_S, Member
 from penstock.cli.client.offsets import EARLIEST, LATEST, TopicPartition, leaders_of, list_offsets
 from penstock.cli.options import connect, parse_time, server_option, timeout_option
@@ -36,10 +36,16 @@ class Start:
 
 @dataclass(slots=True)
 class Reading:
-    """Partitions being read. `ends` holds where to stop, where that was asked for."""
+    """Partitions being read.
+
+    `positions` is what is fetched next, `printed` the offset after the last record that was
+    printed, which is what a group commits: an end in between reads some again rather than never.
+    `ends` holds where to stop, where that was asked for.
+    """
 
     leaders: dict[TopicPartition, int] = field(default_factory=dict)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
+    printed: dict[TopicPartition, int] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
 
     def is_over(self) -> bool:
@@ -114,15 +120,15 @@ def command(
     if line_format == "text":
         show = lambda record: text_line(record, key_separator=separator)  # noqa: E731
     with connect(server, timeout_s) as client:
+        reading = Reading()
         if group is None:
-            batches = _read_alone(client, topics, partitions, start, until_end=until_end)
+            batches = _read_alone(client, reading, topics, partitions, start, until_end=until_end)
         else:
-            batches = _read_as_member(client, topics, group, start)
+            batches = _read_as_member(client, reading, topics, group, start)
         try:
-            _print(batches, show, max_messages=max_messages, idle_s=idle_s)
+            _print(batches, reading, show, max_messages=max_messages, idle_s=idle_s)
         except KeyboardInterrupt:
-            # Ctrl-C is how one ends this command, so it is no failure; what was printed is
-            # committed by the generator's end.
+            # Ctrl-C is how one ends this command, so it is no failure.
             pass
         finally:
             batches.close()
@@ -130,6 +136,7 @@ def command(
 
 def _print(
     batches: Batches,
+    reading: Reading,
     show: Callable[[FetchedRecord], bytes],
     *,
     max_messages: int | None,
@@ -141,12 +148,13 @@ def _print(
     enabled = sys.stderr.isatty() and not sys.stdout.isatty()
     with Progress("records", total=max_messages, enabled=enabled) as progress:
         for records in batches:
-            for record in records:
+            wanted = records if max_messages is None else records[: max_messages - count]
+            for record in wanted:
                 output.write(show(record))
-                count += 1
-                if count == max_messages:
-                    break
             output.flush()
+            for record in wanted:
+                reading.printed[record.partition] = record.offset + 1
+            count += len(wanted)
             progress.update(count, count)
             if count == max_messages:
                 return
@@ -158,13 +166,13 @@ def _print(
 
 def _read_alone(
     client: Client,
+    reading: Reading,
     names: tuple[str, ...],
     only: tuple[int, ...],
     start: Start,
     *,
     until_end: bool,
 ) -> Batches:
-    reading = Reading()
     for name in dict.fromkeys(names):
         leaders = leaders_of(client.topic(name))
         wanted = {
@@ -183,42 +191,39 @@ def _read_alone(
         ends = list_offsets(client, dict.fromkeys(reading.leaders, LATEST), reading.leaders)
         reading.ends = ends
     while not reading.is_over():
-        yield from _poll(client, reading, start)
+        yield from _poll(client, reading)
 
 
-def _read_as_member(client: Client, names: tuple[str, ...], group: str, start: Start) -> Batches:
+def _read_as_member(
+    client: Client, reading: Reading, names: tuple[str, ...], group: str, start: Start
+) -> Batches:
     for name in names:
         client.topic(name)  # says at once which one does not exist
     with client.group_connection(group, wait_s=REBALANCE_S) as connection:
         member = Member(client, connection, group, names)
-        reading = _take_assignment(client, member, start)
-        committed = dict(reading.positions)
-        committed_s = time.monotonic()
         try:
+            _take_assignment(client, reading, member, start)
+            committed_s = time.monotonic()
             while True:
-                for records in _poll(client, reading, start):
-                    # Handed over before they count as read, so that an end in between reads
-                    # them again rather than never.
-                    yield records
-                    for record in records:
-                        reading.positions[record.partition] = record.offset + 1
+                yield from _poll(client, reading)
                 if time.monotonic() - committed_s >= COMMIT_INTERVAL_S:
-                    _commit(member, reading, committed)
+                    _commit(member, reading)
                     committed_s = time.monotonic()
                 if not member.keep():
-                    if member.member_id:
-                        _commit(member, reading, committed)
-                    reading = _take_assignment(client, member, start)
-                    committed = dict(reading.positions)
+                    if member.generation != NO_GENERATION:
+                        _commit(member, reading)
+                    _take_assignment(client, reading, member, start)
         finally:
-            if member.member_id and not connection.closed:
-                _commit(member, reading, committed)
+            if not connection.closed:
+                if member.generation != NO_GENERATION:
+                    _commit(member, reading)
                 member.leave()
 
 
-def _take_assignment(client: Client, member: Member, start: Start) -> Reading:
+def _take_assignment(client: Client, reading: Reading, member: Member, start: Start) -> None:
     assigned = member.join()
-    reading = Reading()
+    reading.leaders.clear()
+    reading.printed.clear()
     for name in sorted({partition.topic for partition in assigned}):
         leaders = leaders_of(client.topic(name))
         reading.leaders.update(
@@ -229,25 +234,19 @@ def _take_assignment(client: Client, member: Member, start: Start) -> Reading:
         partition: leader for partition, leader in reading.leaders.items() if partition not in known
     }
     reading.positions = known | _start_positions(client, unknown, start)
-    return reading
 
 
-def _commit(member: Member, reading: Reading, committed: dict[TopicPartition, int]) -> None:
-    changed = {
-        partition: offset
-        for partition, offset in reading.positions.items()
-        if committed.get(partition) != offset
-    }
-    if not changed:
+def _commit(member: Member, reading: Reading) -> None:
+    if not reading.printed:
         return
     commit_offsets(
         member.connection,
         member.group_id,
-        changed,
+        reading.printed,
         generation=member.generation,
         member_id=member.member_id,
     )
-    committed.update(changed)
+    reading.printed.clear()
 
 
 def _start_positions(
@@ -255,11 +254,18 @@ def _start_positions(
 ) -> dict[TopicPartition, int]:
     if not leaders:
         return {}
-    if start.offset is not None and start.offset >= 0:
-        return dict.fromkeys(leaders, start.offset)
     ends = list_offsets(client, dict.fromkeys(leaders, LATEST), leaders)
     if start.offset is not None:
         firsts = list_offsets(client, dict.fromkeys(leaders, EARLIEST), leaders)
+        if start.offset >= 0:
+            for partition, end in ends.items():
+                if not firsts[partition] <= start.offset <= end:
+                    raise InvalidRequestError(
+                        "consume",
+                        str(partition),
+                        f"offset {start.offset} is not in {firsts[partition]} to {end}",
+                    )
+            return dict.fromkeys(leaders, start.offset)
         return {
             partition: max(firsts[partition], end + start.offset) for partition, end in ends.items()
         }
@@ -272,7 +278,7 @@ def _start_positions(
     }
 
 
-def _poll(client: Client, reading: Reading, start: Start) -> Batches:
+def _poll(client: Client, reading: Reading) -> Batches:
     """One round of fetches. Yields at least once, so that its reader can look at the time."""
     if not reading.positions:
         time.sleep(WAIT_MS / 1000)
@@ -282,9 +288,7 @@ def _poll(client: Client, reading: Reading, start: Start) -> Batches:
         client, reading.positions, reading.leaders, wait_ms=WAIT_MS, bytes_max=BYTES_MAX
     ):
         if answer.out_of_range:
-            reading.positions[answer.partition] = _moved_position(
-                client, reading, answer.partition, start
-            )
+            reading.positions[answer.partition] = _moved_position(client, reading, answer.partition)
             continue
         records = answer.records
         end = reading.ends.get(answer.partition)
@@ -294,17 +298,12 @@ def _poll(client: Client, reading: Reading, start: Start) -> Batches:
         reading.positions[answer.partition] = answer.next_offset
 
 
-def _moved_position(
-    client: Client, reading: Reading, partition: TopicPartition, start: Start
-) -> int:
-    """Where to go on when the position is not there (any more): at the nearest record that is."""
+def _moved_position(client: Client, reading: Reading, partition: TopicPartition) -> int:
+    """Where to go on when the position is not there any more: at the nearest record that is."""
     leaders = {partition: reading.leaders[partition]}
     first = list_offsets(client, {partition: EARLIEST}, leaders)[partition]
     end = list_offsets(client, {partition: LATEST}, leaders)[partition]
     position = reading.positions[partition]
-    if start.offset is not None and position == start.offset:
-        raise InvalidRequestError(
-            "consume", str(partition), f"offset {position} is not in {first} to {end}"
-        )
-    click.echo(f"{partition}: offset {position} is gone, going on at {first}", err=True)
-    return first if position < first else end
+    nearest = first if position < first else end
+    click.echo(f"{partition}: offset {position} is gone, going on at {nearest}", err=True)
+    return nearest

@@ -1,0 +1,69 @@
+"""Lines become records and records lines."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cli.client.fetching import FetchedRecord
+from penstock.cli.client.offsets import TopicPartition
+from penstock.cli.recordtext import json_line, read_json_line, read_text_line, text_line
+from penstock.model.errors import InvalidRequestError
+
+some_bytes = st.none() | st.binary(max_size=20)
+records = st.builds(
+    FetchedRecord,
+    partition=st.just(TopicPartition("t", 3)),
+    offset=st.integers(min_value=0, max_value=1 << 62),
+    timestamp=st.integers(min_value=0, max_value=1 << 50),
+    key=some_bytes,
+    value=some_bytes,
+    headers=st.lists(st.tuples(st.text(max_size=5), some_bytes), max_size=3).map(tuple),
+)
+
+
+@given(records)
+def test_a_record_printed_as_json_is_produced_again_as_it_was(record: FetchedRecord) -> None:
+    line = json_line(record)
+    assert line.count(b"\n") == 1
+    again = read_json_line(line, headers=(), now_ms=0, place="here")
+    assert (again.key, again.value, again.headers) == (record.key, record.value, record.headers)
+    assert (again.timestamp, again.partition) == (record.timestamp, 3)
+
+
+def test_a_json_value_that_is_no_text_is_produced_as_json() -> None:
+    record = read_json_line(b'{"value": {"a": [1]}, "key": 5}', headers=(), now_ms=9, place="x")
+    assert json.loads(record.value or b"") == {"a": [1]}
+    assert (record.key, record.timestamp, record.partition) == (b"5", 9, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"[]", b"{", b'{"headers": 5}', b'{"key": {"base64": "%"}}', b'{"partition": "x"}'],
+)
+def test_a_line_that_is_no_record_is_refused_with_its_place(line: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="f line 7"):
+        read_json_line(line, headers=(), now_ms=0, place="f line 7")
+
+
+def test_a_key_ends_at_the_first_separator() -> None:
+    record = read_text_line(
+        b"k::v::w", key_separator=b"::", headers=(("h", b"x"),), now_ms=1, place="here"
+    )
+    assert (record.key, record.value, record.headers) == (b"k", b"v::w", (("h", b"x"),))
+    with pytest.raises(InvalidRequestError, match="separator"):
+        read_text_line(b"none", key_separator=b"::", headers=(), now_ms=1, place="here")
+
+
+def test_text_shows_the_value_after_key_and_separator() -> None:
+    record = FetchedRecord(
+        partition=TopicPartition("t", 0),
+        offset=0,
+        timestamp=0,
+        key=b"k",
+        value=None,
+        headers=(),
+    )
+    assert text_line(record, key_separator=None) == b"\n"
+    assert text_line(record, key_separator=b"=") == b"k=\n"

@@ -1,0 +1,109 @@
+"""Settings come from defaults, file, environment, command line, each above those before it."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.config.fields import setting_fields
+from penstock.config.settings import ServerSettings
+from penstock.config.sources import load_settings
+from penstock.model.errors import InvalidRequestError, NotFoundError
+
+
+def load(
+    toml: str | None = None,
+    environment: dict[str, str] | None = None,
+    command_line: dict[str, str] | None = None,
+    *,
+    folder: Path | None = None,
+) -> ServerSettings:
+    file = None
+    if toml is not None:
+        assert folder is not None
+        file = folder / "penstock.toml"
+        file.write_text(toml)
+    return load_settings(file=file, environment=environment or {}, command_line=command_line or {})
+
+
+def test_without_sources_every_setting_has_its_default() -> None:
+    assert load() == ServerSettings()
+
+
+def test_each_source_overrides_those_before_it(tmp_path: Path) -> None:
+    settings = load(
+        'segment_bytes = "1MiB"\nblock_bytes = 65536\nfsync = false\ndata = "from-file"',
+        {"PENSTOCK_SEGMENT_BYTES": "2MiB", "PENSTOCK_DATA": "from-environment", "OTHER": "x"},
+        {"data": "from-command-line"},
+        folder=tmp_path,
+    )
+    assert settings.segment_bytes == 2 << 20
+    assert settings.block_bytes == 65536
+    assert not settings.fsync
+    assert settings.data == "from-command-line"
+
+
+def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "named.toml"
+    file.write_text("connections_max = 7")
+    assert load(environment={"PENSTOCK_CONFIG": str(file)}).connections_max == 7
+
+
+def test_every_setting_can_be_given_by_each_source(tmp_path: Path) -> None:
+    for field in setting_fields().values():
+        text = field.show(field.default)
+        assert getattr(load(command_line={field.name: text}), field.name) == field.default
+        assert getattr(load(environment={field.variable: text}), field.name) == field.default
+        quoted = load(f'{field.name} = "{text}"', folder=tmp_path)
+        assert getattr(quoted, field.name) == field.default
+
+
+@pytest.mark.parametrize(
+    ("environment", "nearest"),
+    [
+        ({"PENSTOCK_SEGMNT_BYTES": "1"}, "PENSTOCK_SEGMENT_BYTES"),
+        ({"PENSTOCK_WAL_MAX_BYTES": "1"}, "PENSTOCK_WAL_BYTES_MAX"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_name(
+    environment: dict[str, str], nearest: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=nearest) as refusal:
+        load(environment=environment)
+    assert next(iter(environment)) in str(refusal.value)
+
+
+def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"did you mean advertised\?"):
+        load('advertized = "a:1"', folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("toml", "environment", "told"),
+    [
+        (
+            'wal_bytes_max = "lots"',
+            {},
+            ["wal_bytes_max", "'lots'", "penstock.toml", "2MiB to 1TiB"],
+        ),
+        ("fsync = 1", {}, ["fsync", "true or false"]),
+        ("default_partitions = true", {}, ["default_partitions", "from 1 to 10000"]),
+        ("data = 5", {}, ["data", "text"]),
+        ("segment_age_ms = [1]", {}, ["segment_age_ms", "10s"]),
+        (None, {"PENSTOCK_DEFAULT_PARTITIONS": "0"}, ["PENSTOCK_DEFAULT_PARTITIONS", "'0'"]),
+        (None, {"PENSTOCK_LOG_LEVEL": "loud"}, ["debug, info, warning, error"]),
+    ],
+)
+def test_a_bad_value_is_refused_with_name_value_source_and_what_is_allowed(
+    toml: str | None, environment: dict[str, str], told: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        load(toml, environment, folder=tmp_path)
+    for part in told:
+        assert part in str(refusal.value)
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="missing"):
+        load_settings(file=tmp_path / "missing.toml", environment={}, command_line={})
+    with pytest.raises(InvalidRequestError, match="not TOML"):
+        load("data = ", folder=tmp_path)

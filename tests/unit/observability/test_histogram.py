@@ -1,0 +1,29 @@
+"""A histogram counts each value once, under the least bound that is not below it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.observability.histogram import SECONDS_BOUNDS, Histogram
+
+
+@given(st.lists(st.floats(min_value=0, max_value=100)))
+def test_cumulative_counts_are_the_numbers_of_values_up_to_each_bound(values: list[float]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.observe(value)
+    rows = histogram.cumulative()
+    expected = [sum(value <= bound for value in values) for bound in SECONDS_BOUNDS]
+    assert [count for _, count in rows] == [*expected, len(values)]
+    assert rows[-1][0] == "+Inf"
+    assert histogram.count == len(values)
+    assert abs(histogram.sum - sum(values)) < 1e-6
+
+
+def test_a_quantile_is_the_bound_under_which_that_share_lies() -> None:
+    histogram = Histogram((1.0, 2.0, 4.0))
+    assert histogram.quantile(0.5) == 0.0
+    for value in (0.5, 0.6, 1.5, 100.0):
+        histogram.observe(value)
+    assert histogram.quantile(0.5) == 1.0
+    assert histogram.quantile(0.75) == 2.0
+    assert histogram.quantile(1.0) == 4.0
