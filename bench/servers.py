@@ -29,10 +29,18 @@ DRAIN_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 60
 
 
-def peers_folder() -> Path:
-    """Where Apache Kafka and logbench.py are: PENSTOCK_PEERS, else ../shared/peers."""
+def named_peers() -> Path:
+    """PENSTOCK_PEERS, else ../shared/peers; a benchmark of ours alone doesn't need it to be there."""
     named = os.environ.get("PENSTOCK_PEERS")
-    folder = Path(named) if named else ROOT.parent / "shared" / "peers"
+    return Path(named) if named else ROOT.parent / "shared" / "peers"
+
+
+def peers_folder() -> Path:
+    """Where Apache Kafka and logbench.py are.
+
+    Raises: SystemExit when they aren't.
+    """
+    folder = named_peers()
     if not (folder / "logbench.py").is_file():
         raise SystemExit(f"no logbench.py in {folder}; set PENSTOCK_PEERS to the folder of peers")
     return folder
@@ -58,7 +66,7 @@ class Contender:
 
 def contenders() -> dict[str, Contender]:
     """Kafka at its defaults (no fsync); Penstock with fsync (its default) and without."""
-    kafka = Contender("kafka", (str(peers_folder() / "kafka" / "start"),))
+    kafka = Contender("kafka", (str(named_peers() / "kafka" / "start"),))
     ours = (str(BENCH / "start-penstock"),)
     return {
         "kafka": kafka,
