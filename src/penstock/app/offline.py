@@ -58,9 +58,7 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
         return report
     with closing(queries), closing(WalReader(device)) as wal:
         store = open_store(layout.objects)
-        return await verify(
-            queries=queries, store=store, wal=wal, device=device, progress=progress
-        )
+        return await verify(queries=queries, store=store, wal=wal, device=device, progress=progress)
 
 
 async def back_up(

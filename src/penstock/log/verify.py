@@ -1,28 +1,34 @@
 """Verify: read everything a data directory holds and say what is not as it must be.
 
-Checked: every batch's CRC and header; offsets of each partition without gap or overlap from the
-log start to the high watermark; every segment's index and footer; no object missing, none that
-nothing names; the SQLite file's own integrity. Reads only; runs beside a live server, where a
-run that moves meanwhile is looked up again.
+First the state, as of one moment: SQLite's own integrity, the offsets of each partition without
+gap or overlap from the log start to the high watermark, the sums that it keeps. Then the bytes:
+every run's batches (CRC-32C, header, offsets), every WAL frame that the state names, as recovery
+would walk it, and every segment's header, index and footer. Last the store: no object missing,
+none that nothing names.
+
+Reads only, and needs no lock: beside a live server, what moved meanwhile is looked up again.
 """
 
 import enum
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.log.fetch.reader import read_wal_run
-from penstock.metadata.queries import Queries, StoredRun
-from penstock.metadata.view import MetadataView, Topic
+from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
-from penstock.model.ids import PartitionKey, partition_key
+from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import HEADER_BYTES, MAGIC, crc_is_right, stored_header
-from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
+from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
+from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from penstock.wal import WalReader
+from penstock.wal.recovery import check_named_frames, find_files
 
 _PAGE: Final = 1000
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 20
 _SEGMENTS_PREFIX: Final = "segments/"
 
 
@@ -83,112 +89,320 @@ async def verify(
     queries: Queries,
     store: ObjectStore,
     wal: WalReader,
+    device: Device,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Read everything.
 
     Args:
         queries: of the data directory's metadata.
+        device: the data directory, whose WAL files are walked.
         progress: told now and then how far it is.
     """
-    report = VerifyReport()
-    for problem in queries.integrity_problems():
-        report.add(FindingKind.DATABASE, "metadata", problem)
-    view = MetadataView.load(queries)
-    total = sum(queries.partition_bytes(None).values())
-    tell = progress or _silent
-    for topic in view.topics():
-        report.topics += 1
-        for number in range(topic.partitions):
-            report.partitions += 1
-            await _verify_partition(
-                report, queries, store, wal, view, topic, number, lambda: tell(report.bytes, total)
-            )
-    await _verify_objects(report, queries, store)
-    return report
+    return await _Verifier(queries, store, wal, device, progress or _silent).run()
 
 
 def _silent(read_bytes: int, total_bytes: int) -> None:
     pass
 
 
-async def _verify_partition(
-    report: VerifyReport,
-    queries: Queries,
-    store: ObjectStore,
-    wal: WalReader,
-    view: MetadataView,
-    topic: Topic,
-    number: int,
-    tell: Callable[[], None],
-) -> None:
-    key = partition_key(topic.topic_key, number)
-    name = f"{topic.name}-{number}"
-    head = view.head(key)
-    if head is None:
-        report.add(FindingKind.DATABASE, name, "the partition has no row")
-        return
-    expected = head.log_start
-    while expected < head.next_offset:
-        runs = queries.runs_from(key, expected, limit=_PAGE)
-        runs = [run for run in runs if run.base_offset < head.next_offset]
-        if not runs:
-            report.add(
-                FindingKind.GAP, name, f"offsets {expected} to {head.next_offset - 1} have no run"
-            )
-            return
-        for run in runs:
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Offsets [start, end) of a partition, which must be there."""
+
+    key: PartitionKey
+    name: str
+    start: int
+    end: int
+
+
+class _Verifier:
+    def __init__(
+        self,
+        queries: Queries,
+        store: ObjectStore,
+        wal: WalReader,
+        device: Device,
+        progress: Progress,
+    ) -> None:
+        self._queries = queries
+        self._store = store
+        self._wal = wal
+        self._device = device
+        self._progress = progress
+        self._total_bytes = 0
+        self.report = VerifyReport()
+
+    async def run(self) -> VerifyReport:
+        try:
+            stretches = self._check_state()
+            for stretch in stretches:
+                await self._check_bytes(stretch)
+            for generation in sorted({run.generation for run in self._queries.wal_runs()}):
+                self._check_frames(generation)
+            await self._check_objects()
+        except CorruptDataError as error:
+            # Only the database's own pages end it: without them nobody knows what there must be.
+            self.report.add(FindingKind.DATABASE, error.subject, error.detail)
+        return self.report
+
+    # -- the state, as of one moment -------------------------------------------------------------
+
+    def _check_state(self) -> list[_Stretch]:
+        report, queries = self.report, self._queries
+        for problem in queries.integrity_problems():
+            report.add(FindingKind.DATABASE, str(queries.path), problem)
+        queries.begin()
+        try:
+            sizes = queries.partition_bytes(None)
+            heads = {key: (start, end) for key, start, end in queries.heads()}
+            self._total_bytes = sum(sizes.values())
+            live_runs: Counter[str] = Counter()
+            stretches = []
+            for topic_key, _, name, partitions, _ in queries.topic_rows():
+                report.topics += 1
+                for number in range(partitions):
+                    key = partition_key(TopicKey(topic_key), number)
+                    head = heads.pop(key, None)
+                    if head is None:
+                        report.add(
+                            FindingKind.DATABASE, f"{name}-{number}", "the partition has no row"
+                        )
+                        continue
+                    report.partitions += 1
+                    stretch = _Stretch(key, f"{name}-{number}", *head)
+                    stretches.append(stretch)
+                    self._check_offsets(stretch, sizes[key], live_runs)
+            for key in heads:
+                report.add(FindingKind.DATABASE, f"partition key {key}", "its topic has no row")
+            for row in self._object_rows():
+                if row.live_runs != live_runs[row.key]:
+                    report.add(
+                        FindingKind.DATABASE,
+                        row.key,
+                        f"{live_runs[row.key]} runs name it, its row counts {row.live_runs}",
+                    )
+        finally:
+            queries.end()
+        return stretches
+
+    def _check_offsets(self, stretch: _Stretch, size: int, live_runs: Counter[str]) -> None:
+        """One partition's runs: each begins where the one before ends; their bytes add up."""
+        report, name = self.report, stretch.name
+        expected, length, is_first = stretch.start, 0, True
+        for run in self._runs(stretch):
             if run.base_offset > expected:
                 report.add(
                     FindingKind.GAP,
                     name,
-                    f"offsets {expected} to {run.base_offset - 1} are missing",
+                    f"offsets {expected} to {run.base_offset - 1} have no run",
                 )
-            elif run.base_offset < expected and expected != head.log_start:
+            # The first run may begin before the log start, which trims whole runs only.
+            elif run.base_offset < expected and not (is_first and run.end_offset > expected):
                 report.add(
-                    FindingKind.OVERLAP, name, f"offset {run.base_offset} where {expected} is due"
+                    FindingKind.OVERLAP,
+                    name,
+                    f"a run begins at offset {run.base_offset} where {expected} is due",
                 )
-            await _verify_run(report, queries, store, wal, key, name, run)
-            expected = run.end_offset
-            tell()
+            expected, is_first = max(expected, run.end_offset), False
+            length += run.length
+            if run.object_key:
+                live_runs[run.object_key] += 1
+        if expected < stretch.end:
+            report.add(
+                FindingKind.GAP, name, f"offsets {expected} to {stretch.end - 1} have no run"
+            )
+        elif expected > stretch.end:
+            report.add(
+                FindingKind.DATABASE,
+                name,
+                f"runs go up to offset {expected}, the high watermark is {stretch.end}",
+            )
+        if length != size:
+            report.add(
+                FindingKind.DATABASE, name, f"its runs have {length} bytes, its row says {size}"
+            )
 
+    def _runs(self, stretch: _Stretch) -> Iterator[StoredRun]:
+        """All runs of a partition by base offset, those that overlap too."""
+        page = self._queries.runs_from(stretch.key, 0, limit=_PAGE)
+        while page:
+            yield from page
+            last = page[-1].base_offset
+            # From the last one's base, not its end: a run inside of it must not be passed over.
+            again = self._queries.runs_from(stretch.key, last, limit=_PAGE)
+            page = [run for run in again if run.base_offset > last]
 
-async def _verify_run(
-    report: VerifyReport,
-    queries: Queries,
-    store: ObjectStore,
-    wal: WalReader,
-    key: PartitionKey,
-    name: str,
-    run: StoredRun,
-) -> None:
-    report.runs += 1
-    place = f"WAL generation {run.generation}" if run.generation else run.object_key
-    subject = f"{name} offsets {run.base_offset} to {run.end_offset - 1} in {place}"
-    try:
-        data, run = await _read_run(queries, store, wal, key, run)
-    except NotFoundError as error:
-        report.add(FindingKind.MISSING, subject, str(error))
-        return
-    except CorruptDataError as error:
-        report.add(FindingKind.DAMAGED, subject, str(error))
-        return
-    report.bytes += len(data)
-    position, expected = 0, run.base_offset
-    while position < len(data):
-        fault = _batch_fault(data, position, expected)
-        if fault:
-            report.add(FindingKind.DAMAGED, subject, f"{fault} at byte {run.position + position}")
-            return
-        header = stored_header(data, position)
-        report.batches += 1
-        report.records += header.record_count
-        expected = header.end_offset
-        position += header.length
-    if expected != run.end_offset:
-        report.add(
-            FindingKind.DAMAGED, subject, f"records end at offset {expected - 1}, not as journaled"
+    def _object_rows(self) -> Iterator[ObjectRow]:
+        after = ""
+        while page := self._queries.objects(after, limit=_PAGE):
+            yield from page
+            after = page[-1].key
+
+    # -- the bytes -------------------------------------------------------------------------------
+
+    async def _check_bytes(self, stretch: _Stretch) -> None:
+        """Every batch of the offsets that there were; runs may move, and be trimmed, meanwhile."""
+        expected, attempts = stretch.start, 0
+        while expected < stretch.end:
+            runs = self._queries.runs_from(stretch.key, expected, limit=_PAGE)
+            if not runs or runs[0].base_offset >= stretch.end:
+                return  # trimmed or deleted meanwhile; a gap has been told
+            for run in runs:
+                if run.base_offset >= stretch.end:
+                    return
+                if not await self._check_run(stretch, run, expected, attempts):
+                    attempts += 1
+                    break
+                expected, attempts = max(expected, run.end_offset), 0
+                self._progress(min(self.report.bytes, self._total_bytes), self._total_bytes)
+
+    async def _check_run(
+        self, stretch: _Stretch, run: StoredRun, start: int, attempts: int
+    ) -> bool:
+        """Returns false if the run has moved and must be looked up again.
+
+        Args:
+            start: offsets below have been checked: a run that was joined of several may begin
+                there.
+        """
+        place = f"WAL generation {run.generation}" if run.generation else run.object_key
+        subject = f"{stretch.name} offsets {run.base_offset} to {run.end_offset - 1} in {place}"
+        try:
+            data = await self._read(run)
+        except (RetryableError, NotFoundError) as error:
+            if attempts < _ATTEMPTS and self._has_moved(run):
+                return False
+            self.report.add(FindingKind.MISSING, subject, error.detail)
+            return True
+        except CorruptDataError as error:
+            self.report.add(FindingKind.DAMAGED, subject, f"{error.subject}: {error.detail}")
+            return True
+        self.report.runs += 1
+        self._check_batches(run, data, start, subject)
+        return True
+
+    def _check_batches(self, run: StoredRun, data: memoryview, start: int, subject: str) -> None:
+        position, expected, batches = 0, run.base_offset, 0
+        while position < len(data):
+            fault = _batch_fault(data, position, expected)
+            if fault:
+                detail = f"{fault} at byte {run.position + position}"
+                self.report.add(FindingKind.DAMAGED, subject, detail)
+                return
+            header = stored_header(data, position)
+            expected = header.end_offset
+            position += header.length
+            batches += 1
+            if expected > start:
+                self.report.batches += 1
+                self.report.records += header.record_count
+                self.report.bytes += header.length
+        if expected != run.end_offset or batches != run.batch_count:
+            self.report.add(
+                FindingKind.DAMAGED,
+                subject,
+                f"{batches} batches that end at offset {expected - 1}, the journal names"
+                f" {run.batch_count}",
+            )
+
+    async def _read(self, run: StoredRun) -> memoryview:
+        if run.generation:
+            return read_wal_run(self._wal, run)
+        end = run.position + run.length
+        return memoryview(await self._store.get_range(run.object_key, run.position, end))
+
+    def _has_moved(self, run: StoredRun) -> bool:
+        return run not in self._queries.runs_from(run.partition_key, run.base_offset, limit=1)
+
+    # -- the WAL's frames ------------------------------------------------------------------------
+
+    def _check_frames(self, generation: int) -> None:
+        """Walk a file up to its last named byte, as recovery would at the next start."""
+        subject = f"WAL generation {generation}"
+        for _ in range(_ATTEMPTS):
+            named_end = self._named_end(generation)
+            if not named_end:
+                return  # all of it has moved meanwhile
+            try:
+                name = self._find_file(generation)
+                if name:
+                    check_named_frames(
+                        self._device, name, generation=generation, named_end=named_end
+                    )
+                    return
+                finding = (FindingKind.MISSING, subject, "no file has it, the journal names it")
+            except CorruptDataError as error:
+                finding = (FindingKind.DAMAGED, error.subject, error.detail)
+            except FileNotFoundError:
+                continue  # removed between the listing and the look
+            if self._named_end(generation):
+                # Still named, so it was not recycled while it was read.
+                self.report.add(*finding)
+                return
+
+    def _named_end(self, generation: int) -> int:
+        return max(
+            (
+                run.position + run.length
+                for run in self._queries.wal_runs()
+                if run.generation == generation
+            ),
+            default=0,
         )
+
+    def _find_file(self, generation: int) -> str:
+        for found in find_files(self._device):
+            if found.header is not None and found.header.generation == generation:
+                return found.name
+        return ""
+
+    # -- the store -------------------------------------------------------------------------------
+
+    async def _check_objects(self) -> None:
+        stored = {info.key: info.size_bytes async for info in self._store.list(_SEGMENTS_PREFIX)}
+        unnamed = set(stored)
+        for row in list(self._object_rows()):
+            unnamed.discard(row.key)
+            if row.condemned_ms is None and row.live_runs:
+                self.report.objects += 1
+                await self._check_object(row)
+        for key in sorted(unnamed):
+            # An upload under way is named a moment later; what was just deleted is not there.
+            if not self._queries.object_known(key) and await self._exists(key):
+                self.report.add(FindingKind.ORPHAN, key, "nothing names it; it is deleted in time")
+
+    async def _check_object(self, row: ObjectRow) -> None:
+        key, size_bytes = row.key, row.size_bytes
+        try:
+            found_bytes = await self._store.size(key)
+            if found_bytes != size_bytes:
+                raise CorruptDataError(
+                    "verify", key, f"{found_bytes} bytes, the journal says {size_bytes}"
+                )
+            head = await self._store.get_range(key, 0, SEGMENT_HEADER_BYTES)
+            check_header(bytes(head), subject=key)
+            tail = await self._store.get_range(key, size_bytes - FOOTER_BYTES, size_bytes)
+            footer = parse_footer(bytes(tail), size_bytes=size_bytes, subject=key)
+            index_end = footer.index_position + footer.index_length
+            block = await self._store.get_range(key, footer.index_position, index_end)
+            parse_index(bytes(block), footer, subject=key)
+        except NotFoundError:
+            if self._is_live(key):
+                self.report.add(FindingKind.MISSING, key, "runs name it, it is not in the store")
+        except CorruptDataError as error:
+            self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
+
+    def _is_live(self, key: str) -> bool:
+        """Whether runs name an object now: beside a live server it may have been deleted."""
+        return any(row.key == key and row.live_runs for row in self._object_rows())
+
+    async def _exists(self, key: str) -> bool:
+        try:
+            await self._store.size(key)
+        except NotFoundError:
+            return False
+        return True
 
 
 def _batch_fault(data: memoryview, position: int, expected: int) -> str:
@@ -196,69 +410,9 @@ def _batch_fault(data: memoryview, position: int, expected: int) -> str:
         return f"{len(data) - position} bytes are no batch"
     header = stored_header(data, position)
     if header.magic != MAGIC or not HEADER_BYTES <= header.length <= len(data) - position:
-        return f"batch of magic {header.magic} with {header.length} bytes"
+        return f"a batch of magic {header.magic} with {header.length} bytes"
     if header.base_offset != expected:
         return f"base offset {header.base_offset} where {expected} is due"
     if not crc_is_right(data[position : position + header.length]):
         return "CRC-32C differs"
     return ""
-
-
-async def _read_run(
-    queries: Queries, store: ObjectStore, wal: WalReader, key: PartitionKey, run: StoredRun
-) -> tuple[memoryview, StoredRun]:
-    """A run's bytes; looked up again where a live server moved it meanwhile."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            if run.generation:
-                return read_wal_run(wal, run), run
-            data = await store.get_range(run.object_key, run.position, run.position + run.length)
-            return memoryview(data), run
-        except (RetryableError, NotFoundError):
-            if attempt == _ATTEMPTS - 1:
-                raise
-            found = queries.runs_from(key, run.base_offset, limit=1)
-            if not found or found[0].base_offset != run.base_offset:
-                raise
-            run = found[0]
-    raise AssertionError("unreachable")
-
-
-async def _verify_objects(report: VerifyReport, queries: Queries, store: ObjectStore) -> None:
-    stored = {info.key: info.size_bytes async for info in store.list(_SEGMENTS_PREFIX)}
-    after = ""
-    named: set[str] = set()
-    while page := queries.objects(after, limit=_PAGE):
-        for row in page:
-            named.add(row.key)
-            if row.condemned_ms is not None:
-                continue
-            report.objects += 1
-            if row.key not in stored:
-                report.add(FindingKind.MISSING, row.key, "named by the journal, not in the store")
-                continue
-            if stored[row.key] != row.size_bytes:
-                report.add(
-                    FindingKind.DAMAGED,
-                    row.key,
-                    f"{stored[row.key]} bytes, the journal says {row.size_bytes}",
-                )
-                continue
-            await _verify_index(report, store, row.key, row.size_bytes)
-        after = page[-1].key
-    for key in stored.keys() - named:
-        report.add(FindingKind.ORPHAN, key, "nothing names it; it is deleted after the grace")
-
-
-async def _verify_index(
-    report: VerifyReport, store: ObjectStore, key: str, size_bytes: int
-) -> None:
-    try:
-        tail = bytes(await store.get_range(key, max(0, size_bytes - FOOTER_BYTES), size_bytes))
-        footer = parse_footer(tail, size_bytes=size_bytes, subject=key)
-        block = await store.get_range(
-            key, footer.index_position, footer.index_position + footer.index_length
-        )
-        parse_index(bytes(block), footer, subject=key)
-    except CorruptDataError as error:
-        report.add(FindingKind.DAMAGED, key, str(error))
