@@ -30,7 +30,7 @@ STOP_SECONDS_MAX = 60
 
 
 def named_peers() -> Path:
-    """PENSTOCK_PEERS, else ../shared/peers; a benchmark of ours alone doesn't need it to be there."""
+    """PENSTOCK_PEERS, else ../shared/peers; needed only where a peer really runs."""
     named = os.environ.get("PENSTOCK_PEERS")
     return Path(named) if named else ROOT.parent / "shared" / "peers"
 
