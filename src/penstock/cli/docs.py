@@ -18,20 +18,22 @@ _WIDTH = 100
 def cli_page() -> str:
     """The page as Markdown."""
     parts = [_HEAD]
-    for path, command in _commands("penstock", root):
-        context = click.Context(
-            command, info_name=path, max_content_width=_WIDTH, terminal_width=_WIDTH
-        )
-        text = command.get_help(context).rstrip()
-        parts.append(f"\n## {path}\n\n```\n{text}\n```\n")
+    for context in _contexts("penstock", root, None):
+        text = context.get_help().rstrip()
+        parts.append(f"\n## {context.command_path}\n\n```\n{text}\n```\n")
     return "".join(parts)
 
 
-def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    yield path, command
+def _contexts(
+    name: str, command: click.Command, parent: click.Context | None
+) -> Iterator[click.Context]:
+    """A context of each command, made as a call of it makes one, since what is shown depends on
+    those above it."""
+    settings = {**command.context_settings, "max_content_width": _WIDTH, "terminal_width": _WIDTH}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
+    yield context
     if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            found = command.get_command(context, name)
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
             assert found is not None
-            yield from _commands(f"{path} {name}", found)
+            yield from _contexts(child, found, context)
