@@ -13,6 +13,11 @@ class LogLimits:
     frame_bytes_max: int = 16 * MIB
     """A WAL frame holds what waits, up to this; more waits for the next."""
 
+    gather_ms: int = 2
+    """While `GATHER_SOURCES` connections or more send small appends, a commit waits so long for
+    others to share it, as PostgreSQL's commit_delay with commit_siblings does; 0: never. A lone
+    producer never waits."""
+
     append_wait_ms_max: int = 10_000
     """How long an append waits for a full WAL before it is refused retriably."""
 

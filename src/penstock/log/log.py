@@ -165,6 +165,7 @@ class Log:
         *,
         timeout_ms: int,
         done: Callable[[PenstockError | None], None],
+        source: int = 0,
     ) -> None:
         """Store checked batches of one request; `done` is called once, on the event loop.
 
@@ -172,11 +173,12 @@ class Log:
             timeout_ms: how long the client waits; a full WAL is waited for at most as long.
             done: with None when each append holds its status, else with the error that befell
                 all of them.
+            source: the connection that it came from: producers on many of them share commits.
         """
         length = sum(append.batch.length for append in appends)
         wait_ms = min(max(timeout_ms, 0), self._limits.append_wait_ms_max)
         deadline_s = self._clock.monotonic_s() + wait_ms / 1000
-        self.lane.submit(AppendRequest(appends, length, deadline_s, done))
+        self.lane.submit(AppendRequest(appends, length, deadline_s, done, source))
 
     @property
     def append_bytes_max(self) -> int:

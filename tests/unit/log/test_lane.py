@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log.append.lane import AppendRequest, CommitLane, Delivery
+from penstock.log.append.lane import GATHER_SOURCES, AppendRequest, CommitLane, Delivery
 from penstock.log.append.plan import PartitionAppend, plan_frame, run_commits
 from penstock.log.limits import LogLimits
 from penstock.metadata.changes import Change
@@ -117,14 +117,16 @@ class Bench:
     events: list[str]
     fatal: list[BaseException]
 
-    def append(self, *, size: int = 100, key: int = 1, deadline_s: float = 110.0) -> "Waiting":
+    def append(
+        self, *, size: int = 100, key: int = 1, deadline_s: float = 110.0, source: int = 0
+    ) -> "Waiting":
         waiting = Waiting([PartitionAppend(PartitionKey(key), batch(size))])
 
         def done(error: PenstockError | None) -> None:
             self.events.append("answered")
             waiting.answer.set_result(error)
 
-        self.lane.submit(AppendRequest(waiting.appends, size, deadline_s, done))
+        self.lane.submit(AppendRequest(waiting.appends, size, deadline_s, done, source))
         return waiting
 
 
@@ -202,6 +204,22 @@ def test_a_frame_is_bounded() -> None:
         assert [await w.answer for w in (first, *others)] == [None] * 6
         writes = [int(event.split()[1]) for event in bench.events if event.startswith("write")]
         assert max(writes) <= 1000 and sum(writes) == 2100
+
+    run(test)
+
+
+def test_many_connections_share_commits_and_a_lone_one_never_waits() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        for _ in range(20):
+            await bench.append(source=1).answer
+            assert not bench.lane._gathering
+        waiting = [bench.append(key=n, source=n) for n in range(GATHER_SOURCES)]
+        assert bench.lane._gathering
+        assert [await w.answer for w in waiting] == [None] * GATHER_SOURCES
+        bench.clock.seconds += 1  # silence in between
+        await bench.append(source=3).answer
+        assert not bench.lane._gathering
 
     run(test)
 

@@ -59,6 +59,7 @@ class _Produce:
         "_length",
         "_pending",
         "_request",
+        "_source",
         "_topics",
         "_version",
         "reply",
@@ -66,6 +67,7 @@ class _Produce:
 
     def __init__(self, context: RequestContext, body: memoryview) -> None:
         self._broker = context.broker
+        self._source = context.connection.id
         self._version = context.api_version
         self._request = parse_produce(body, context.api_version)
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
@@ -89,6 +91,7 @@ class _Produce:
                 appends,
                 timeout_ms=timeout_ms,
                 done=partial(self._done, group),
+                source=self._source,
             )
 
     def _check_topic(self, data: TopicData) -> list[PartitionAnswer]:

@@ -12,10 +12,11 @@ the lane answers nothing more and calls `on_fatal`, which ends the process.
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.log.append.plan import (
     FramePlan,
@@ -33,7 +34,13 @@ from penstock.wal import WalPlace, WalWriter
 
 logger = logging.getLogger(__name__)
 
-GROUP_ITEMS_MAX = 10_000
+GATHER_SOURCES: Final = 8
+GATHER_SPAN_S: Final = 0.05
+GATHER_BYTES_MAX: Final = 256 << 10
+"""Gathering is on while the last GATHER_SOURCES appends came from as many connections within
+GATHER_SPAN_S; a commit that has GATHER_BYTES_MAX is worth its syncs without waiting."""
+
+GROUP_ITEMS_MAX: Final = 10_000
 """Items of one group commit: bounds the entry's size and the time that one transaction takes."""
 
 
@@ -68,6 +75,8 @@ class AppendRequest:
     length: int
     deadline_s: float
     done: Callable[[PenstockError | None], None]
+    source: int = 0
+    """The connection that it came from."""
 
 
 @dataclass(slots=True)
@@ -122,6 +131,9 @@ class CommitLane:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="commit-lane", daemon=True)
         self._closed = False
+        self._sources: deque[tuple[int, float]] = deque(maxlen=GATHER_SOURCES)
+        self._gathering = False
+        self._never = threading.Event()
         self.waiting_bytes = 0
         """Bytes handed in and not yet answered; read and written on the event loop."""
 
@@ -135,7 +147,18 @@ class CommitLane:
             request.done(_closed_error())
             return
         self.waiting_bytes += request.length
+        self._watch_sources(request.source)
         self._queue.put(request)
+
+    def _watch_sources(self, source: int) -> None:
+        sources = self._sources
+        now_s = self._clock.monotonic_s()
+        sources.append((source, now_s))
+        if self._gathering or source != sources[0][0]:
+            self._gathering = (
+                now_s - sources[0][1] <= GATHER_SPAN_S
+                and len({known for known, _ in sources}) == GATHER_SOURCES
+            )
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
@@ -176,6 +199,8 @@ class CommitLane:
         try:
             # A held append looks again soon; otherwise the lane sleeps until there is work.
             item = self._queue.get(timeout=0.05) if held else self._queue.get()
+            if self._gathering and self._limits.gather_ms and isinstance(item, AppendRequest):
+                self._gather(item)
             while True:
                 if item is None:
                     open_ = False
@@ -190,6 +215,14 @@ class CommitLane:
         except Empty:
             pass
         return appends, commands, open_
+
+    def _gather(self, first: AppendRequest) -> None:
+        """Let a commit of many small producers wait for more of them.
+
+        One sleep, not a wait for each arrival: being woken costs as much as it would save.
+        """
+        if first.length < GATHER_BYTES_MAX and self._queue.qsize() < GATHER_SOURCES:
+            self._never.wait(self._limits.gather_ms / 1000)
 
     def _turn(
         self, appends: list[AppendRequest], commands: list[CommandRequest], *, give_up: bool
