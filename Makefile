@@ -43,7 +43,7 @@ unit: $(TEST_STAMP) ## Unit tests alone, in random order.
 demo: $(TEST_STAMP) ## 336,776 real flights through two client libraries, checked.
 	$(BIN)/python demo/flights.py $(ARGS)
 
-bench: $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.
+bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.
 	$(BIN)/python bench/compare.py $(ARGS)
 
 peers: $(TEST_STAMP) ## Tests with real Kafka clients alone.

@@ -100,6 +100,9 @@ class Server:
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, self.http_address)
+            # Off the loop, so that Kafka clients are answered while the modules load; now, so
+            # that the first member of a group needn't wait for them.
+            await asyncio.get_running_loop().run_in_executor(parts.pool, _import_schemas)
         except BaseException:
             await self.stop()
             raise
@@ -212,6 +215,10 @@ class Server:
 
 def _import_http() -> None:
     import penstock.app.http  # noqa: F401
+
+
+def _import_schemas() -> None:
+    import kio.serial  # noqa: F401
 
 
 def _cannot_listen(setting: str, address: Address, error: OSError) -> ConflictError:

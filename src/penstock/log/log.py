@@ -97,6 +97,7 @@ class Log:
             clock=clock,
             limits=limits,
             deliver=self._deliver,
+            announce=self._announce,
             on_fatal=on_fatal,
         )
         self.uploader = Uploader(
@@ -123,7 +124,6 @@ class Log:
             identity=identity,
             in_flight_number=self.uploader.in_flight_number,
         )
-        self._listeners: list[Callable[[Delivery], None]] = []
 
     def start(self) -> None:
         """Start the lane's thread and the background tasks."""
@@ -152,10 +152,6 @@ class Log:
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
         return await self.lane.commit(commands)
-
-    def on_delivery(self, listener: Callable[[Delivery], None]) -> None:
-        """Call `listener` on the event loop after each group commit, once views are current."""
-        self._listeners.append(listener)
 
     # -- append ----------------------------------------------------------------------------------
 
@@ -273,25 +269,27 @@ class Log:
         self.uploader.added(stored, generation=place.generation)
 
     def _follow(self, delivery: Delivery) -> None:
+        for change in delivery.changes:
+            if isinstance(change, RunsMoved):
+                self.reader.forget_places(change.partition_key)
+            elif isinstance(change, TopicDeleted):
+                self._forget_topic(change)
+
+    def _announce(self, delivery: Delivery) -> None:
         moved: list[PartitionKey] = []
         for change in delivery.changes:
             if isinstance(change, HeadMoved):
                 moved.append(change.partition_key)
-            elif isinstance(change, RunsMoved):
-                self.reader.forget_places(change.partition_key)
             elif isinstance(change, TopicDeleted):
-                self._forget_topic(change)
+                moved += self.waiters.of_topic(change.topic_key)
         if moved:
             self.waiters.notify(moved)
-        for listener in self._listeners:
-            listener(delivery)
 
     def _forget_topic(self, change: TopicDeleted) -> None:
         gone = [key for key in self.tail.partitions() if topic_key_of(key) == change.topic_key]
         for key in gone:
             self.tail.forget(key)
             self.reader.forget_places(key)
-        self.waiters.notify(self.waiters.of_topic(change.topic_key))
 
     def _prepare_spare(self) -> None:
         if (self._spare is None or self._spare.done()) and self._wal_writer.needs_spare():

@@ -153,6 +153,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
             clock=clock,
             limits=LogLimits(frame_bytes_max=1000),
             deliver=deliver,
+            announce=lambda _: events.append("readers woken"),
             on_fatal=fatal.append,
         )
         lane.start()
@@ -171,7 +172,15 @@ def test_bytes_are_durable_before_they_are_ordered_and_ordered_before_they_are_a
         bench.wal.gate.set()
         waiting = bench.append()
         assert await waiting.answer is None
-        assert bench.events == ["write 100", "sync", "journal CommitRuns", "views", "answered"]
+        await asyncio.sleep(0)
+        assert bench.events == [
+            "write 100",
+            "sync",
+            "journal CommitRuns",
+            "views",
+            "answered",
+            "readers woken",
+        ]
         assert waiting.appends[0].base_offset == 0
 
     run(test)

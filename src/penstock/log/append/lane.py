@@ -108,6 +108,8 @@ class CommitLane:
     Args:
         deliver: called on the event loop with each group's outcome, before anybody waiting for
             it goes on: it updates the views.
+        announce: called after those who waited were answered: it wakes who reads, so that 500
+            readers don't stand before the producer of what they get.
         on_fatal: called on the lane's thread when durability is unknown; must end the process.
     """
 
@@ -119,6 +121,7 @@ class CommitLane:
         clock: Clock,
         limits: LogLimits,
         deliver: Callable[[Delivery], None],
+        announce: Callable[[Delivery], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._wal = wal
@@ -126,6 +129,7 @@ class CommitLane:
         self._clock = clock
         self._limits = limits
         self._deliver_views = deliver
+        self._announce = announce
         self._on_fatal = on_fatal
         self._queue: SimpleQueue[AppendRequest | CommandRequest | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -315,6 +319,8 @@ class CommitLane:
                 command.future.set_exception(error)
             else:
                 command.future.set_result(answers)
+        # What was answered goes out with callbacks that are queued by now; this queues behind.
+        self._loop.call_soon(self._announce, delivery)
 
 
 def _split(appends: list[AppendRequest], frame_bytes_max: int) -> list[list[AppendRequest]]:
