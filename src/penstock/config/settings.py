@@ -117,7 +117,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 64 * MIB
     block_cache_bytes: Annotated[
         int, _bytes("Memory for blocks of segment objects.", MIB, section="Memory")
-    ] = 64 * MIB
+    ] = 96 * MIB
     block_bytes: Annotated[
         int, _bytes("Size of one block that is read and cached.", 64 * KIB, GIB, section="Memory")
     ] = 4 * MIB
