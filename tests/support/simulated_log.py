@@ -1,0 +1,260 @@
+"""One life of a whole log on a simulated device; its journal is in a real SQLite file.
+
+`stepped` lives run everything on the event loop, in an order that the seed decides, so that the
+same seed gives the same calls; others run on the threads that a server has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from penstock.log import Log, LogLimits
+from penstock.metadata.commands import AnyCommand
+from penstock.metadata.order import Applied, Order
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.objects.local import LocalStore
+from penstock.ports.random import Random
+from penstock.testing.clock import ManualClock
+from penstock.testing.cut import PowerSwitch, SwitchedDevice
+from penstock.testing.device import SimulatedDevice
+from penstock.wal import WalReader, WalWriter
+
+DATABASE = "metadata.sqlite"
+FILE_BYTES = 32 << 10
+WAL_BYTES_MAX = 6 * FILE_BYTES
+GRACE_S = 60
+
+
+def small_limits() -> LogLimits:
+    """So small that a few hundred records fill files, segments and caches."""
+    return LogLimits(
+        frame_bytes_max=FILE_BYTES // 2,
+        append_wait_ms_max=10_000,
+        tail_cache_bytes=24 << 10,
+        block_cache_bytes=16 << 10,
+        block_bytes=1 << 10,
+        segment_bytes=24 << 10,
+        segment_age_ms=3_600_000,
+        delete_grace_ms=GRACE_S * 1000,
+        producer_id_block=4,
+    )
+
+
+class SteppedExecutor(Executor):
+    """Runs work on the event loop, later, one piece at a time, in an order of the seed's."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, lambda: fn(*args, **kwargs)))
+        asyncio.get_running_loop().call_soon(self._step)
+        return future
+
+    def _step(self) -> None:
+        future, work = self._waiting.pop(self._random.below(len(self._waiting)))
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            result = work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+class _SteppedQueue:
+    """The lane's queue, and in place of its thread a call on the event loop."""
+
+    def __init__(self, log: Log, random: Random, on_fatal: Callable[[BaseException], None]) -> None:
+        self._lane = log.lane
+        self._random = random
+        self._on_fatal = on_fatal
+        self._items: deque[Any] = deque()
+        self._held: list[Any] = []
+        self._is_due = self._is_dead = False
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._wake()
+
+    def get(self, timeout: float | None = None) -> Any:
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    get_nowait = get
+
+    def stop(self) -> None:
+        self._is_dead = True
+
+    def _wake(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._wait, self._random.below(6))
+
+    def _wait(self, rounds: int) -> None:
+        if rounds:
+            # Others go on meanwhile, so that more waits for the group commit.
+            asyncio.get_running_loop().call_soon(self._wait, rounds - 1)
+            return
+        self._is_due = False
+        if self._is_dead:
+            return
+        try:
+            appends, commands, _ = self._lane._take(self._held, open_=True)
+            self._held = self._lane._turn(appends, commands, give_up=False)
+        except BaseException as error:
+            self._is_dead = True
+            self._on_fatal(error)
+            return
+        if self._items or self._held:
+            self._wake()
+
+
+class SwitchedOrder:
+    """The journal, in step with the device's power."""
+
+    def __init__(self, order: Order, switch: PowerSwitch) -> None:
+        self.inner = order
+        self._switch = switch
+
+    def append(self, commands: Sequence[AnyCommand]) -> Applied:
+        """See `Order`."""
+        with self._switch.call("commit"):
+            applied = self.inner.append(commands)
+        # The power may go between a commit and its acknowledgement, too.
+        with self._switch.call("acknowledge"):
+            return applied
+
+
+class SimulatedLog:
+    """A log from its start to the cut of its power. On the event loop.
+
+    Args:
+        folder: holds the SQLite file, which is found as the last life left it.
+        device: holds WAL and objects.
+        plant: breaks something of the assembled log before it starts, for tests of the tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        device: SimulatedDevice,
+        clock: ManualClock,
+        random: Random,
+        stepped: bool,
+        on_cut: Callable[[], None],
+        plant: Callable[[SimulatedLog], None] | None = None,
+        fsync: bool = True,
+        limits: LogLimits | None = None,
+    ) -> None:
+        self.folder = folder
+        self.clock = clock
+        self.fatal: list[BaseException] = []
+        self._opened: list[Queries] = []
+        self._local = threading.local()
+        loop = asyncio.get_running_loop()
+        self.ended = asyncio.Event()
+
+        def cut() -> None:
+            on_cut()
+            loop.call_soon_threadsafe(self.ended.set)
+
+        def on_fatal(error: BaseException) -> None:
+            self.fatal.append(error)
+            loop.call_soon_threadsafe(self.ended.set)
+
+        self.switch = PowerSwitch(cut)
+        self.device = SwitchedDevice(device, self.switch)
+        path = folder / DATABASE
+        # What COMMIT returned for is in the copy that a cut makes, synced or not: the durability
+        # of SQLite itself is not what is asked here.
+        order = Order.open(path, clock=clock, random=random, fsync=False)
+        self.order = SwitchedOrder(order, self.switch)
+        try:
+            self.view = MetadataView.load(self.queries())
+            named: dict[int, int] = {}
+            for run in self.queries().wal_runs():
+                end = run.position + run.length
+                named[run.generation] = max(named.get(run.generation, 0), end)
+            self.wal = WalWriter.open(
+                self.device,
+                file_bytes=FILE_BYTES,
+                bytes_max=WAL_BYTES_MAX,
+                named=named,
+                last_generation=self.queries().last_wal_generation(),
+                fsync=fsync,
+            )
+        except BaseException:
+            order.close()
+            self._close_queries()
+            raise
+        self.pool: Executor = SteppedExecutor(random) if stepped else ThreadPoolExecutor(2)
+        self.wal_reader = WalReader(self.device)
+        self.store = LocalStore(self.device, executor=self.pool)
+        self.log = Log(
+            order=self.order,
+            view=self.view,
+            queries=self.queries,
+            wal_writer=self.wal,
+            wal_reader=self.wal_reader,
+            store=self.store,
+            clock=clock,
+            limits=limits or small_limits(),
+            identity=(order.agent_id, order.epoch),
+            pool=self.pool,  # type: ignore[arg-type]
+            on_fatal=on_fatal,
+        )
+        self._queue: _SteppedQueue | None = None
+        if stepped:
+            self._queue = _SteppedQueue(self.log, random, on_fatal)
+            self.log.lane._queue = self._queue  # type: ignore[assignment]
+            self.log.lane.start = lambda: None  # type: ignore[method-assign]
+        if plant is not None:
+            plant(self)
+        self.log.start()
+
+    def queries(self) -> Queries:
+        """The calling thread's connection."""
+        found: Queries | None = getattr(self._local, "queries", None)
+        if found is None:
+            found = self._local.queries = Queries(self.folder / DATABASE)
+            self._opened.append(found)
+        return found
+
+    def checkpoint(self) -> None:
+        """Move SQLite's WAL into its file, in step with the power."""
+        with self.switch.call("checkpoint"):
+            self.order.inner.checkpoint()
+
+    async def end(self) -> None:
+        """Let go of everything, as the death of a process does."""
+        self.switch.cut()
+        await self.log.uploader.close()
+        if self._queue is None:
+            await self.log.lane.close()
+        else:
+            self._queue.stop()
+        if self.log._spare is not None:
+            await asyncio.gather(self.log._spare, return_exceptions=True)
+        self.wal.close()
+        await self.log.blocks.close()
+        self.order.inner.close()
+        self.pool.shutdown()
+        self._close_queries()
+
+    def _close_queries(self) -> None:
+        for queries in self._opened:
+            queries.close()
