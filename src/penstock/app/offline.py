@@ -14,14 +14,17 @@ import msgspec
 
 from penstock.app.layout import DataLayout
 from penstock.log import backup
+from penstock.log.manifest import Manifest
+from penstock.log.restore import is_unfinished, restore_backup
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.queries import Queries
-from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.objects import open_store
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.system.files import PosixDevice
+from penstock.system.lock import LOCK_FILE
 from penstock.wal import WalReader
 
 Progress = Callable[[int, int], None]
@@ -33,11 +36,19 @@ def find_data(path: Path) -> DataLayout:
 
     Raises:
         NotFoundError: there is none.
+        InvalidRequestError: a restore into it was cut.
     """
     layout = DataLayout(path.absolute())
     if not layout.metadata.is_file():
         raise NotFoundError(
             "open data directory", str(layout.root), f"there is no {layout.metadata.name} in it"
+        )
+    if is_unfinished(layout.metadata):
+        raise InvalidRequestError(
+            "open data directory",
+            str(layout.root),
+            "a restore into it has not ended, or was cut",
+            "run penstock restore again",
         )
     return layout
 
@@ -77,42 +88,58 @@ async def back_up(
         destination: a path, or a URL that `open_store` understands.
 
     Returns:
-        The manifest.
+        The manifest, without the list of objects.
     """
-    scratch = layout.scratch / "backup"
-    scratch.mkdir(parents=True, exist_ok=True)
     with closing(WalReader(PosixDevice(layout.root))) as wal:
         manifest = await backup.back_up(
             live=layout.metadata,
             store=store,
             wal=wal,
             to=open_store(destination, executor=pool),
-            scratch=scratch,
+            scratch=layout.scratch / "backup",
             clock=clock,
             random=random,
             pool=pool,
             progress=progress,
         )
-    value: dict[str, Any] = msgspec.to_builtins(manifest)
-    return value
+    return _for_people(manifest)
 
 
 async def restore(
     source: str, layout: DataLayout, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Make a data directory of a backup.
+    """Make a data directory of a backup. See `penstock.log.restore`.
+
+    Args:
+        layout: of an empty directory; its lock file may be there.
 
     Returns:
-        The manifest.
+        The manifest, without the list of objects.
     """
-    scratch = layout.scratch / "restore"
-    scratch.mkdir(parents=True, exist_ok=True)
-    manifest = await backup.restore_backup(
+    if not is_unfinished(layout.metadata):
+        _check_empty(layout)
+    manifest = await restore_backup(
         source=open_store(source),
         store=open_store(layout.objects),
         database=layout.metadata,
-        scratch=scratch,
+        scratch=layout.scratch / "restore",
         progress=progress,
     )
+    return _for_people(manifest)
+
+
+def _check_empty(layout: DataLayout) -> None:
+    # What a server would take for its own, a WAL of another log above all. The lock file is
+    # the caller's.
+    for path in sorted(layout.root.iterdir()):
+        if path.name not in (LOCK_FILE, layout.scratch.name):
+            raise InvalidRequestError(
+                "restore", str(path), "it is there already", "restore into an empty directory"
+            )
+
+
+def _for_people(manifest: Manifest) -> dict[str, Any]:
+    """The manifest without the list of its objects."""
     value: dict[str, Any] = msgspec.to_builtins(manifest)
+    del value["contents"]
     return value

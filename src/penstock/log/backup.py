@@ -1,74 +1,64 @@
-"""Backup and restore of a whole log, to and from any object store.
+"""Backup of a whole log to any object store. docs/formats/backup.md is its format.
 
-A backup is a folder of three kinds of objects, written in this order, so that one that has a
-manifest is whole:
+Order of effects: `incomplete` marker -> segments that hold what was only in the WAL -> all other
+objects that the state names -> the state -> manifest -> marker removed. So a backup that has a
+manifest is whole, and one without it was cut.
 
-| key | what |
-| --- | --- |
-| `segments/...` | every object that the state names; what was only in the WAL, as segments |
-| `metadata.sqlite` | a snapshot of the state (docs/formats/snapshot.md) |
-| `manifest.json` | version, cluster id, position, counts and sizes |
-
-It runs beside a live server: the snapshot is of one moment, everything acknowledged before it is
-in the backup. WAL runs become a segment by an ordinary `StoreSegment` in the copy of the state,
-so that a restored directory needs no WAL.
+It runs beside a live server: the state is copied as of one moment, and everything acknowledged
+before is in the backup. WAL runs become segments by ordinary `StoreSegment`s in the copy of the
+state, so that a restored directory needs no WAL.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-import msgspec
+from crc32c import crc32c
 from typing_extensions import Buffer
 
 from penstock.log.fetch.reader import read_wal_run
+from penstock.log.manifest import (
+    BACKUP_VERSION,
+    INCOMPLETE,
+    MANIFEST,
+    METADATA,
+    BackupObject,
+    Manifest,
+    encode_manifest,
+)
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
 from penstock.metadata.commands import SegmentStored, StoreSegment
-from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
-from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
-from penstock.metadata.view import MetadataView
-from penstock.model.errors import (
-    ConflictError,
-    CorruptDataError,
-    InvalidRequestError,
-    NotFoundError,
-    RetryableError,
-)
-from penstock.model.ids import PartitionKey, partition_of, topic_key_of
+from penstock.metadata.order import Order, restore
+from penstock.metadata.queries import ObjectRow, Queries, StoredRun
+from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
+from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
-from penstock.replica.snapshot import restore_snapshot, write_snapshot
-from penstock.segment import build_segment, object_key
+from penstock.records.batch import stored_header
+from penstock.replica.snapshot import write_snapshot
+from penstock.segment import BuiltSegment, build_segment, object_key
 from penstock.wal import WalReader
 
-MANIFEST: Final = "manifest.json"
-METADATA: Final = "metadata.sqlite"
-BACKUP_VERSION: Final = 1
+T = TypeVar("T")
+
+COPY_BYTES: Final = 8 << 20
+"""What is read at once: a store may have to hold it in memory."""
 
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 5
 _SEGMENT_BYTES: Final = 64 << 20
-_COPY_BYTES: Final = 8 << 20
+_SEGMENTS_PREFIX: Final = "segments/"
+_SCRATCH_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial")
 
 Progress = Callable[[int, int], None]
 """Called with (bytes copied, bytes in all)."""
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup says of itself."""
-
-    version: int
-    cluster_id: str
-    position: int
-    created_ms: int
-    topics: int
-    objects: int
-    bytes: int
 
 
 async def back_up(
@@ -89,230 +79,300 @@ async def back_up(
 
     Args:
         live: the data directory's metadata database; a server may be writing it.
-        scratch: an empty folder for the snapshot; its files are removed.
+        scratch: a folder for copies of the state; they are removed.
 
     Raises:
-        ConflictError: there is a backup at the destination already.
-        RetryableError: the WAL was recycled faster than it could be read.
+        ConflictError: there is a backup, or something else, at the destination already.
+        RetryableError: the WAL was recycled and trimmed faster than it could be read.
+        CorruptDataError: the source is damaged.
     """
+    await _claim(to)
+    backup = _Backup(live, store, wal, to, scratch, clock, random, pool, progress or _silent)
     try:
-        await to.size(MANIFEST)
-    except NotFoundError:
-        pass
-    else:
-        raise ConflictError("back up", MANIFEST, "there is a backup already", "choose another URL")
-    for attempt in range(_ATTEMPTS):
-        try:
-            order = await _copy_state(live, wal, to, scratch, clock, random, pool)
-            break
-        except RetryableError:
-            # A WAL file that the snapshot names was recycled: its runs have moved to a segment,
-            # which a newer snapshot names.
-            if attempt == _ATTEMPTS - 1:
-                raise
-    snapshot = scratch / "final.sqlite"
-    try:
-        info = await asyncio.get_running_loop().run_in_executor(pool, order.snapshot, snapshot)
-        cluster_id = order.cluster_id
+        manifest = await backup.run()
     finally:
-        order.close()
-    queries = Queries(scratch / METADATA)
-    try:
-        count, size = await _copy_objects(queries, store, to, progress or _silent)
-        manifest = Manifest(
-            version=BACKUP_VERSION,
-            cluster_id=cluster_id,
-            position=info.position,
-            created_ms=clock.now_ms(),
-            topics=len(MetadataView.load(queries).topics()),
-            objects=count,
-            bytes=size,
-        )
-    finally:
-        queries.close()
-    await to.put(METADATA, [snapshot.read_bytes()])
-    await to.put(MANIFEST, [msgspec.json.format(msgspec.json.encode(manifest))])
-    _clear(scratch)
+        clear_scratch(scratch)
+    await to.delete([INCOMPLETE])
     return manifest
 
 
-async def restore_backup(
-    *,
-    source: ObjectStore,
-    store: ObjectStore,
-    database: Path,
-    scratch: Path,
-    progress: Progress | None = None,
-) -> Manifest:
-    """Make a data directory of a backup.
-
-    Args:
-        store: the new directory's objects; nothing may be in it.
-        database: where its metadata database will be; must not exist.
-
-    Raises:
-        NotFoundError: there is no backup at the source.
-        InvalidRequestError: the destination is in use, or the backup is of a newer release.
-        CorruptDataError: the backup is damaged.
-    """
-    if database.exists():  # noqa: ASYNC240 - one stat, before any work
-        raise InvalidRequestError(
-            "restore", str(database), "it exists", "restore into an empty directory"
-        )
-    manifest = await read_manifest(source)
-    snapshot = scratch / "restore.sqlite"
-    snapshot.write_bytes(await _read_whole(source, METADATA))
-    staged = scratch / METADATA
-    staged.unlink(missing_ok=True)
-    restore_snapshot(snapshot, staged, application_id=APPLICATION_ID, format_version=FORMAT_VERSION)
-    queries = Queries(staged)
-    try:
-        await _copy_objects(queries, source, store, progress or _silent)
-    finally:
-        queries.close()
-    # Last: a directory that has a database is whole.
-    restore_snapshot(
-        snapshot, database, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
-    )
-    _clear(scratch)
-    return manifest
-
-
-async def read_manifest(source: ObjectStore) -> Manifest:
-    """A backup's manifest. Raises: NotFoundError, CorruptDataError, InvalidRequestError."""
-    data = await _read_whole(source, MANIFEST)
-    try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise CorruptDataError("restore", MANIFEST, str(error)) from error
-    if manifest.version > BACKUP_VERSION:
-        raise InvalidRequestError(
-            "restore",
-            MANIFEST,
-            f"backup version {manifest.version}, this release knows {BACKUP_VERSION}",
-            "restore it with the release that made it, or a later one",
-        )
-    return manifest
-
-
-async def _copy_state(
-    live: Path,
-    wal: WalReader,
-    to: ObjectStore,
-    scratch: Path,
-    clock: Clock,
-    random: Random,
-    pool: Executor,
-) -> Order:
-    """A copy of the state in `scratch`, with what was in the WAL moved to segments at `to`."""
-    _clear(scratch)
-    loop = asyncio.get_running_loop()
-
-    def copy() -> Order:
-        snapshot = scratch / "first.sqlite"
-        write_snapshot(live, snapshot)
-        restore_snapshot(
-            snapshot,
-            scratch / METADATA,
-            application_id=APPLICATION_ID,
-            format_version=FORMAT_VERSION,
-        )
-        return Order.open(scratch / METADATA, clock=clock, random=random)
-
-    order = await loop.run_in_executor(pool, copy)
-    queries = Queries(scratch / METADATA)
-    try:
-        view = MetadataView.load(queries)
-        number = 0
-        while runs := queries.wal_runs():
-            keys: dict[PartitionKey, tuple[bytes, int]] = {}
-            for key in {run.partition_key for run in runs}:
-                topic = view.topic_by_key(topic_key_of(key))
-                assert topic is not None, key
-                keys[key] = (bytes(topic.topic_id), partition_of(key))
-            moves = plan_segment(runs, bytes_max=_SEGMENT_BYTES, sort_key=keys)
-            number += 1
-            key_text = object_key(agent=order.agent_id, epoch=order.epoch, n=number)
-            await _store_moves(order, wal, to, key_text, moves, keys, pool)
-    except BaseException:
-        order.close()
-        raise
-    finally:
-        queries.close()
-    return order
-
-
-async def _store_moves(
-    order: Order,
-    wal: WalReader,
-    to: ObjectStore,
-    key: str,
-    moves: Sequence[PartitionMove],
-    keys: dict[PartitionKey, tuple[bytes, int]],
-    pool: Executor,
-) -> None:
-    loop = asyncio.get_running_loop()
-
-    def build() -> tuple[list[Buffer], int, list[int]]:
-        segment = build_segment(
-            [
-                segment_run(
-                    keys[move.partition_key], move, [read_wal_run(wal, run) for run in move.runs]
-                )
-                for move in moves
-            ]
-        )
-        return list(segment.parts), segment.size_bytes, list(segment.positions)
-
-    parts, size_bytes, positions = await loop.run_in_executor(pool, build)
-    await to.put(key, parts)
-    applied = await loop.run_in_executor(
-        pool,
-        order.append,
-        [StoreSegment(object_key=key, object_bytes=size_bytes, runs=moved_runs(moves, positions))],
-    )
-    assert isinstance(applied.answers[0], SegmentStored), applied.answers
-
-
-async def _copy_objects(
-    queries: Queries, source: ObjectStore, to: ObjectStore, progress: Progress
-) -> tuple[int, int]:
-    rows = []
-    after = ""
-    while page := queries.objects(after, limit=_PAGE):
-        rows += [row for row in page if row.condemned_ms is None]
-        after = page[-1].key
-    total = sum(row.size_bytes for row in rows)
-    copied = 0
-    for row in rows:
-        try:
-            present = await to.size(row.key) == row.size_bytes
-        except NotFoundError:
-            present = False
-        if not present:
-            await to.put(row.key, await _read_parts(source, row.key, row.size_bytes))
-        copied += row.size_bytes
-        progress(copied, total)
-    return len(rows), total
-
-
-async def _read_parts(source: ObjectStore, key: str, size_bytes: int) -> list[Buffer]:
-    return [
-        await source.get_range(key, start, min(start + _COPY_BYTES, size_bytes))
-        for start in range(0, size_bytes, _COPY_BYTES)
-    ]
-
-
-async def _read_whole(source: ObjectStore, key: str) -> bytes:
-    return b"".join(await _read_parts(source, key, await source.size(key)))
-
-
-def _clear(scratch: Path) -> None:
+def clear_scratch(scratch: Path) -> None:
+    """Remove the databases in a scratch folder, which is made if it is not there."""
     scratch.mkdir(parents=True, exist_ok=True)
     for path in scratch.iterdir():
-        if path.name.endswith((".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial")):
-            path.unlink()
+        if path.name.endswith(_SCRATCH_SUFFIXES):
+            path.unlink(missing_ok=True)
+
+
+async def exists(store: ObjectStore, key: str) -> bool:
+    """Whether a store has a key."""
+    try:
+        await store.size(key)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def _claim(to: ObjectStore) -> None:
+    """Mark the destination as a backup in the making; remove what a cut one left there."""
+    if await exists(to, MANIFEST):
+        raise ConflictError("back up", MANIFEST, "there is a backup already", "choose another URL")
+    was_cut = await exists(to, INCOMPLETE)
+    left = [info.key async for info in to.list(_SEGMENTS_PREFIX)]
+    if left and not was_cut:
+        # It may be a server's own store: nothing there is for a backup to replace or remove.
+        raise ConflictError(
+            "back up", left[0], "there are objects that are no backup", "choose another URL"
+        )
+    await to.put(INCOMPLETE, [b"A backup is being made, or was cut: there is no manifest.\n"])
+    for at in range(0, len(left), _PAGE):
+        await to.delete(left[at : at + _PAGE])
 
 
 def _silent(copied_bytes: int, total_bytes: int) -> None:
     pass
+
+
+class _MovedError(Exception):
+    """A run has left the WAL, and the live state no longer names its offsets: copy it anew."""
+
+
+@dataclass(slots=True)
+class _Backup:
+    live: Path
+    store: ObjectStore
+    wal: WalReader
+    to: ObjectStore
+    scratch: Path
+    clock: Clock
+    random: Random
+    pool: Executor
+    progress: Progress
+    written: dict[str, BackupObject] = field(default_factory=dict)
+    """Segments that were made of the WAL."""
+
+    async def run(self) -> Manifest:
+        order = await self._copy_state()
+        try:
+            snapshot = self.scratch / "final.sqlite"
+            info = await self._in_pool(partial(order.snapshot, snapshot))
+            cluster_id = order.cluster_id
+        finally:
+            await self._in_pool(order.close)
+        topics, rows = await self._in_pool(self._contents)
+        objects = await self._copy_objects(rows)
+        objects.append(await self._put_state(snapshot))
+        manifest = Manifest(
+            version=BACKUP_VERSION,
+            cluster_id=cluster_id,
+            position=info.position,
+            created_ms=self.clock.now_ms(),
+            topics=topics,
+            objects=len(rows),
+            bytes=sum(row.size_bytes for row in rows),
+            contents=objects,
+        )
+        await self.to.put(MANIFEST, [encode_manifest(manifest)])
+        return manifest
+
+    # -- the state -------------------------------------------------------------------------------
+
+    async def _copy_state(self) -> Order:
+        """A copy of the state, with what was in the WAL moved to segments at the destination."""
+        for _ in range(_ATTEMPTS):
+            clear_scratch(self.scratch)
+            order = await self._in_pool(self._open_copy)
+            try:
+                await self._move_wal(order)
+            except _MovedError:
+                # Retention trimmed it after it moved. A newer copy does not name it.
+                await self._in_pool(order.close)
+                await self.to.delete(list(self.written))
+                self.written.clear()
+            except BaseException:
+                order.close()
+                raise
+            else:
+                return order
+        raise RetryableError(
+            "back up",
+            str(self.live),
+            f"the WAL was recycled and trimmed while it was read, {_ATTEMPTS} times",
+        )
+
+    def _open_copy(self) -> Order:
+        first = self.scratch / "first.sqlite"
+        write_snapshot(self.live, first)
+        restore(first, self.scratch / METADATA)
+        # Nothing relies on the copy until its snapshot is written, which is synced.
+        return Order.open(
+            self.scratch / METADATA, clock=self.clock, random=self.random, fsync=False
+        )
+
+    async def _move_wal(self, order: Order) -> None:
+        while True:
+            moves, keys = await self._in_pool(self._plan_segment)
+            if not moves:
+                return
+            views = await self._read_wal(moves)
+            segment = await self._in_pool(partial(_build, moves, keys, views))
+            key = object_key(agent=order.agent_id, epoch=order.epoch, n=len(self.written) + 1)
+            await self.to.put(key, segment.parts)
+            self.written[key] = BackupObject(
+                key=key, bytes=segment.size_bytes, crc32c=await self._checksum(segment.parts)
+            )
+            command = StoreSegment(
+                object_key=key,
+                object_bytes=segment.size_bytes,
+                runs=moved_runs(moves, segment.positions),
+            )
+            applied = await self._in_pool(partial(order.append, [command]))
+            assert isinstance(applied.answers[0], SegmentStored), applied.answers
+
+    def _plan_segment(
+        self,
+    ) -> tuple[list[PartitionMove], dict[PartitionKey, tuple[bytes, int]]]:
+        """The next segment of what lies in the WAL; no moves when nothing is left."""
+        with closing(Queries(self.scratch / METADATA)) as copy:
+            keys = {
+                partition_key(TopicKey(topic_key), number): (topic_id, number)
+                for topic_key, topic_id, _, partitions, _ in copy.topic_rows()
+                for number in range(partitions)
+            }
+            moves = plan_segment(copy.wal_runs(), bytes_max=_SEGMENT_BYTES, sort_key=keys)
+        return moves, keys
+
+    async def _read_wal(self, moves: Sequence[PartitionMove]) -> list[list[memoryview]]:
+        """The bytes of each run; from a segment where the server has moved it meanwhile."""
+
+        def read(run: StoredRun) -> memoryview | None:
+            try:
+                return read_wal_run(self.wal, run)
+            except RetryableError:
+                return None
+
+        def read_all() -> list[list[memoryview | None]]:
+            return [[read(run) for run in move.runs] for move in moves]
+
+        views = []
+        for move, found in zip(moves, await self._in_pool(read_all), strict=True):
+            views.append(
+                [
+                    view if view is not None else await self._read_moved(run)
+                    for run, view in zip(move.runs, found, strict=True)
+                ]
+            )
+        return views
+
+    async def _read_moved(self, run: StoredRun) -> memoryview:
+        def find() -> list[StoredRun]:
+            with closing(Queries(self.live)) as live:
+                return live.runs_from(run.partition_key, run.base_offset, limit=1)
+
+        found = await self._in_pool(find)
+        if not found or found[0].base_offset > run.base_offset:
+            raise _MovedError
+        (now,) = found
+        if now.generation:
+            # A file is recycled only behind a move, so this is no race.
+            raise CorruptDataError(
+                "back up",
+                f"WAL generation {now.generation}",
+                "no file has it, the journal names it",
+            )
+        data = await self.store.get_range(now.object_key, now.position, now.position + now.length)
+        return _slice_of(memoryview(data), run)
+
+    # -- the objects -----------------------------------------------------------------------------
+
+    def _contents(self) -> tuple[int, list[ObjectRow]]:
+        """How many topics there are, and the objects that the copy of the state names."""
+        rows: list[ObjectRow] = []
+        after = ""
+        with closing(Queries(self.scratch / METADATA)) as copy:
+            while page := copy.objects(after, limit=_PAGE):
+                rows += [row for row in page if row.condemned_ms is None]
+                after = page[-1].key
+            return len(copy.topic_rows()), rows
+
+    async def _copy_objects(self, rows: Sequence[ObjectRow]) -> list[BackupObject]:
+        total = sum(row.size_bytes for row in rows)
+        copied = sum(known.bytes for known in self.written.values())
+        contents = []
+        for row in rows:
+            known = self.written.get(row.key)
+            if known is None:
+                parts = await read_parts(self.store, row.key, row.size_bytes)
+                await self.to.put(row.key, parts)
+                known = BackupObject(
+                    key=row.key, bytes=row.size_bytes, crc32c=await self._checksum(parts)
+                )
+                copied += row.size_bytes
+            contents.append(known)
+            self.progress(copied, total)
+        return contents
+
+    async def _put_state(self, snapshot: Path) -> BackupObject:
+        data = await self._in_pool(snapshot.read_bytes)
+        await self.to.put(METADATA, [data])
+        return BackupObject(key=METADATA, bytes=len(data), crc32c=await self._checksum([data]))
+
+    async def _checksum(self, parts: Sequence[Buffer]) -> int:
+        return await self._in_pool(partial(checksum, parts))
+
+    async def _in_pool(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+
+async def read_parts(source: ObjectStore, key: str, size_bytes: int) -> list[Buffer]:
+    """An object whole, in parts.
+
+    Raises:
+        CorruptDataError: it has another size.
+    """
+    found_bytes = await source.size(key)
+    if found_bytes != size_bytes:
+        raise CorruptDataError("copy", key, f"{found_bytes} bytes, {size_bytes} are due")
+    return [
+        await source.get_range(key, start, min(start + COPY_BYTES, size_bytes))
+        for start in range(0, size_bytes, COPY_BYTES)
+    ]
+
+
+def checksum(parts: Sequence[Buffer]) -> int:
+    """CRC-32C of parts, one behind the other."""
+    value = 0
+    for part in parts:
+        value = crc32c(part, value)
+    return value
+
+
+def _build(
+    moves: Sequence[PartitionMove],
+    keys: dict[PartitionKey, tuple[bytes, int]],
+    views: Sequence[Sequence[memoryview]],
+) -> BuiltSegment:
+    return build_segment(
+        [
+            segment_run(keys[move.partition_key], move, found)
+            for move, found in zip(moves, views, strict=True)
+        ]
+    )
+
+
+def _slice_of(data: memoryview, run: StoredRun) -> memoryview:
+    """The batches of a run within those of the run that it was joined into."""
+    position = 0
+    while position < len(data):
+        header = stored_header(data, position)
+        if header.base_offset >= run.base_offset:
+            break
+        position += header.length
+    found = data[position : position + run.length]
+    if len(found) < run.length or stored_header(found, 0).base_offset != run.base_offset:
+        raise CorruptDataError(
+            "back up",
+            f"partition key {run.partition_key}",
+            f"offset {run.base_offset} is not where the journal has moved it",
+        )
+    return found

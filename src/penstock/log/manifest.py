@@ -1,0 +1,82 @@
+"""What a backup says of itself: the names and the bytes of `manifest.json`. Pure.
+
+docs/formats/backup.md has the table.
+"""
+
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.model.errors import CorruptDataError, InvalidRequestError
+
+MANIFEST: Final = "manifest.json"
+METADATA: Final = "metadata.sqlite"
+INCOMPLETE: Final = "incomplete"
+BACKUP_VERSION: Final = 1
+
+
+class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
+    """One object of a backup. `crc32c`: CRC-32C of all its bytes."""
+
+    key: str
+    bytes: int
+    crc32c: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds.
+
+    `position`: of the state in it; `created_ms`: ms since the epoch; `topics`, `objects` and
+    `bytes`: how many, for people; `contents`: every object but the manifest itself.
+    """
+
+    version: int
+    cluster_id: str
+    position: int
+    created_ms: int
+    topics: int
+    objects: int
+    bytes: int
+    contents: list[BackupObject]
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    crc32c: int
+    manifest: msgspec.Raw
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of `manifest.json`: indented JSON and its CRC-32C."""
+    inner = msgspec.json.format(msgspec.json.encode(manifest))
+    return b'{\n"crc32c": %d,\n"manifest": %b\n}\n' % (crc32c(inner), inner)
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Parse and check `manifest.json`.
+
+    Raises:
+        CorruptDataError: it is not what was written.
+        InvalidRequestError: it is of a newer release.
+    """
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        inner = bytes(envelope.manifest)
+        if crc32c(inner) != envelope.crc32c:
+            raise CorruptDataError("read backup", MANIFEST, "CRC-32C of the manifest differs")
+        # Before the rest: what a newer version holds besides is not for this one to judge.
+        version = msgspec.json.decode(inner, type=_Version).version
+        if version != BACKUP_VERSION:
+            raise InvalidRequestError(
+                "read backup",
+                MANIFEST,
+                f"backup version {version}, this release knows {BACKUP_VERSION}",
+                "restore it with the release that made it, or a later one",
+            )
+        return msgspec.json.decode(inner, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptDataError("read backup", MANIFEST, str(error)) from error

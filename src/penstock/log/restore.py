@@ -1,0 +1,188 @@
+"""Restore: make a data directory of a backup. docs/formats/backup.md.
+
+Order of effects: a note in place of the metadata database -> objects -> the database, renamed over
+the note. So a directory has a database only when it is whole; with the note in its place no server
+starts on it, and a restore begins anew.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from typing_extensions import Buffer
+
+from penstock.log.backup import checksum, clear_scratch, exists, read_parts
+from penstock.log.manifest import INCOMPLETE, MANIFEST, METADATA, Manifest, decode_manifest
+from penstock.metadata.order import restore as restore_state
+from penstock.metadata.queries import Queries
+from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.ports.objects import ObjectStore
+
+_SEGMENTS_PREFIX: Final = "segments/"
+_PAGE: Final = 1000
+_NOTE: Final = (
+    b"Penstock: a restore into this directory has not ended, or was cut.\n"
+    b"It holds only a part of a log. Run `penstock restore` again.\n"
+)
+"""No SQLite file begins like this, so that whatever opens it as one is refused."""
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes copied, bytes in all)."""
+
+
+def is_unfinished(database: Path) -> bool:
+    """Whether a restore that was to make this database was cut."""
+    try:
+        with database.open("rb") as file:
+            return file.read(len(_NOTE)) == _NOTE
+    except FileNotFoundError:
+        return False
+
+
+async def restore_backup(
+    *,
+    source: ObjectStore,
+    store: ObjectStore,
+    database: Path,
+    scratch: Path,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make a data directory of a backup.
+
+    Args:
+        store: the new directory's objects; there are none, save of a restore that was cut.
+        database: where its metadata database will be; must not exist, save as a note.
+        scratch: a folder for copies of the state; they are removed.
+
+    Raises:
+        NotFoundError: there is no backup at the source, or a cut one.
+        InvalidRequestError: the destination is in use, or the backup is of a newer release.
+        CorruptDataError: the backup is damaged.
+    """
+    again = is_unfinished(database)
+    if database.exists() and not again:  # noqa: ASYNC240 - one stat, before any work
+        raise _in_use(str(database))
+    left = [info.key async for info in store.list(_SEGMENTS_PREFIX)]
+    if left and not again:
+        raise _in_use(left[0])
+    manifest = await read_manifest(source)
+    clear_scratch(scratch)
+    snapshot = scratch / "restore.sqlite"
+    try:
+        await _read_state(source, manifest, snapshot)
+        _check_contents(snapshot, scratch / METADATA, manifest)
+        _leave_note(database)
+        for at in range(0, len(left), _PAGE):
+            await store.delete(left[at : at + _PAGE])
+        await _copy_objects(source, store, manifest, progress or _silent)
+        # Last, and by a rename: from here on the directory is whole.
+        restore_state(snapshot, database)
+    finally:
+        clear_scratch(scratch)
+    return manifest
+
+
+async def read_manifest(source: ObjectStore) -> Manifest:
+    """A backup's manifest.
+
+    Raises:
+        NotFoundError: there is none.
+        CorruptDataError: it is damaged.
+        InvalidRequestError: it is of a newer release.
+    """
+    try:
+        size_bytes = await source.size(MANIFEST)
+    except NotFoundError as error:
+        if await exists(source, INCOMPLETE):
+            raise NotFoundError(
+                "restore",
+                MANIFEST,
+                "the backup is being made, or was cut: it has no manifest",
+                "wait for it, or make it anew; nothing can be restored of it",
+            ) from error
+        raise NotFoundError("restore", MANIFEST, "there is no backup", "check the URL") from error
+    return decode_manifest(_joined(await read_parts(source, MANIFEST, size_bytes)))
+
+
+async def _read_state(source: ObjectStore, manifest: Manifest, snapshot: Path) -> None:
+    (entry,) = (entry for entry in manifest.contents if entry.key == METADATA)
+    parts = await read_parts(source, METADATA, entry.bytes)
+    if checksum(parts) != entry.crc32c:
+        raise _damaged(METADATA)
+    snapshot.write_bytes(_joined(parts))  # noqa: ASYNC240 - a command of its own, serving nobody
+
+
+def _check_contents(snapshot: Path, staged: Path, manifest: Manifest) -> None:
+    """Before anything is copied: the state can be opened, and names what the manifest lists."""
+    restore_state(snapshot, staged)
+    listed = {entry.key: entry.bytes for entry in manifest.contents if entry.key != METADATA}
+    named: dict[str, int] = {}
+    after = ""
+    with closing(Queries(staged)) as queries:
+        if queries.cluster_id() != manifest.cluster_id or queries.position() != manifest.position:
+            raise CorruptDataError(
+                "restore",
+                METADATA,
+                f"cluster {queries.cluster_id()} at position {queries.position()}, the manifest"
+                f" says {manifest.cluster_id} at {manifest.position}",
+            )
+        while page := queries.objects(after, limit=_PAGE):
+            named.update({row.key: row.size_bytes for row in page if row.condemned_ms is None})
+            after = page[-1].key
+    if listed != named:
+        key, _ = min(listed.items() ^ named.items())
+        raise CorruptDataError("restore", MANIFEST, f"it and the state differ in {key}")
+
+
+async def _copy_objects(
+    source: ObjectStore, store: ObjectStore, manifest: Manifest, progress: Progress
+) -> None:
+    copied = 0
+    for entry in manifest.contents:
+        if entry.key == METADATA:
+            continue
+        try:
+            parts = await read_parts(source, entry.key, entry.bytes)
+        except NotFoundError as error:
+            raise CorruptDataError(
+                "restore", entry.key, "the manifest lists it, the backup does not hold it"
+            ) from error
+        if checksum(parts) != entry.crc32c:
+            raise _damaged(entry.key)
+        await store.put(entry.key, parts)
+        copied += entry.bytes
+        progress(copied, manifest.bytes)
+
+
+def _leave_note(database: Path) -> None:
+    with database.open("wb") as file:
+        file.write(_NOTE)
+        file.flush()
+        os.fsync(file.fileno())
+    descriptor = os.open(database.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _joined(parts: list[Buffer]) -> bytes:
+    return b"".join(parts)
+
+
+def _damaged(key: str) -> CorruptDataError:
+    return CorruptDataError(
+        "restore", key, "CRC-32C differs from the manifest's", "use another backup"
+    )
+
+
+def _in_use(subject: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "restore", subject, "it is there already", "restore into an empty directory"
+    )
+
+
+def _silent(copied_bytes: int, total_bytes: int) -> None:
+    pass

@@ -1,0 +1,76 @@
+"""All that a data directory holds, as plain values to compare two directories by."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from penstock.log.fetch.reader import read_wal_run
+from penstock.log.verify import VerifyReport, verify
+from penstock.metadata.queries import Queries
+from penstock.objects import open_store
+from penstock.system.files import PosixDevice
+from penstock.wal import WalReader
+
+# What a log's state is to clients: all but where bytes lie and which agents there have been.
+TABLES = {
+    "topics": "topic_key, topic_id, name, partitions, configs",
+    "partitions": "partition_key, log_start, next_offset, bytes",
+    "producers": "partition_key, producer_id, epoch, sequences, last_timestamp",
+    "groups": "group_id, generation, protocol_type, empty_since_ms, state",
+    "group_offsets": "group_id, topic_id, partition, committed_offset, metadata, commit_ms",
+}
+
+
+def contents(data: Path) -> dict[str, Any]:
+    """Every row that clients can see, and the bytes of every partition from its first run on."""
+    found: dict[str, Any] = {}
+    with closing(sqlite3.connect(data / "metadata.sqlite")) as connection:
+        for table, columns in TABLES.items():
+            found[table] = connection.execute(
+                f"SELECT {columns} FROM {table} ORDER BY {columns}"
+            ).fetchall()
+        found["meta"] = dict(
+            connection.execute(
+                "SELECT name, value FROM meta WHERE name IN ('cluster_id', 'cluster_configs')"
+            ).fetchall()
+        )
+    found["bytes"] = asyncio.run(_bytes(data))
+    return found
+
+
+async def _bytes(data: Path) -> dict[int, bytes]:
+    store = open_store(data / "objects")
+    found = {}
+    with (
+        closing(Queries(data / "metadata.sqlite")) as queries,
+        closing(WalReader(PosixDevice(data))) as wal,
+    ):
+        for key, _, _ in queries.heads():
+            parts = []
+            for run in queries.runs_from(key, 0, limit=1_000_000):
+                if run.generation:
+                    parts.append(bytes(read_wal_run(wal, run)))
+                else:
+                    end = run.position + run.length
+                    parts.append(bytes(await store.get_range(run.object_key, run.position, end)))
+            found[key] = b"".join(parts)
+    return found
+
+
+def verify_path(data: Path) -> VerifyReport:
+    """Verify a directory as the command does."""
+
+    async def run() -> VerifyReport:
+        device = PosixDevice(data)
+        with (
+            closing(Queries(data / "metadata.sqlite")) as queries,
+            closing(WalReader(device)) as wal,
+        ):
+            store = open_store(data / "objects")
+            return await verify(queries=queries, store=store, wal=wal, device=device)
+
+    return asyncio.run(run())
