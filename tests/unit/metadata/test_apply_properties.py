@@ -1,6 +1,7 @@
 """Any sequence of commands: the state machine equals the dumb twin, and itself when replayed."""
 
 import tempfile
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -288,11 +289,12 @@ def assert_look_ups(queries: Queries, key: PartitionKey) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
+    # Closed on every way out: drawing may give an example up at any point.
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         clock = TestClock()
-        order = open_order(directory, clock)
-        queries = Queries(directory / "metadata.sqlite")
+        order = stack.enter_context(closing(open_order(directory, clock)))
+        queries = stack.enter_context(closing(Queries(directory / "metadata.sqlite")))
         view = MetadataView.load(queries)
         twin = Twin()
         for topic_id, topic_name in zip(IDS[:2], "tu", strict=True):
@@ -317,11 +319,11 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
             assert_equal_to_twin(queries, view, twin)
         entries = list(order.journal_after(0))
         digest = order.digest()
-        queries.close()
-        order.close()
 
         machine = LogMachine()
-        replica = Replica.open(directory / "replay.sqlite", machine, fsync=False)
+        replica = stack.enter_context(
+            closing(Replica.open(directory / "replay.sqlite", machine, fsync=False))
+        )
         for entry in entries:
             replica.append(entry.body, stamp_ms=entry.time_ms)
             # Applying an entry twice equals applying it once.
@@ -331,10 +333,10 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
                 again = replica.append(entry.body, stamp_ms=entry.time_ms)
                 assert again.outcome.standing is Standing.REPEATED
                 assert replica.digest()[1] == before
-        replica.close()
 
-        fresh = Replica.open(directory / "fresh.sqlite", LogMachine(), fsync=False)
+        fresh = stack.enter_context(
+            closing(Replica.open(directory / "fresh.sqlite", LogMachine(), fsync=False))
+        )
         for entry in entries:
             fresh.append(entry.body, stamp_ms=entry.time_ms)
         assert fresh.digest() == digest
-        fresh.close()
