@@ -7,16 +7,20 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.app.backup_stream import CONTENT_TYPE as CONTENT_TYPE_LINES
+from penstock.app.backup_stream import backup_lines
 from penstock.config.version import VERSION
+from penstock.log.backup import Progress
 from penstock.model.errors import PenstockError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
@@ -31,13 +35,13 @@ class HttpSources:
     """What the answers are made of.
 
     `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
-    `back_up` copies everything to a path or URL and gives the manifest.
+    `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest.
     """
 
     metrics: Metrics
     status: Callable[[], dict[str, Any]]
     not_ready: Callable[[], str]
-    back_up: Callable[[str], Awaitable[dict[str, Any]]]
+    back_up: Callable[[str, Progress | None], Awaitable[dict[str, Any]]]
 
 
 def application(sources: HttpSources) -> Starlette:
@@ -70,7 +74,10 @@ def application(sources: HttpSources) -> Starlette:
             return _problem(403, "send application/json, and not from a web page")
         try:
             wanted = msgspec.json.decode(await request.body(), type=BackupRequest)
-            return _json(await sources.back_up(wanted.to))
+            if CONTENT_TYPE_LINES in request.headers.get("accept", ""):
+                lines = backup_lines(partial(sources.back_up, wanted.to))
+                return StreamingResponse(lines, media_type=CONTENT_TYPE_LINES)
+            return _json(await sources.back_up(wanted.to, None))
         except msgspec.MsgspecError as error:
             return _problem(400, str(error))
         except PenstockError as error:

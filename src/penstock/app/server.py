@@ -134,11 +134,14 @@ class Server:
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
         )
 
-    async def back_up(self, destination: str) -> dict[str, Any]:
+    async def back_up(
+        self, destination: str, progress: offline.Progress | None = None
+    ) -> dict[str, Any]:
         """Copy everything acknowledged so far, while serving.
 
         Args:
             destination: a path or URL of an object store, without a backup in it.
+            progress: told how far it is, on the event loop.
 
         Returns:
             What the backup's manifest says.
@@ -158,6 +161,7 @@ class Server:
                     pool=self.parts.pool,
                     clock=self._clock,
                     random=self._random,
+                    progress=progress,
                 )
         finally:
             self._backing_up = False

@@ -4,6 +4,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,22 @@ from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 from penstock.model.errors import InvalidRequestError, RetryableError
 
-ANSWER_S = 24 * 3600.0
+SILENCE_S = 60.0
+"""The server sends a line twice a second."""
 
 
 @click.command("backup")
 @click.option("--to", "destination", required=True, metavar="URL", help="Path or URL, without one.")
 @click.option(
+    "--http",
     "--url",
-    metavar="URL",
+    "url",
+    metavar="HOST:PORT",
     envvar="PENSTOCK_STATUS_URL",
     default=DEFAULT_URL,
     show_default=True,
     show_envvar=True,
-    help="HTTP port of the server, which makes the backup while it serves.",
+    help="HTTP port of the server, which makes the backup while it serves; or its URL.",
 )
 @click.option(
     "--data",
@@ -56,17 +60,22 @@ def command(destination: str, url: str, data: Path | None, as_json: bool) -> Non
 
 
 def _ask(url: str, destination: str) -> dict[str, Any]:
+    if "://" not in url:
+        url = f"http://{url}"
     if not url.startswith(("http://", "https://")):
         raise InvalidRequestError("back up", url, "not a URL of http or https")
     request = urllib.request.Request(  # noqa: S310 - checked above
         url.rstrip("/") + "/v1/backup",
         data=json.dumps({"to": destination}).encode(),
-        headers={"content-type": "application/json"},
+        headers={"content-type": "application/json", "accept": "application/x-ndjson"},
         method="POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:  # noqa: S310 - as above
-            value: dict[str, Any] = json.load(response)
+        with (
+            urllib.request.urlopen(request, timeout=SILENCE_S) as response,  # noqa: S310 - as above
+            Progress("bytes", total=1) as progress,
+        ):
+            return _follow(response, progress, url)
     except urllib.error.HTTPError as error:
         try:
             detail = json.load(error)["error"]
@@ -80,7 +89,20 @@ def _ask(url: str, destination: str) -> dict[str, Any]:
             str(getattr(error, "reason", error)),
             "is a server running there? --data DIR backs up a directory without one",
         ) from error
-    return value
+
+
+def _follow(lines: Iterable[bytes], progress: Progress, url: str) -> dict[str, Any]:
+    """Draw how far the server is until it says what came of it."""
+    for line in lines:
+        value: dict[str, Any] = json.loads(line)
+        if "manifest" in value:
+            manifest: dict[str, Any] = value["manifest"]
+            return manifest
+        if "error" in value:
+            raise InvalidRequestError("back up", url, value["error"])
+        progress.total = value["total"]
+        progress.update(value["done"], value["done"])
+    raise RetryableError("back up", url, "the server ended before the backup did")
 
 
 def _copy(data: Path, destination: str) -> dict[str, Any]:

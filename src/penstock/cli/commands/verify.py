@@ -9,6 +9,7 @@ from penstock.app.offline import find_data, verify_directory
 from penstock.cli.options import json_option
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
+from penstock.model.errors import InvalidRequestError, NotFoundError
 
 DAMAGE_EXIT_STATUS = 1
 
@@ -27,18 +28,27 @@ DAMAGE_EXIT_STATUS = 1
 def command(context: click.Context, data: Path, as_json: bool) -> None:
     """Read everything in a data directory and say what is not as it must be.
 
-    Checks each batch's CRC, the offsets of each partition, the segments' indexes, and that no
-    object is missing. Orphans, which nothing names, are told too, but are no damage: the server
-    deletes them. A server may be running on the directory.
+    Checks each batch's CRC, the offsets of each partition, the WAL's frames, the segments'
+    indexes, and that no object is missing. Orphans, which nothing names, are told too, but are no
+    damage: the server deletes them. A server may be running on the directory.
+
+    Exit status: 0 as it must be, 1 damaged, 2 there is nothing that could be checked.
     """
-    layout = find_data(data)
+    try:
+        layout = find_data(data)
+    except (NotFoundError, InvalidRequestError) as error:
+        # Exit status 2: what is not there, or not read, is not damaged.
+        raise click.UsageError(str(error)) from error
     with Progress("bytes", total=1) as progress:
 
         def tell(done: int, total: int) -> None:
             progress.total = total
             progress.update(done, done)
 
-        report = asyncio.run(verify_directory(layout, tell))
+        try:
+            report = asyncio.run(verify_directory(layout, tell))
+        except InvalidRequestError as error:
+            raise click.UsageError(str(error)) from error
     findings = [
         {"kind": finding.kind.value, "subject": finding.subject, "detail": finding.detail}
         for finding in report.findings
