@@ -19,15 +19,15 @@ ReplyFuture = asyncio.Future[Reply]
 class ConnectionState:
     """What a connection holds beyond one request.
 
-    `fetch_session` and `principal` belong to the handlers that use them; the connection itself
+    `last_fetch` and `principal` belong to the handlers that use them; the connection itself
     never looks at them.
     """
 
-    __slots__ = ("_sink", "fetch_session", "id", "principal")
+    __slots__ = ("_sink", "id", "last_fetch", "principal")
 
     def __init__(self, connection_id: int, sink: "ReplySink") -> None:
         self.id = connection_id
-        self.fetch_session: Any = None
+        self.last_fetch: Any = None
         self.principal: str = "User:ANONYMOUS"
         self._sink = sink
 

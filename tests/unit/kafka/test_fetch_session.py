@@ -23,6 +23,7 @@ def request(
         [FetchPartition("t", p, 0, 1 << 20, -1) for p in partitions],
         [("t", p) for p in forgotten],
         "",
+        [],
     )
 
 

@@ -12,6 +12,7 @@ from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.fetch_codec import (
     TOPIC_IDS_FROM,
     FetchPartition,
+    FetchRequest,
     PartitionData,
     encode_fetch,
     parse_fetch,
@@ -44,13 +45,16 @@ def serve(context: RequestContext, body: memoryview) -> Reply | ReplyFuture:
     return _Fetch(context, body).start()
 
 
+_REMEMBERED_MAX: Final = 1000
+"""Partitions of a request that is remembered: what a connection may cost in memory is bounded."""
+
 _NO_PARTITION: Final = PartitionKey(-1)
 
 
 class _Target:
     """One wanted partition: where it is (`head` is None if it isn't), and what is answered."""
 
-    __slots__ = ("bytes_max", "data", "head", "key", "leader_epoch", "offset")
+    __slots__ = ("bytes_max", "data", "head", "key", "leader_epoch", "offset", "place_error")
 
     def __init__(
         self,
@@ -67,6 +71,20 @@ class _Target:
         self.offset = offset
         self.bytes_max = bytes_max
         self.leader_epoch = leader_epoch
+        self.place_error = data.error_code
+
+
+class _LastFetch:
+    """A connection's last request without a session, and where its partitions were found."""
+
+    __slots__ = ("body", "generation", "request", "targets", "version")
+
+    def __init__(self, version: int, body: bytes, request: FetchRequest) -> None:
+        self.version = version
+        self.body = body
+        self.request = request
+        self.targets: list[_Target] = []
+        self.generation = -1
 
 
 class _Fetch:
@@ -99,12 +117,12 @@ class _Fetch:
         self._view = context.broker.view
         self._log = context.broker.log
         self._connection = context.connection
-        self._request = parse_fetch(body, context.api_version)
+        self._generation = -1
+        self._targets: list[_Target] = []
+        self._request = self._parse(body)
         self._session: FetchSession | None = None
         self._wanted: list[FetchPartition] = []
         self._keys: list[PartitionKey] = []
-        self._targets: list[_Target] = []
-        self._generation = -1
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = 0.0
@@ -112,6 +130,30 @@ class _Fetch:
         self._waited = False
         self._bytes_max = 0
         self.reply: ReplyFuture | None = None
+
+    def _parse(self, body: memoryview) -> FetchRequest:
+        """The request; where the connection's last one asked the same, its places are known."""
+        last = self._connection.last_fetch
+        if (
+            isinstance(last, _LastFetch)
+            and last.version == self._version
+            and last.request.repeated(last.body, body)
+        ):
+            if last.generation == self._view.generation:
+                self._generation = last.generation
+                self._targets = last.targets
+                for target, wanted in zip(last.targets, last.request.partitions, strict=True):
+                    target.offset = wanted.fetch_offset
+                    data = target.data
+                    data.views, data.length, data.error_code = [], 0, target.place_error
+            return last.request
+        request = parse_fetch(body, self._version)
+        # Sessions have a memory of their own.
+        if request.session_epoch == FINAL_EPOCH and len(request.partitions) <= _REMEMBERED_MAX:
+            self._connection.last_fetch = _LastFetch(self._version, bytes(body), request)
+        else:
+            self._connection.last_fetch = None
+        return request
 
     def start(self) -> Reply | ReplyFuture:
         request = self._request
@@ -154,6 +196,9 @@ class _Fetch:
         if self._generation != self._view.generation:
             self._generation = self._view.generation
             self._targets = self._resolve()
+            last = self._connection.last_fetch
+            if isinstance(last, _LastFetch) and last.request is self._request:
+                last.targets, last.generation = self._targets, self._generation
         # The connection's and server's budgets count: readers that do not read cost no more. With
         # a budget used up not even one batch is given; the client asks again.
         budget = self._connection.reply_room_bytes
@@ -320,12 +365,16 @@ class _Fetch:
             if self._request.session_epoch != INITIAL_EPOCH:
                 answers = session.news(answers)
             session.sent(answers)
-        return encode_fetch(
+        reply = encode_fetch(
             answers,
             self._version,
             session_id=session_id,
             read_committed=self._request.isolation_level == READ_COMMITTED,
         )
+        for data in answers:
+            if data.length:  # what is remembered for the next request must not hold records
+                data.views, data.length = [], 0
+        return reply
 
     def _new_session_id(self, sessions: FetchSessions) -> int:
         while True:
