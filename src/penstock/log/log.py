@@ -250,6 +250,11 @@ class Log:
             self._view.apply(delivery.changes)
             self._take_batches(delivery)
             self._follow(delivery)
+        else:
+            if delivery.place is not None:
+                # Its frame lies in the WAL, though nothing names it.
+                self.uploader.added(0, generation=delivery.place.generation)
+            self.uploader.look_again()
         self._instruments.committed(delivery)
         self._prepare_spare()
 

@@ -90,9 +90,12 @@ class Uploader:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="uploader")
 
     def added(self, length: int, *, generation: int) -> None:
-        """A commit named `length` more bytes in the WAL file of `generation`."""
-        if generation:
+        """A commit wrote into the WAL file of `generation` and named `length` more bytes there."""
+        if generation and generation not in self._generations:
             self._generations.add(generation)
+            # The files before it are closed. If they hold only what was refused or a repeat,
+            # there is nothing to move, and no upload would ever come to free them.
+            self._wake.set()
         if not length:
             return
         if self._oldest_s is None:
@@ -102,6 +105,10 @@ class Uploader:
         self._idle.clear()
         if self.pending_bytes >= self._limits.segment_bytes:
             self._wake.set()
+
+    def look_again(self) -> None:
+        """Something found the WAL full: free what can be freed."""
+        self._wake.set()
 
     def in_flight_number(self) -> int:
         """The n of the newest object key handed out; keys of this epoch up to it were committed
@@ -155,9 +162,15 @@ class Uploader:
                     or age_left_s <= 0
                 ):
                     return
+            elif self._has_closed_files():
+                return
             if self._draining and self._oldest_s is not None:
                 continue
             await self._rest(age_left_s)
+
+    def _has_closed_files(self) -> bool:
+        active = self._wal_writer.active_generation
+        return min(self._generations, default=active) < active
 
     async def _rest(self, seconds: float | None) -> None:
         """Sleep until there is something new, at most `seconds`."""
