@@ -1,0 +1,136 @@
+"""Make the golden data directory of this format version: `python tests/golden/data/make.py`.
+
+Once per format version, by the release that introduces it; what it made then is never made again,
+since every later release must open exactly that. Beside the directory (`version-N.tar.gz`) lies
+what must be read from it (`version-N.json`).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
+
+from penstock.metadata.commands import (  # noqa: E402
+    AlterClusterConfigs,
+    CommitOffsets,
+    DeleteTopic,
+    OffsetWrite,
+    SaveGroup,
+)
+from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
+from support.log_contents import contents  # noqa: E402
+from support.log_rig import Rig, run_rig  # noqa: E402
+
+HERE = Path(__file__).parent
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+PRODUCER = (9001, 2)
+
+
+async def fill(rig: Rig) -> None:
+    """A little of everything that a directory may hold."""
+    plain = await rig.topic("plain", partitions=3, retention_ms="-1")
+    packed = await rig.topic("packed", partitions=len(CODECS))
+    (trimmed,) = await rig.topic("trimmed", cleanup_policy="compact")
+    (gone,) = await rig.topic("gone")
+    for number in range(12):
+        for key in plain:
+            await rig.append(key, *(b"plain %d %d" % (number, n) for n in range(4)))
+        for key, codec in zip(packed, CODECS, strict=True):
+            await rig.append(key, b"packed %d " % number * 20, codec=codec)
+        await rig.append(plain[0], b"sequence", producer=(*PRODUCER, number))
+        await rig.append(trimmed, b"a", b"b")
+        await rig.append(gone, b"gone")
+        if number in (3, 7):
+            await rig.drain()
+            await rig.upkeep.snapshot()
+    await rig.log.delete_records([(trimmed, 9)])
+    topics = {topic.name: bytes(topic.topic_id) for topic in rig.view.topics()}
+    await rig.log.commit(
+        [
+            DeleteTopic(topic_id=topics["gone"]),
+            AlterClusterConfigs(set={"message.max.bytes": "2000000"}),
+            SaveGroup(
+                group_id="readers", generation=4, protocol_type="consumer", empty=True, state=b""
+            ),
+            CommitOffsets(
+                group_id="readers",
+                offsets=[
+                    OffsetWrite(topic_id=topics["plain"], partition=1, offset=17, metadata="m"),
+                    OffsetWrite(topic_id=topics["packed"], partition=0, offset=12),
+                ],
+            ),
+        ]
+    )
+
+
+async def read(rig: Rig) -> dict[str, Any]:
+    """Every record as a client reads it: by topic and partition, (offset, value)."""
+    from penstock.log.retention.keeper import partition_keys
+
+    found: dict[str, Any] = {}
+    for topic in rig.view.topics():
+        for number, key in enumerate(partition_keys(topic)):
+            start = rig.log.log_start(key)
+            rows = await rig.read_all(key)
+            found[f"{topic.name}-{number}"] = {
+                "log_start": start,
+                "high_watermark": rig.log.high_watermark(key),
+                "records": [[offset, value.decode()] for offset, value in rows if offset >= start],
+            }
+    return found
+
+
+def as_json(value: Any) -> Any:
+    """Bytes as base64, tuples as lists: what JSON gives back."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(key): as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(part) for part in value]
+    return value
+
+
+def main() -> None:
+    """Make both files; refuses to replace them."""
+    archive = HERE / f"version-{FORMAT_VERSION}.tar.gz"
+    if archive.exists():
+        sys.exit(f"{archive.name} is there: a golden directory is made once")
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data"
+        run_rig(data, fill)
+        expected = {"contents": as_json(contents(data))}
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=9) as tar:
+            tar.add(data, "data", filter=_anonymous)
+
+        async def note(rig: Rig) -> None:
+            expected["records"] = await read(rig)
+            expected["cluster_id"] = rig.order.cluster_id
+            expected["agent_id"] = rig.order.agent_id
+
+        run_rig(data, note)
+    archive.write_bytes(buffer.getvalue())
+    text = json.dumps(expected, indent=1, sort_keys=True)
+    archive.with_name(f"version-{FORMAT_VERSION}.json").write_text(text + "\n")
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "/scratch" in member.name:
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+if __name__ == "__main__":
+    main()

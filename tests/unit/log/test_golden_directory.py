@@ -1,0 +1,155 @@
+"""A data directory of every format version opens today; one of a newer release is refused.
+
+The directories are made by tests/golden/data/make.py, once per version.
+"""
+
+import importlib.util
+import json
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from penstock.metadata.commands import BatchStatus
+from penstock.metadata.order import Order
+from penstock.metadata.queries import Queries
+from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.model.ids import partition_key
+from penstock.segment import FOOTER_BYTES
+from penstock.system.randomness import SystemRandom
+from penstock.testing.clock import ManualClock
+from support.log_contents import contents, verify_path
+from support.log_rig import NOW, Rig, run_rig
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "data"
+ARCHIVES = sorted(GOLDEN.glob("version-*.tar.gz"))
+
+
+def make_module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_golden_data", GOLDEN / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MAKE = make_module()
+
+
+def unpacked(archive: Path, folder: Path) -> Path:
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "data"
+
+
+@pytest.fixture(params=ARCHIVES, ids=[path.name.split(".")[0] for path in ARCHIVES])
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A copy of a golden directory, and what must be read from it."""
+    archive: Path = request.param
+    expected = json.loads((GOLDEN / archive.name.replace(".tar.gz", ".json")).read_text())
+    return unpacked(archive, tmp_path), expected
+
+
+def test_there_is_one_per_version_and_they_are_small() -> None:
+    assert [path.name for path in ARCHIVES] == ["version-1.tar.gz"]
+    assert sum(path.stat().st_size for path in GOLDEN.iterdir() if path.is_file()) < 300 << 10
+
+
+def test_everything_is_read_as_it_was_written(golden: tuple[Path, dict[str, Any]]) -> None:
+    data, expected = golden
+    assert not verify_path(data).findings
+    assert MAKE.as_json(contents(data)) == expected["contents"]
+    with closing(Queries(data / "metadata.sqlite")) as queries:
+        assert queries.wal_runs(), "some of it lies in the WAL"
+
+    async def test(rig: Rig) -> None:
+        assert await MAKE.read(rig) == expected["records"]
+        assert rig.order.cluster_id == expected["cluster_id"]
+        assert rig.order.agent_id == expected["agent_id"]
+
+    run_rig(data, test)
+    assert not verify_path(data).findings
+
+
+def test_it_goes_on_from_there(golden: tuple[Path, dict[str, Any]]) -> None:
+    data, expected = golden
+
+    async def test(rig: Rig) -> None:
+        topic = rig.view.topic("plain")
+        assert topic is not None
+        key = partition_key(topic.topic_key, 0)
+        end = expected["records"]["plain-0"]["high_watermark"]
+        again = await rig.append(key, b"sequence", producer=(*MAKE.PRODUCER, 11))
+        assert (again.status, again.base_offset) == (BatchStatus.DUPLICATE, end - 1)
+        following = await rig.append(key, b"more", producer=(*MAKE.PRODUCER, 12))
+        assert (following.status, following.base_offset) == (BatchStatus.STORED, end)
+        await rig.drain()
+        await rig.upkeep.snapshot()
+        rig.forget_memory()
+        assert (await rig.read_all(key))[-1] == (end, b"more")
+
+    run_rig(data, test)
+    assert not verify_path(data).findings
+
+
+def open_order(data: Path) -> None:
+    clock = ManualClock(now_ms=NOW)
+    Order.open(data / "metadata.sqlite", clock=clock, random=SystemRandom()).close()
+
+
+def test_a_newer_releases_database_is_refused_by_both_versions(tmp_path: Path) -> None:
+    data = unpacked(ARCHIVES[-1], tmp_path)
+    with closing(sqlite3.connect(data / "metadata.sqlite")) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+    words = f"format version {version + 1}, this release knows {version}"
+    with pytest.raises(InvalidRequestError, match=words):
+        open_order(data)
+    with pytest.raises(InvalidRequestError, match=words):
+        verify_path(data)
+
+
+def test_a_newer_releases_wal_is_refused_by_both_versions(tmp_path: Path) -> None:
+    data = unpacked(ARCHIVES[-1], tmp_path)
+    with closing(Queries(data / "metadata.sqlite")) as queries:
+        named = {run.generation for run in queries.wal_runs()}
+    for path in (data / "wal").glob("*.wal"):
+        content = bytearray(path.read_bytes())
+        if int.from_bytes(content[8:16], "big") in named:
+            # The first frame: magic, then the version; its own CRC is right.
+            content[4096 + 4] += 1
+            content[4096 + 36 : 4096 + 40] = crc32c(content[4096 : 4096 + 36]).to_bytes(4, "big")
+            path.write_bytes(content)
+
+    async def nothing(_: Rig) -> None:
+        pass
+
+    with pytest.raises(CorruptDataError, match="version 2, this release knows 1"):
+        run_rig(data, nothing)
+    (finding,) = verify_path(data).findings
+    assert "version 2, this release knows 1" in finding.detail
+
+
+def test_a_newer_releases_segment_is_refused_by_both_versions(tmp_path: Path) -> None:
+    data = unpacked(ARCHIVES[-1], tmp_path)
+    path = min((data / "objects" / "segments").rglob("*.seg"))
+    content = bytearray(path.read_bytes())
+    # docs/formats/segment.md, footer: the version, and the CRC-32C of what is before it.
+    footer = len(content) - FOOTER_BYTES
+    content[footer + 24] += 1
+    content[footer + 32 : footer + 36] = crc32c(content[footer : footer + 32]).to_bytes(4, "big")
+    path.write_bytes(content)
+    (finding,) = verify_path(data).findings
+    assert path.name in finding.subject
+    assert "version 2, this release knows 1" in finding.detail
+
+
+def test_the_script_keeps_what_is_there() -> None:
+    with pytest.raises(SystemExit, match="made once"):
+        MAKE.main()
