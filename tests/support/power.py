@@ -381,13 +381,13 @@ class World:
                 await self._delete_records(life)
             elif choice == 4:
                 await life.log.uploader.drain(PATIENCE_S)
-            elif choice in (5, 6, 7):
+            elif choice in (5, 6, 7, 8):
+                if choice == 8:
+                    self.clock.advance(GRACE_S + 1)
                 before = {key async for key in _stored(life)}
                 await life.log.keeper.run_once()
                 after = {key async for key in _stored(life)}
                 self.known.deleted_object_count += len(before - after)
-            elif choice == 8:
-                self.clock.advance(GRACE_S + 1)
             elif choice == 9:
                 life.checkpoint()
             elif choice == 10:
