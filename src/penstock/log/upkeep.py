@@ -7,6 +7,7 @@ the store, and only then may the journal be trimmed behind the one before it.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 
 SNAPSHOTS_PREFIX: Final = "snapshots/"
 _KEPT: Final = 2
+_RETRY_S: Final = 60.0
 
 
 class Journal(Protocol):
@@ -70,8 +72,9 @@ class Upkeep:
         self._clock = clock
         self._pool = pool
         self._limits = limits
-        self._snapshot_position = journal.position
-        self._snapshot_s = clock.monotonic_s()
+        self._started_s = clock.monotonic_s()
+        self._last: _Last | None = None
+        self._not_before_s = self._started_s
 
     async def run_once(self) -> None:
         """Do what is due.
@@ -82,18 +85,27 @@ class Upkeep:
         """
         if self._journal.checkpoint_due:
             await self._in_pool(self._journal.checkpoint)
-        if self._snapshot_is_due():
+        if self._last is None:
+            self._last = await self._find_last()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._not_before_s and self._snapshot_is_due(self._last, now_s):
+            # One that fails wrote much for nothing: not again at once.
+            self._not_before_s = now_s + _RETRY_S
             await self.snapshot()
 
-    def _snapshot_is_due(self) -> bool:
-        entries = self._journal.position - self._snapshot_position
-        age_ms = (self._clock.monotonic_s() - self._snapshot_s) * 1000
+    def _snapshot_is_due(self, last: "_Last", now_s: float) -> bool:
+        entries = self._journal.position - last.position
+        age_ms = (now_s - last.made_s) * 1000
         return entries >= self._limits.snapshot_entries or (
             entries > 0 and age_ms >= self._limits.snapshot_interval_ms
         )
 
     async def snapshot(self) -> SnapshotInfo:
-        """Write a snapshot to the store, trim the journal behind the one before it."""
+        """Write a snapshot to the store, trim the journal behind the one before it.
+
+        Raises:
+            PenstockError: nothing was trimmed; to be tried again.
+        """
         self._scratch.mkdir(parents=True, exist_ok=True)
         target = self._scratch / "upkeep-snapshot.sqlite"
         info = await self._in_pool(lambda: self._journal.snapshot(target))
@@ -104,20 +116,58 @@ class Upkeep:
             target.unlink(missing_ok=True)
         while await self._in_pool(lambda: self._journal.trim_journal(info)):
             pass  # bounded pieces, so that commits go on in between
-        self._snapshot_position = info.position
-        self._snapshot_s = self._clock.monotonic_s()
-        await self._delete_old()
+        self._last = _Last(info.position, self._clock.monotonic_s())
+        await self._delete_old(info.position)
         return info
 
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def _delete_old(self) -> None:
-        keys = [stored.key async for stored in self._store.list(SNAPSHOTS_PREFIX)]
+    async def _find_last(self) -> "_Last":
+        """The newest snapshot of earlier starts: a server that is restarted often makes some, too.
+
+        Its age is that of the object, by the wall clock; where that steps, a snapshot is only
+        early or late.
+        """
+        newest, modified_ms = 0, 0
+        async for stored in self._store.list(SNAPSHOTS_PREFIX):
+            position = snapshot_position(stored.key)
+            # One ahead of the journal is of another history.
+            if position is not None and newest < position <= self._journal.position:
+                newest, modified_ms = position, stored.modified_ms
+        if not newest:
+            return _Last(0, self._started_s)
+        age_s = max(0, self._clock.now_ms() - modified_ms) / 1000
+        return _Last(newest, self._clock.monotonic_s() - age_s)
+
+    async def _delete_old(self, newest: int) -> None:
+        keys = []
+        async for stored in self._store.list(SNAPSHOTS_PREFIX):
+            position = snapshot_position(stored.key)
+            if position is not None and position <= newest:
+                keys.append(stored.key)
+        # In key order, which is that of positions.
         if len(keys) > _KEPT:
-            await self._store.delete(sorted(keys)[:-_KEPT])
+            await self._store.delete(keys[:-_KEPT])
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The newest snapshot: its position, and when it was made, of the monotonic clock."""
+
+    position: int
+    made_s: float
 
 
 def snapshot_key(position: int) -> str:
     """The key of the snapshot at a position; keys sort by position."""
     return f"{SNAPSHOTS_PREFIX}{position:020d}.sqlite"
+
+
+def snapshot_position(key: str) -> int | None:
+    """The position that a key tells; None if it is no snapshot's."""
+    digits = key.removeprefix(SNAPSHOTS_PREFIX).removesuffix(".sqlite")
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    position = int(digits)
+    return position if snapshot_key(position) == key else None
