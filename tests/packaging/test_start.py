@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NEVER_IMPORTED = ("numba", "numpy", "pandas", "pyarrow", "pyspark", "kio")
+NEVER_IMPORTED = ("numba", "numpy", "pandas", "pyarrow", "pyspark")
 RESIDENT_MB_MAX = 120
 START_S_MAX = 5.0
 """Generous: the target of 0.7 s is the benchmarks' to measure, on a quiet machine."""

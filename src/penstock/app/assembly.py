@@ -8,7 +8,8 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.app.instruments import KafkaInstruments, LogInstruments
@@ -40,6 +41,32 @@ POOL_THREADS = 4
 """Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
 
 
+class ThreadQueries:
+    """Gives the calling thread its own read-only connection, as SQLite wants it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[Queries] = []
+
+    def __call__(self) -> Queries:
+        """The calling thread's connection, opened at its first call."""
+        found: Queries | None = getattr(self._local, "queries", None)
+        if found is None:
+            found = self._local.queries = Queries(self._path)
+            with self._lock:
+                self._opened.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close all connections, once no thread uses one any more."""
+        with self._lock:
+            for queries in self._opened:
+                queries.close()
+            self._opened.clear()
+
+
 @dataclass(slots=True, kw_only=True)
 class Parts:
     """A server's parts, open."""
@@ -48,10 +75,9 @@ class Parts:
     layout: DataLayout
     clock: Clock
     metrics: Metrics
-    lock: DirectoryLock
     order: Order
     view: MetadataView
-    queries: Callable[[], Queries]
+    queries: ThreadQueries
     store: ObjectStore
     wal_writer: WalWriter
     pool: ThreadPoolExecutor
@@ -60,6 +86,8 @@ class Parts:
     groups: GroupCoordinator
     broker: Broker
     kafka: KafkaServer
+    closing: ExitStack = field(default_factory=ExitStack)
+    """Closes what the parts hold, in reverse; the last is the directory's lock."""
 
 
 def assemble(
@@ -79,18 +107,17 @@ def assemble(
         CorruptDataError: what lies there is not what was written.
     """
     layout = DataLayout(Path(settings.data).absolute())
-    lock = DirectoryLock.acquire(layout.root)
-    try:
-        return _open(settings, layout, lock, clock=clock, random=random, on_fatal=on_fatal)
-    except BaseException:
-        lock.release()
-        raise
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.acquire(layout.root).release)
+        parts = _open(settings, layout, closing, clock=clock, random=random, on_fatal=on_fatal)
+        parts.closing.push(closing.pop_all())
+        return parts
 
 
 def _open(
     settings: ServerSettings,
     layout: DataLayout,
-    lock: DirectoryLock,
+    closing: ExitStack,
     *,
     clock: Clock,
     random: Random,
@@ -100,7 +127,9 @@ def _open(
     order = Order.open(
         layout.metadata, clock=clock, random=random, fsync=settings.fsync, software=VERSION
     )
-    queries = per_thread_queries(layout.metadata)
+    closing.callback(order.close)
+    queries = ThreadQueries(layout.metadata)
+    closing.callback(queries.close)
     view = MetadataView.load(queries())
     device = PosixDevice(layout.root)
     wal_writer = WalWriter.open(
@@ -111,7 +140,11 @@ def _open(
         last_generation=queries().last_wal_generation(),
         fsync=settings.fsync,
     )
+    closing.callback(wal_writer.close)
+    wal_reader = WalReader(device)
+    closing.callback(wal_reader.close)
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
+    closing.callback(pool.shutdown)
     store = open_store(str(layout.objects), executor=pool)
     limits = log_limits(settings)
     log = Log(
@@ -119,7 +152,7 @@ def _open(
         view=view,
         queries=queries,
         wal_writer=wal_writer,
-        wal_reader=WalReader(device),
+        wal_reader=wal_reader,
         store=store,
         clock=clock,
         limits=limits,
@@ -164,7 +197,6 @@ def _open(
         layout=layout,
         clock=clock,
         metrics=metrics,
-        lock=lock,
         order=order,
         view=view,
         queries=queries,
@@ -177,19 +209,6 @@ def _open(
         broker=broker,
         kafka=KafkaServer(broker),
     )
-
-
-def per_thread_queries(path: Path) -> Callable[[], Queries]:
-    """Gives the calling thread its own read-only connection, as SQLite wants it."""
-    local = threading.local()
-
-    def queries() -> Queries:
-        found: Queries | None = getattr(local, "queries", None)
-        if found is None:
-            found = local.queries = Queries(path)
-        return found
-
-    return queries
 
 
 def named_ranges(queries: Queries) -> dict[int, int]:

@@ -123,9 +123,7 @@ class Server:
             logger.info("the WAL still holds records; the next start serves them from there")
         if self._http is not None:
             await self._http.close()
-        parts.pool.shutdown()
-        parts.order.close()
-        parts.lock.release()
+        parts.closing.close()
         self._parts = None
 
     def status(self) -> dict[str, Any]:

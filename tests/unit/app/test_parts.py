@@ -65,5 +65,17 @@ def test_a_settings_change_reaches_the_package_that_acts_on_it() -> None:
 
 def test_limits_of_the_log_that_are_no_settings_keep_the_logs_own_defaults() -> None:
     limits = log_limits(ServerSettings())
-    own = {field.name: field.default for field in dataclasses.fields(limits)}
+    settings = {*ServerSettings.__struct_fields__, "frame_bytes_max"}
+    own = {
+        field.name: field.default
+        for field in dataclasses.fields(limits)
+        if field.name not in settings
+    }
     assert {name: getattr(limits, name) for name in own} == own
+
+
+def test_every_setting_of_the_log_is_handed_on() -> None:
+    fields = {field.name for field in dataclasses.fields(log_limits(ServerSettings()))}
+    for name in fields & set(ServerSettings.__struct_fields__):
+        value = getattr(ServerSettings(), name) + 1
+        assert getattr(log_limits(ServerSettings(**{name: value})), name) == value
