@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.groups.durable import decode_state
 from penstock.groups.errors import GroupError
+from penstock.groups.generations import GroupState
 from penstock.groups.messages import (
     CancelTimer,
     Effect,
@@ -31,7 +32,7 @@ from penstock.groups.messages import (
 from penstock.groups.offsets import CommittedOffset, OffsetCache, PartitionId
 from penstock.groups.plan import NOTHING, expired_of
 from penstock.groups.settings import GroupSettings
-from penstock.groups.state import ClassicGroup, GroupState
+from penstock.groups.state import ClassicGroup
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.groups.timers import GroupTimers
 from penstock.metadata.commands import (

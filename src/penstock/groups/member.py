@@ -2,7 +2,9 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Self
 
+from penstock.groups.durable import DurableMember
 from penstock.groups.messages import Protocol
 
 
@@ -35,3 +37,30 @@ class Member:
     def vote(self, candidates: Container[str]) -> str:
         """The first of its protocols that is a candidate; members list them by preference."""
         return next(p.name for p in self.protocols if p.name in candidates)
+
+    def durable(self, assignment: bytes) -> DurableMember:
+        """What is journaled of it with that share."""
+        return DurableMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            list(self.protocols),
+            assignment,
+        )
+
+    @classmethod
+    def restored(cls, durable: DurableMember) -> Self:
+        """The member as it was journaled."""
+        return cls(
+            member_id=durable.member_id,
+            instance_id=durable.instance_id,
+            client_id=durable.client_id,
+            client_host=durable.client_host,
+            session_timeout_ms=durable.session_timeout_ms,
+            rebalance_timeout_ms=durable.rebalance_timeout_ms,
+            protocols=tuple(Protocol(*protocol) for protocol in durable.protocols),
+            assignment=durable.assignment,
+        )

@@ -105,7 +105,7 @@ class LeaveResult(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """The name of a timer of a group: `join`, `sync`, or `session` with a member's id."""
+    """The name of a timer of a group: `join`, `sync`, `save`, or `session` with a member's id."""
 
     kind: str
     member_id: str = ""
@@ -113,6 +113,7 @@ class Timer(NamedTuple):
 
 JOIN_TIMER: Final = Timer("join")
 SYNC_TIMER: Final = Timer("sync")
+SAVE_TIMER: Final = Timer("save")
 
 
 class Reply(NamedTuple):

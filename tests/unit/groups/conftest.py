@@ -4,6 +4,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def _load(name: str, file: str) -> None:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / file)
@@ -16,3 +18,7 @@ def _load(name: str, file: str) -> None:
 
 _load("groups_fakes", "fakes.py")
 _load("groups_dialogue", "dialogue.py")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write golden dialogues anew")

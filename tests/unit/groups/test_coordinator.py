@@ -20,10 +20,10 @@ from groups_fakes import (
 
 from penstock.groups.coordinator import CommitResult
 from penstock.groups.errors import GroupError
+from penstock.groups.generations import GroupState
 from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, SyncRequest
 from penstock.groups.offsets import CommittedOffset
 from penstock.groups.settings import GroupSettings
-from penstock.groups.state import GroupState
 from penstock.metadata.commands import DeleteTopic, OffsetWrite, Refusal, SaveGroup
 from penstock.model.errors import FencedError, PenstockError, RetryableError, StorageFullError
 

@@ -1,11 +1,9 @@
 """Dialogues in tests/golden/groups: what the machine says to every event, word for word.
 
-`REWRITE_GOLDEN=1 pytest tests/unit/groups/test_dialogues.py` writes the answers anew; read the
-difference before it is committed. (An environment variable, since pytest takes options of its own
-from the root's conftest alone.)
+`pytest tests/unit/groups --rewrite` writes the answers anew; read the difference before it is
+committed. The option is this folder's own, so pytest knows it when the folder is named.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,11 @@ FILES = sorted(GOLDEN.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_machine_answers_as_written(path: Path) -> None:
+def test_the_machine_answers_as_written(path: Path, pytestconfig: pytest.Config) -> None:
     written = path.read_text()
     said = Dialogue().play(written)
-    if os.environ.get("REWRITE_GOLDEN"):
+    # Not known when pytest is started for the whole tree.
+    if pytestconfig.getoption("--rewrite", default=False):
         path.write_text(said)
     assert said == written
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 
 from penstock.groups.durable import decode_state
 from penstock.groups.errors import GroupError
+from penstock.groups.generations import GroupState
 from penstock.groups.messages import (
     JOIN_TIMER,
     CancelTimer,
@@ -30,7 +31,7 @@ from penstock.groups.messages import (
     SyncRequest,
 )
 from penstock.groups.settings import GroupSettings
-from penstock.groups.state import ClassicGroup, GroupState
+from penstock.groups.state import ClassicGroup
 
 INSTANCES = [None, None, "one", "two"]
 PROTOCOLS = [

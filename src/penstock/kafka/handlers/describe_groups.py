@@ -6,7 +6,7 @@ A group that is not there is "Dead"; from version 6 on it is GROUP_ID_NOT_FOUND 
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
-from penstock.groups.state import GroupState
+from penstock.groups.generations import GroupState
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
