@@ -22,6 +22,7 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.server import KafkaServer
 from penstock.log import Log
+from penstock.log.restore import refuse_unfinished
 from penstock.log.upkeep import Upkeep
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
@@ -109,6 +110,7 @@ def assemble(
     layout = DataLayout(Path(settings.data).absolute())
     with ExitStack() as closing:
         closing.callback(DirectoryLock.acquire(layout.root).release)
+        refuse_unfinished(layout.metadata)
         parts = _open(settings, layout, closing, clock=clock, random=random, on_fatal=on_fatal)
         parts.closing.push(closing.pop_all())
         return parts

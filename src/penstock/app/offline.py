@@ -15,7 +15,7 @@ import msgspec
 from penstock.app.layout import DataLayout
 from penstock.log import backup
 from penstock.log.manifest import Manifest
-from penstock.log.restore import is_unfinished, restore_backup
+from penstock.log.restore import is_unfinished, refuse_unfinished, restore_backup
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
@@ -43,13 +43,7 @@ def find_data(path: Path) -> DataLayout:
         raise NotFoundError(
             "open data directory", str(layout.root), f"there is no {layout.metadata.name} in it"
         )
-    if is_unfinished(layout.metadata):
-        raise InvalidRequestError(
-            "open data directory",
-            str(layout.root),
-            "a restore into it has not ended, or was cut",
-            "run penstock restore again",
-        )
+    refuse_unfinished(layout.metadata)
     return layout
 
 

@@ -92,6 +92,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._framer = Framer(host.staging, host.broker.settings.request_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        # asyncio's own `writelines` does not tell of a full buffer in some releases of 3.12 and
+        # 3.13 (gh-127655), and what is not told of is not bounded. uvloop is what servers run on.
+        self._vectored = type(self._loop).__module__.startswith("uvloop")
         self.peer = "?"
         self._client_host = "?"
         self._state = ConnectionState(host.next_connection_id, self)
@@ -439,7 +442,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         self._instruments.count("reply_bytes", self._out_bytes)
         self._out_bytes = 0
-        transport.writelines(cast("list[bytes]", out))
+        if self._vectored:
+            transport.writelines(cast("list[bytes]", out))
+        else:
+            transport.write(b"".join(out))
         if self._writing_paused:
             self._count_unsent()
 

@@ -41,6 +41,21 @@ def is_unfinished(database: Path) -> bool:
         return False
 
 
+def refuse_unfinished(database: Path) -> None:
+    """Refuse a directory that a restore has not finished.
+
+    Raises:
+        InvalidRequestError: a restore into it was cut, or goes on.
+    """
+    if is_unfinished(database):
+        raise InvalidRequestError(
+            "open data directory",
+            str(database.parent),
+            "a restore into it has not ended, or was cut",
+            "run penstock restore again",
+        )
+
+
 async def restore_backup(
     *,
     source: ObjectStore,

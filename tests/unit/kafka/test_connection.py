@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,7 +94,13 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, RawHandler], None]:
 def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test runs on both event loops."""
     if request.param == "uvloop":
-        monkeypatch.setattr(asyncio, "run", uvloop.run)
+
+        def run(main: Coroutine[Any, Any, Any]) -> Any:
+            # Not `uvloop.run`, which calls `asyncio.run` where that takes a loop factory.
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(main)
+
+        monkeypatch.setattr(asyncio, "run", run)
 
 
 class Held:

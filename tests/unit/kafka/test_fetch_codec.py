@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
-from kio.static.primitive import i16, i32, i64, i32Timedelta, i8
+from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.fetch_codec import PartitionData, encode_fetch, parse_fetch
@@ -24,7 +24,7 @@ def kio_request(version: int, **changes: Any) -> bytes:
 
     def make(name: str, **fields: Any) -> Any:
         kind = getattr(types, name)
-        known = {f for f in kind.__dataclass_fields__}
+        known = set(kind.__dataclass_fields__)
         return kind(**{key: value for key, value in fields.items() if key in known})
 
     partition = make(
