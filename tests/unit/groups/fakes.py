@@ -161,7 +161,7 @@ class World:
 
     def crash(self) -> World:
         """The process is gone without a word; the next one on the same directory."""
-        for loaded in self.groups._groups.values():
+        for loaded in self.groups._memory.groups.values():
             loaded.timers.cancel_all()
         self.queries.close()
         self.order.close()

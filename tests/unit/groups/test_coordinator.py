@@ -18,7 +18,7 @@ from groups_fakes import (
     world,
 )
 
-from penstock.groups.coordinator import CommitResult
+from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, SyncRequest
@@ -306,7 +306,7 @@ def test_a_group_that_only_had_a_pending_member_leaves_no_trace(tmp_path: Path) 
         assert [group.state for group in one.groups.overviews()] == [GroupState.EMPTY]
         await pass_ms(10_001)
         assert list(one.groups.overviews()) == []
-        assert one.groups._groups == {}
+        assert one.groups._memory.groups == {}
         await one.close()
 
     run(work())
@@ -447,10 +447,10 @@ def test_idle_groups_are_let_go_and_read_again(tmp_path: Path) -> None:
         joined = await stable(one, "alive")
         for number in range(10):
             await commit(one, [write(one, number)], f"g{number}")
-        assert sorted(one.groups._groups) == ["alive", "g7", "g8", "g9"]
+        assert sorted(one.groups._memory.groups) == ["alive", "g7", "g8", "g9"]
         key = (one.topic("flights").topic_id, 0)
         assert [one.groups.fetch_offsets(f"g{n}")[key].offset for n in range(10)] == [*range(10)]
-        assert len(one.groups._groups) == 4
+        assert len(one.groups._memory.groups) == 4
         assert len(list(one.groups.overviews())) == 11
         heartbeat = one.groups.heartbeat("alive", joined.member_id, None, joined.generation)
         assert heartbeat is GroupError.NONE
@@ -508,8 +508,8 @@ def test_closing_answers_all_that_wait_and_leaves_nothing_behind(tmp_path: Path)
             one.groups.fetch_offsets("g")
         with pytest.raises(RetryableError):
             one.groups.describe("g")
-        assert not one.groups._waiting
-        assert not one.groups._tasks
+        assert not one.groups._memory.waiting
+        assert not one.groups._journal.tasks
         await one.close()
 
     run(work())
@@ -522,7 +522,7 @@ def test_a_cancelled_join_is_answered_to_nobody(tmp_path: Path) -> None:
         await settle()
         waiting.cancel()
         await settle()
-        assert not one.groups._waiting
+        assert not one.groups._memory.waiting
         # Its member is dropped like any other that falls silent: no sync comes.
         await pass_ms(200_000)
         await settle()

@@ -118,7 +118,7 @@ def test_version_0_rebalances_as_long_as_a_session_lasts(on_face: Any) -> None:
         assert (await second).leader == (await second).member_id
         assert asyncio.get_running_loop().time() - start_s >= 60
         # Now alone in its group it would wait for its own time.
-        described = face.world.groups._groups["g"].machine.roster
+        described = face.world.groups._memory.groups["g"].machine.roster
         assert described.rebalance_timeout_ms == 8000
 
     on_face(work)

@@ -1,0 +1,234 @@
+"""Groups as administrators and tools see them: described, listed, deleted, expired."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.groups.committing import GroupOffsets
+from penstock.groups.errors import GroupError
+from penstock.groups.generations import GroupState
+from penstock.groups.journal import GroupJournal
+from penstock.groups.memory import GroupMemory, LoadedGroup
+from penstock.groups.plan import NOTHING, expired_of
+from penstock.groups.settings import GroupSettings
+from penstock.metadata.commands import DeleteGroups
+from penstock.model.errors import RetryableError
+from penstock.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from penstock.metadata.queries import Queries
+    from penstock.metadata.view import MetadataView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOverview:
+    """A group in a list."""
+
+    group_id: str
+    protocol_type: str
+    state: GroupState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """A member; metadata and assignment are shown in a stable group alone."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group as tools see it."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol_name: str
+    members: tuple[MemberDescription, ...]
+
+
+class GroupAdministration:
+    """What is done to groups from outside."""
+
+    def __init__(
+        self,
+        *,
+        memory: GroupMemory,
+        journal: GroupJournal,
+        offsets: GroupOffsets,
+        queries: "Queries",
+        view: "MetadataView",
+        clock: Clock,
+        settings: GroupSettings,
+    ) -> None:
+        self._memory = memory
+        self._journal = journal
+        self._offsets = offsets
+        self._queries = queries
+        self._view = view
+        self._clock = clock
+        self._settings = settings
+        self._expired_up_to = ""
+
+    def describe(self, group_id: str) -> GroupDescription | None:
+        """A group; None when there is none.
+
+        Raises:
+            RetryableError: the coordinator has ended.
+        """
+        if self._memory.closed:
+            raise RetryableError("describe group", group_id, "the coordinator has ended")
+        loaded = self._memory.find(group_id)
+        if loaded is None or loaded.machine.state is GroupState.DEAD:
+            return None
+        machine = loaded.machine
+        stable = machine.state is GroupState.STABLE
+        return GroupDescription(
+            group_id=group_id,
+            state=machine.state,
+            protocol_type=machine.protocol_type,
+            protocol_name=machine.protocol_name if stable else "",
+            members=tuple(
+                MemberDescription(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    metadata=member.metadata(machine.protocol_name) if stable else b"",
+                    assignment=member.assignment if stable else b"",
+                )
+                for member in machine.roster
+            ),
+        )
+
+    def overviews(self) -> Iterator[GroupOverview]:
+        """All groups, those that are only in memory first.
+
+        Raises:
+            RetryableError: the coordinator has ended.
+        """
+        if self._memory.closed:
+            raise RetryableError("list groups", "all", "the coordinator has ended")
+        in_memory = list(self._memory.groups.values())
+        for loaded in in_memory:
+            machine = loaded.machine
+            if machine.state is not GroupState.DEAD:
+                yield GroupOverview(
+                    group_id=machine.group_id,
+                    protocol_type=machine.protocol_type,
+                    state=machine.state,
+                )
+        seen = {loaded.machine.group_id for loaded in in_memory}
+        for row in self._memory.rows():
+            if row.group_id not in seen:
+                yield GroupOverview(
+                    group_id=row.group_id, protocol_type=row.protocol_type, state=GroupState.EMPTY
+                )
+
+    async def delete(self, group_ids: Sequence[str]) -> list[GroupError]:
+        """Delete groups that have no members, with their offsets; an error for each."""
+        if self._memory.closed:
+            return [GroupError.NOT_COORDINATOR] * len(group_ids)
+        errors: dict[str, GroupError] = {}
+        doomed: list[LoadedGroup] = []
+        for group_id in dict.fromkeys(group_ids):
+            loaded = self._memory.find(group_id)
+            if loaded is None or loaded.machine.state is GroupState.DEAD:
+                errors[group_id] = GroupError.GROUP_ID_NOT_FOUND
+            elif loaded.machine.state is not GroupState.EMPTY:
+                errors[group_id] = GroupError.NON_EMPTY_GROUP
+            else:
+                doomed.append(loaded)
+        failure = await self._delete_groups(doomed) if doomed else GroupError.NONE
+        errors.update((loaded.machine.group_id, failure) for loaded in doomed)
+        return [errors[group_id] for group_id in group_ids]
+
+    async def expire(self) -> int:
+        """Delete expired offsets and empty groups of the next page of groups; call now and then.
+
+        Returns: how many groups and offsets were deleted.
+        """
+        if self._memory.closed:
+            return 0
+        count_max = self._settings.expire_groups_max
+        rows = self._queries.groups_page(self._expired_up_to, limit=count_max)
+        self._expired_up_to = rows[-1].group_id if len(rows) == count_max else ""
+        now_ms = self._clock.now_ms()
+        doomed: list[LoadedGroup] = []
+        # All is decided before anything is waited for: a group that is joined, or an offset that
+        # is committed, while the journal works is not what was looked at.
+        deletions: list[asyncio.Task[GroupError]] = []
+        counts: list[int] = []
+        deleted = 0
+        for row in rows:
+            loaded = self._memory.groups.get(row.group_id)
+            # A group in the middle of something has no need to expire now.
+            if loaded is not None and not self._may_expire(loaded):
+                continue
+            plan = expired_of(
+                row,
+                self._queries.group_offsets(row.group_id),
+                now_ms=now_ms,
+                retention_ms=self._settings.offsets_retention_ms,
+                is_read=self._is_read_in(loaded),
+            )
+            if plan is NOTHING:
+                continue
+            loaded = loaded or self._memory.find(row.group_id, row=row)
+            assert loaded is not None
+            if plan.whole_group:
+                # Dead from here on, so that nobody joins or commits while others are looked at.
+                self._memory.carry_out(
+                    loaded, loaded.machine.end(GroupError.COORDINATOR_NOT_AVAILABLE)
+                )
+                doomed.append(loaded)
+            else:
+                work = self._offsets.delete_of(loaded, list(plan.offsets))
+                deletions.append(self._journal.own(work))
+                counts.append(len(plan.offsets))
+        if doomed and await self._delete_groups(doomed) is GroupError.NONE:
+            deleted += len(doomed)
+        for deletion, count in zip(deletions, counts, strict=True):
+            if await deletion is GroupError.NONE:
+                deleted += count
+        return deleted
+
+    async def _delete_groups(self, doomed: list[LoadedGroup]) -> GroupError:
+        group_ids = [loaded.machine.group_id for loaded in doomed]
+        for loaded in doomed:
+            self._memory.carry_out(loaded, loaded.machine.end(GroupError.COORDINATOR_NOT_AVAILABLE))
+        command = DeleteGroups(
+            group_ids=group_ids, shard_epoch=self._journal.shard_epoch(group_ids[0])
+        )
+
+        async def delete() -> GroupError:
+            try:
+                answer = await self._journal.commit(command)
+            finally:
+                # Read again at the next use: not there, or as it was.
+                for loaded in doomed:
+                    self._memory.forget(loaded.machine.group_id)
+            return answer if isinstance(answer, GroupError) else GroupError.NONE
+
+        return await self._journal.finish(delete())
+
+    @staticmethod
+    def _may_expire(loaded: LoadedGroup) -> bool:
+        if loaded.offsets.commits_open:
+            return False
+        return loaded.is_idle or loaded.machine.state is GroupState.STABLE
+
+    def _is_read_in(self, loaded: LoadedGroup | None) -> Callable[[bytes], bool]:
+        def is_read(topic_id: bytes) -> bool:
+            if loaded is None or loaded.machine.topics() is None:
+                return True
+            topic = self._view.topic_by_id(topic_id)
+            return topic is not None and loaded.machine.is_subscribed(topic.name)
+
+        return is_read

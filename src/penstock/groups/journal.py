@@ -1,0 +1,85 @@
+"""What the coordinator asks of the journal: commands in tasks that outlive the clients' waiting.
+
+A client that goes away in the middle must not leave memory and journal apart.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from penstock.groups.errors import GroupError
+from penstock.metadata.commands import AnyAnswer, AnyCommand, Refusal, Refused
+from penstock.metadata.committer import Committer
+from penstock.model.errors import FencedError, PenstockError, RetryableError
+
+JOURNAL_TIMEOUT_S: Final = 30.0
+"""How long a client waits for the journal; what it asked for may still be done after that."""
+CLOSE_TIMEOUT_S: Final = 10.0
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+
+class GroupJournal:
+    """Journals the groups' commands, in the order in which they are given. Owns its tasks."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Wait for what is under way; what takes too long is given up."""
+        if not self.tasks:
+            return
+        _, late = await asyncio.wait(self.tasks, timeout=CLOSE_TIMEOUT_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=CLOSE_TIMEOUT_S)
+
+    def own(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Begin work now; it ends by itself, or with the coordinator."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T | GroupError:
+        """Wait for work that goes on even if this client stops waiting."""
+        task = self.own(work)
+        done, _ = await asyncio.wait({task}, timeout=JOURNAL_TIMEOUT_S)
+        # Work that was given up at the end is not its client's to be cancelled with.
+        if not done or task.cancelled():
+            return GroupError.COORDINATOR_NOT_AVAILABLE
+        return task.result()
+
+    async def commit(self, command: AnyCommand) -> AnyAnswer | GroupError:
+        """Journal a command; its answer, or what a client is told instead."""
+        try:
+            (answer,) = await self._committer.commit([command])
+        except PenstockError as error:
+            logger.warning("could not journal a group's command: %s", error)
+            return _journal_error(error)
+        if isinstance(answer, Refused):
+            logger.warning(
+                "a group's command was refused: %s %s", answer.reason.name, answer.detail
+            )
+            stale = answer.reason is Refusal.STALE_SHARD
+            return GroupError.NOT_COORDINATOR if stale else GroupError.UNKNOWN_SERVER_ERROR
+        return answer
+
+    def shard_epoch(self, group_id: str) -> int:  # noqa: ARG002
+        """The epoch under which this agent writes a group."""
+        # One agent owns all groups for now. Once shards of groups are owned by journal entries,
+        # this is the epoch of the entry that gave us the shard of this group.
+        return 0
+
+
+def _journal_error(error: PenstockError) -> GroupError:
+    if isinstance(error, FencedError):
+        return GroupError.NOT_COORDINATOR
+    if isinstance(error, RetryableError):
+        return GroupError.COORDINATOR_NOT_AVAILABLE
+    return GroupError.UNKNOWN_SERVER_ERROR
