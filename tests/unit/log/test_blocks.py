@@ -99,6 +99,18 @@ def test_a_block_larger_than_the_cache_stays_for_who_asked() -> None:
     asyncio.run(main())
 
 
+def test_a_block_that_is_loaded_again_counts_once() -> None:
+    async def main() -> None:
+        cache = cache_of(100)
+        for _ in range(5):
+            await load(cache, 0, 40)
+        await load(cache, 1, 40)
+        assert cache.bytes == 80
+        assert cache.get(BlockKey("o", 0)) is not None
+
+    asyncio.run(main())
+
+
 def test_close_ends_loads_under_way() -> None:
     async def main() -> None:
         cache = cache_of(100)

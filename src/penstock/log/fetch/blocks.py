@@ -74,8 +74,9 @@ class BlockCache:
             del self._loads[key]
 
     def _put(self, key: BlockKey, block: memoryview) -> None:
+        replaced = self._blocks.pop(key, None)
         self._blocks[key] = block
-        self.bytes += len(block)
+        self.bytes += len(block) - (0 if replaced is None else len(replaced))
         # The newest block stays whatever its size: who asked for it must find it.
         while self.bytes > self._bytes_max and len(self._blocks) > 1:
             _, evicted = self._blocks.popitem(last=False)

@@ -253,7 +253,8 @@ class LogReader:
                     return None
                 break
             if not self._is_here(place, position, following, block_bytes):
-                if start is None and size > self._limits.block_cache_bytes // 2:
+                blocks = (following - 1) // block_bytes - position // block_bytes + 1
+                if start is None and blocks * block_bytes > self._limits.block_cache_bytes // 2:
                     self._remember(key, offset, place, position)
                     return self._load_oversize(run, position, size)
                 break
