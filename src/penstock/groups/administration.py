@@ -189,13 +189,12 @@ class GroupAdministration:
                 )
                 doomed.append(loaded)
             else:
-                work = self._offsets.delete_of(loaded, list(plan.offsets))
-                deletions.append(self._journal.own(work))
+                deletions.append(self._offsets.begin_deletion(loaded, list(plan.offsets)))
                 counts.append(len(plan.offsets))
         if doomed and await self._delete_groups(doomed) is GroupError.NONE:
             deleted += len(doomed)
         for deletion, count in zip(deletions, counts, strict=True):
-            if await deletion is GroupError.NONE:
+            if await self._journal.finish(deletion) is GroupError.NONE:
                 deleted += count
         return deleted
 
@@ -216,7 +215,7 @@ class GroupAdministration:
                     self._memory.forget(loaded.machine.group_id)
             return answer if isinstance(answer, GroupError) else GroupError.NONE
 
-        return await self._journal.finish(delete())
+        return await self._journal.finish(self._journal.own(delete()))
 
     @staticmethod
     def _may_expire(loaded: LoadedGroup) -> bool:

@@ -1,5 +1,6 @@
 """Committed offsets of groups: committed, fetched, deleted, through the journal and in memory."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -82,7 +83,7 @@ class GroupOffsets:
             loaded.stored = loaded.stored or 0 in answer.codes
             return CommitResult(codes=answer.codes)
 
-        result = await self._write_offsets(loaded, command, keep)
+        result = await self._journal.finish(self._write(loaded, command, keep))
         return CommitResult(error=result) if isinstance(result, GroupError) else result
 
     def fetch(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
@@ -125,13 +126,15 @@ class GroupOffsets:
             key for (_, key), error in zip(items, errors, strict=True) if error is GroupError.NONE
         ]
         if keys:
-            failure = await self.delete_of(loaded, keys)
+            failure = await self._journal.finish(self.begin_deletion(loaded, keys))
             if failure is not GroupError.NONE:
                 return failure, []
         return GroupError.NONE, errors
 
-    async def delete_of(self, loaded: LoadedGroup, keys: list[PartitionId]) -> GroupError:
-        """Delete these of a group, whoever reads them. The command is given at the first await."""
+    def begin_deletion(
+        self, loaded: LoadedGroup, keys: list[PartitionId]
+    ) -> asyncio.Task[GroupError]:
+        """Delete these of a group, whoever reads them, and before all that is committed later."""
         group_id = loaded.machine.group_id
         command = DeleteOffsets(
             group_id=group_id, items=keys, shard_epoch=self._journal.shard_epoch(group_id)
@@ -141,11 +144,11 @@ class GroupOffsets:
             loaded.offsets.remove(keys)
             return GroupError.NONE
 
-        return await self._write_offsets(loaded, command, keep)
+        return self._write(loaded, command, keep)
 
-    async def _write_offsets(
+    def _write(
         self, loaded: LoadedGroup, command: AnyCommand, keep: Callable[[AnyAnswer], _T]
-    ) -> _T | GroupError:
+    ) -> asyncio.Task[_T | GroupError]:
         """Journal a change of a group's offsets and, whoever still waits, keep it in memory."""
 
         async def write() -> _T | GroupError:
@@ -163,7 +166,7 @@ class GroupOffsets:
         offsets = loaded.offsets
         offsets.commits_open += 1
         self._memory.settle(loaded)
-        return await self._journal.finish(write())
+        return self._journal.own(write())
 
     def _load_offsets(self, loaded: LoadedGroup) -> Mapping[PartitionId, CommittedOffset]:
         offsets = loaded.offsets.load(self._queries.group_offsets(loaded.machine.group_id))

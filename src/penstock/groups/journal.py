@@ -46,9 +46,8 @@ class GroupJournal:
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T | GroupError:
-        """Wait for work that goes on even if this client stops waiting."""
-        task = self.own(work)
+    async def finish(self, task: asyncio.Task[_T]) -> _T | GroupError:
+        """Wait for owned work, which goes on even if this client stops waiting."""
         done, _ = await asyncio.wait({task}, timeout=JOURNAL_TIMEOUT_S)
         # Work that was given up at the end is not its client's to be cancelled with.
         if not done or task.cancelled():

@@ -25,7 +25,13 @@ from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, Syn
 from penstock.groups.offsets import CommittedOffset
 from penstock.groups.settings import GroupSettings
 from penstock.metadata.commands import DeleteTopic, OffsetWrite, Refusal, SaveGroup
-from penstock.model.errors import FencedError, PenstockError, RetryableError, StorageFullError
+from penstock.model.errors import (
+    CorruptDataError,
+    FencedError,
+    PenstockError,
+    RetryableError,
+    StorageFullError,
+)
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -529,6 +535,82 @@ def test_a_cancelled_join_is_answered_to_nobody(tmp_path: Path) -> None:
         description = one.groups.describe("g")
         assert description is not None
         assert description.state is GroupState.EMPTY
+        await one.close()
+
+    run(work())
+
+
+def test_expiry_is_decided_at_once_and_meets_nothing_later(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)], "a")
+        await commit(one, [write(one, 1)], "b")
+        one.clock.skipped_ms += 7 * DAY_MS
+        await commit(one, [write(one, 1, partition=1)], "a")
+        # One offset of "a" has expired, and the whole of "b".
+        one.committer.gate = asyncio.Event()
+        expiry = asyncio.create_task(one.groups.expire())
+        await settle()
+        renewed = asyncio.create_task(commit(one, [write(one, 2)], "a"))
+        assert (await join(one, "b")).error is GroupError.COORDINATOR_NOT_AVAILABLE
+        await settle()
+        one.committer.gate.set()
+        assert await expiry == 2
+        assert (await renewed).codes == [0]
+        joined = await stable(one, "b")
+        heartbeat = one.groups.heartbeat("b", joined.member_id, None, joined.generation)
+        assert heartbeat is GroupError.NONE
+        # What was committed after the expiry was decided is not what it deletes.
+        assert one.groups.fetch_offsets("a")[one.topic("flights").topic_id, 0].offset == 2
+        await one.close()
+
+    run(work())
+
+
+def test_a_commit_under_way_goes_with_the_group_that_is_deleted(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)])
+        one.committer.gate = asyncio.Event()
+        late = asyncio.create_task(commit(one, [write(one, 2)]))
+        await settle()
+        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
+        await settle()
+        one.committer.gate.set()
+        assert (await late).codes == [0]
+        assert await deletion == [GroupError.NONE]
+        assert one.groups.describe("g") is None
+        assert one.groups.fetch_offsets("g") == {}
+        assert one.queries.group("g") is None
+        await one.close()
+
+    run(work())
+
+
+def test_a_damaged_group_is_named_every_time(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        save = SaveGroup(
+            group_id="g", generation=3, protocol_type="consumer", empty=False, state=b"\xff"
+        )
+        await one.committer.commit([save])
+        for _ in range(2):
+            with pytest.raises(CorruptDataError):
+                one.groups.describe("g")
+        await one.close()
+
+    run(work())
+
+
+def test_closing_answers_a_commit_that_the_journal_never_answers(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        one.committer.gate = asyncio.Event()
+        waiting = asyncio.create_task(commit(one, [write(one, 1)]))
+        await settle()
+        await one.groups.close()
+        assert (await waiting).error is GroupError.COORDINATOR_NOT_AVAILABLE
+        assert not one.groups._journal.tasks
         await one.close()
 
     run(work())
