@@ -250,6 +250,8 @@ class World:
         for outcome in outcomes:
             if isinstance(outcome, PowerCutError | asyncio.CancelledError):
                 continue
+            if isinstance(outcome, PenstockError):
+                raise PromiseBrokenError(f"a client got {outcome}") from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
         if hangs:
