@@ -425,7 +425,11 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         type=ConfigType.LONG,
         default="604800000",
         check=_long(-1),
-        documentation="Milliseconds that records are kept before they are deleted; -1: for ever.",
+        documentation=(
+            "Milliseconds that records are kept before they are deleted; -1: for ever. Records "
+            "that were produced without a timestamp do not expire by time, nor does what came "
+            "after them while they are there: they leave by size, or by DeleteRecords."
+        ),
         standing=_H,
         synonyms=(
             ("log.retention.ms", 1),

@@ -13,7 +13,9 @@ def new_log_start(
 
     Whole runs leave, oldest first, as whole segments do in Kafka: by time when the newest record
     of a run is older than `retention.ms`, by size while what would remain is still at least
-    `retention.bytes`.
+    `retention.bytes`. A run none of whose records has a timestamp (-1) is never too old, nor do
+    runs behind it leave by time before it does: Kafka takes the time at which the segment's file
+    was last written, and nothing here keeps one.
 
     Args:
         runs: the partition's oldest ones, ascending.
@@ -26,7 +28,9 @@ def new_log_start(
         return None
     start: int | None = None
     for run in runs:
-        expired = 0 <= settings.retention_ms < now_ms - run.max_timestamp
+        expired = run.max_timestamp >= 0 and 0 <= settings.retention_ms < (
+            now_ms - run.max_timestamp
+        )
         too_many = (
             settings.retention_bytes >= 0 and bytes_total - run.length >= settings.retention_bytes
         )
