@@ -14,10 +14,29 @@ from penstock.model.errors import FatalStorageError, StorageFullError
 from penstock.ports.device import Device
 from penstock.wal.recovery import FILE_SUFFIX, FOLDER, MAKING_SUFFIX, Recovered, file_name
 
-FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DESCRIPTOR_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 _ZEROS: Final = bytes(1 << 20)
 _SKIPS_MAX: Final = 64
+
+
+def out_of_room(operation: str, subject: str, error: OSError) -> StorageFullError | None:
+    """What passes by itself, as an error that can be tried again; None for any other failure.
+
+    Too many open files are that too: whoever opens the next file has lost nothing by then, and
+    the descriptors are there again as soon as some clients leave.
+    """
+    if error.errno in _FULL_ERRORS:
+        return StorageFullError(operation, subject, f"the disk is full: {error}")
+    if error.errno in _DESCRIPTOR_ERRORS:
+        return StorageFullError(
+            operation,
+            subject,
+            f"the process has too many open files: {error}",
+            "raise the limit of open files (ulimit -n), or lower connections_max",
+        )
+    return None
 
 
 class FilePool:
@@ -44,6 +63,7 @@ class FilePool:
         self._state = threading.Lock()
         self._making = threading.Lock()
         self._full_skips = self._full_skips_left = 0
+        self._full_detail = ""
         with self._state:
             self._shrink()
 
@@ -60,7 +80,8 @@ class FilePool:
         """Make a file, if none is free and there may be one more.
 
         Raises:
-            StorageFullError: the disk is full; nothing is left behind.
+            StorageFullError: the disk is full, or too many files are open; nothing is left
+                behind.
         """
         with self._making:
             if self.needs_spare():
@@ -70,7 +91,8 @@ class FilePool:
         """A file that nothing names; its bytes are allocated.
 
         Raises:
-            StorageFullError: all files are in use and there may be no more, or the disk is full.
+            StorageFullError: all files are in use and there may be no more, the disk is full,
+                or too many files are open.
         """
         with self._making:
             if self.needs_spare():
@@ -123,7 +145,9 @@ class FilePool:
             # Filling a file to find the disk full takes space from everything else on it, and
             # held appends come back many times a second: so ever fewer of them try.
             self._full_skips_left -= 1
-            raise StorageFullError("make WAL file", FOLDER, "the disk was full just now")
+            raise StorageFullError(
+                "make WAL file", FOLDER, f"it failed just now: {self._full_detail}"
+            )
         self._number += 1
         name = file_name(self._number)
         making = name.removesuffix(FILE_SUFFIX) + MAKING_SUFFIX
@@ -133,13 +157,15 @@ class FilePool:
             self._device.sync_directory(FOLDER)
         except OSError as error:
             self._discard(making)
-            if error.errno not in FULL_ERRORS:
+            # The rename may be done already: to sync a folder takes a descriptor too.
+            self._discard(name)
+            full = out_of_room("make WAL file", name, error)
+            if full is None:
                 raise FatalStorageError("make WAL file", name, str(error)) from error
+            self._full_detail = full.detail
             self._full_skips = min(2 * self._full_skips + 1, _SKIPS_MAX)
             self._full_skips_left = self._full_skips
-            raise StorageFullError(
-                "make WAL file", name, f"no space for {self._file_bytes} bytes: {error}"
-            ) from error
+            raise full from error
         self._full_skips = self._full_skips_left = 0
         with self._state:
             self._free.append(name)

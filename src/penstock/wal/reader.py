@@ -33,21 +33,20 @@ class WalReader:
 
         Raises:
             RetryableError: the file is of another generation by now: the run has moved, look it
-                up again.
+                up again. Or the system refused: too many open files, a failed read.
             CorruptDataError: the file is shorter than the run; names file and position.
         """
-        opened = self._by_generation.get(generation) or self._find(generation)
-        file = opened.file
+        opened: _OpenFile | None = None
         # Before, since the file may have been recycled since it was opened; after, since it may
         # be while it is read. The writer changes the header before any frame.
         try:
+            opened = self._by_generation.get(generation) or self._find(generation)
             self._check(opened, generation)
-            data = file.read_at(position, length)
+            data = opened.file.read_at(position, length)
             self._check(opened, generation)
         except OSError as error:
-            raise RetryableError(
-                "read WAL", f"{opened.name} at byte {position}", str(error)
-            ) from error
+            name = opened.name if opened is not None else f"generation {generation}"
+            raise RetryableError("read WAL", f"{name} at byte {position}", str(error)) from error
         if len(data) < length or position < FRAMES_START:
             raise CorruptDataError(
                 "read WAL",

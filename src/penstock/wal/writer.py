@@ -17,7 +17,7 @@ from penstock.wal.format import (
     encode_file_header,
     encode_frame_header,
 )
-from penstock.wal.pool import FULL_ERRORS, FilePool
+from penstock.wal.pool import FilePool, out_of_room
 from penstock.wal.recovery import FOLDER, Recovered, RecoveryReport, recover
 
 _FRAME_LENGTH_MAX: Final = (1 << 32) - 1
@@ -138,8 +138,8 @@ class WalWriter:
             length: their bytes in all, 1 to `frame_bytes_max`.
 
         Raises:
-            StorageFullError: no file is free, or the disk is full. Nothing was appended, and the
-                writer stays usable.
+            StorageFullError: no file is free, the disk is full, or too many files are open.
+                Nothing was appended, and the writer stays usable.
             FatalStorageError: a write or sync failed in another way, now or before.
         """
         if self._failure is not None:
@@ -209,7 +209,8 @@ class WalWriter:
         """Make the file that will be needed next. Any thread; takes as long as writing a file.
 
         Raises:
-            StorageFullError: the disk is full; nothing is left behind.
+            StorageFullError: the disk is full, or too many files are open; nothing is left
+                behind.
         """
         self._pool.prepare_spare()
 
@@ -251,8 +252,8 @@ class WalWriter:
         except OSError as error:
             if file is not None:
                 file.close()
-            # A header of this generation may have been written, so no other file may have it.
-            self._generation += 1
+                # A header of this generation may have been written: no other file may have it.
+                self._generation += 1
             self._pool.put_back(name)
             raise self._translated("begin WAL file", error) from error
         # Before any frame: then a generation whose header a power cut took has no frames either,
@@ -273,7 +274,8 @@ class WalWriter:
             raise self._failure from error
 
     def _translated(self, operation: str, error: OSError) -> StorageFullError | FatalStorageError:
-        if error.errno in FULL_ERRORS:
-            return StorageFullError(operation, FOLDER, f"the disk is full: {error}")
+        full = out_of_room(operation, FOLDER, error)
+        if full is not None:
+            return full
         self._failure = FatalStorageError(operation, self._file_name or FOLDER, str(error))
         return self._failure
