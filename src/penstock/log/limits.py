@@ -18,6 +18,10 @@ class LogLimits:
     others to share it, as PostgreSQL's commit_delay with commit_siblings does; 0: never. A lone
     producer never waits."""
 
+    waiting_bytes_max: int = 256 * MIB
+    """Bytes of appends that wait for the lane; more are refused retriably. Connections bound what
+    they wait for, but not what was left behind by those that are gone."""
+
     append_wait_ms_max: int = 10_000
     """How long an append waits for a full WAL before it is refused retriably."""
 

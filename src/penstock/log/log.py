@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from penstock.log.append.lane import AppendRequest, CommitLane, Delivery, Orderer
 from penstock.log.append.plan import PartitionAppend
@@ -32,7 +33,12 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import NotFoundError, PenstockError, StorageFullError
+from penstock.model.errors import (
+    NotFoundError,
+    OverloadedError,
+    PenstockError,
+    StorageFullError,
+)
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -40,6 +46,8 @@ from penstock.records.batch import patch_base_offset
 from penstock.wal import WalReader, WalWriter
 
 logger = logging.getLogger(__name__)
+
+_PINNED_SHARE: Final = 4
 
 
 class Log:
@@ -172,6 +180,17 @@ class Log:
             source: the connection that it came from: producers on many of them share commits.
         """
         length = sum(append.batch.length for append in appends)
+        if self.lane.waiting_bytes + length > self._limits.waiting_bytes_max:
+            waiting = self.lane.waiting_bytes
+            done(
+                OverloadedError(
+                    "append",
+                    "log",
+                    f"{waiting} bytes wait already, {self._limits.waiting_bytes_max} may",
+                    "try again later",
+                )
+            )
+            return
         wait_ms = min(max(timeout_ms, 0), self._limits.append_wait_ms_max)
         deadline_s = self._clock.monotonic_s() + wait_ms / 1000
         self.lane.submit(AppendRequest(appends, length, deadline_s, done, source))
@@ -197,9 +216,19 @@ class Log:
 
     # -- fetch -----------------------------------------------------------------------------------
 
-    def read(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | Missing | None:
+    def read(
+        self, key: PartitionKey, offset: int, bytes_max: int, *, may_load: bool = True
+    ) -> TailRead | Missing | None:
         """See `LogReader.read`."""
-        return self.reader.read(key, offset, bytes_max)
+        return self.reader.read(key, offset, bytes_max, may_load=may_load)
+
+    @property
+    def loads_max(self) -> int:
+        """Loads that one fetch may have under way: together they must not push one another out
+        of the block cache."""
+        limits = self._limits
+        blocks = limits.block_cache_bytes // limits.block_bytes
+        return max(1, blocks // (2 * (1 + limits.prefetch_blocks)))
 
     def high_watermark(self, key: PartitionKey) -> int:
         """The offset after the last record. Raises: NotFoundError."""
@@ -263,6 +292,8 @@ class Log:
         if plan is None or place is None:
             return
         stored = 0
+        for request in delivery.appends:
+            _unpin(request)
         for key, _, group in plan.runs:
             for append in group:
                 if append.status is not BatchStatus.STORED:
@@ -311,3 +342,15 @@ class Log:
 
     async def _in_pool(self, work: Callable[[], object]) -> object:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _unpin(request: AppendRequest) -> None:
+    """Copy what was stored of a request if it is little of it: views keep the whole request in
+    memory, and the tail cache counts only what it was given."""
+    stored = sum(
+        append.batch.length for append in request.appends if append.status is BatchStatus.STORED
+    )
+    request_bytes = memoryview(request.appends[0].batch.view.obj).nbytes
+    if stored * _PINNED_SHARE < request_bytes:
+        for append in request.appends:
+            append.batch.view = memoryview(bytearray(append.batch.view))

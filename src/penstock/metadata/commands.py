@@ -32,8 +32,6 @@ class Refusal(enum.IntEnum):
     INVALID_PARTITIONS = 4
     OUT_OF_ORDER_SEQUENCE = 5
     FENCED_PRODUCER = 6
-    DUPLICATE_SEQUENCE = 7
-    """An old duplicate whose first offset is no longer known."""
     OFFSET_OUT_OF_RANGE = 8
     UNKNOWN_GROUP = 9
     GROUP_NOT_EMPTY = 10

@@ -15,20 +15,39 @@ from penstock.metadata.changes import Change
 from penstock.metadata.commands import (
     AnyAnswer,
     AnyCommand,
+    CondemnObjects,
+    DeleteGroups,
+    DeleteOffsets,
+    DeleteTopic,
     Entry,
+    ExpireProducers,
+    ForgetObjects,
     InitCluster,
     Refused,
     RegisterAgent,
+    TrimLog,
     encode_entry,
 )
 from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
-from penstock.model.errors import FencedError
+from penstock.model.errors import FatalStorageError, FencedError
 from penstock.model.ids import AgentId
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, Replica, SnapshotInfo, restore_snapshot
 
 CLUSTER_ID_BYTES: Final = 16
+_FREEING: Final = frozenset(
+    {
+        CondemnObjects,
+        DeleteGroups,
+        DeleteOffsets,
+        DeleteTopic,
+        ExpireProducers,
+        ForgetObjects,
+        TrimLog,
+    }
+)
+"""Commands that are steps towards deleting something."""
 _AGENT_IDS: Final = (1 << 31) - 1
 _LOCAL_AGENT: Final = "agent"
 
@@ -134,8 +153,15 @@ class Order:
                 commands=list(commands),
             )
         )
-        appended = self._replica.append(body, stamp_ms=stamp_ms)
+        frees_space = all(type(command) in _FREEING for command in commands)
+        appended = self._replica.append(body, stamp_ms=stamp_ms, frees_space=frees_space)
         outcome = appended.outcome
+        if outcome.standing is Standing.REPEATED:
+            # Nobody sends an entry again here, so n and the journal have come apart: answers would
+            # be another entry's.
+            raise FatalStorageError(
+                "append", f"agent {self.agent_id}", f"entry {self._next_n} was applied before"
+            )
         if outcome.standing is Standing.REFUSED:
             refusal = outcome.answers[0] if outcome.answers else None
             detail = refusal.detail if isinstance(refusal, Refused) else "refused"

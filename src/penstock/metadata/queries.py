@@ -131,6 +131,10 @@ class Queries:
         """All runs whose bytes are in the WAL, by generation and position."""
         return [StoredRun(*row) for row in self._execute(_WAL_RUNS)]
 
+    def wal_generations(self) -> set[int]:
+        """The WAL generations that runs lie in."""
+        return {row[0] for row in self._execute("SELECT DISTINCT generation FROM wal_runs")}
+
     def last_wal_generation(self) -> int:
         """The highest generation that a command ever named; 0: none."""
         value = self._meta("last_wal_generation", 0)

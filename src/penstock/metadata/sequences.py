@@ -71,10 +71,8 @@ def judge(state: ProducerState, epoch: int, sequence: int, count: int) -> tuple[
             return BatchStatus.DUPLICATE, ranges[index + 2]
     if sequence == state.next_sequence:
         return BatchStatus.STORED, 0
-    # Behind or ahead, on a circle: whichever way round is the shorter.
-    behind = (state.next_sequence - 1 - last) & SEQUENCE_MASK
-    if behind < SEQUENCE_COUNT // 2:
-        return BatchStatus.REFUSED, Refusal.DUPLICATE_SEQUENCE
+    # Also one that lies behind the last five: clients take "duplicate" as stored, and whether it
+    # was can't be known any more. As Kafka answers (ProducerAppendInfo.checkSequence).
     return BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE
 
 

@@ -290,6 +290,11 @@ def _check_timestamps(
 ) -> None:
     if max_timestamp == NO_TIMESTAMP:
         return
+    if max_timestamp < NO_TIMESTAMP or base_timestamp < NO_TIMESTAMP:
+        raise BatchError(
+            BatchFault.TIMESTAMP,
+            f"timestamps from {base_timestamp} to {max_timestamp} ms lie before 1970",
+        )
     if max_timestamp - now_ms > limits.timestamp_after_max_ms:
         raise BatchError(
             BatchFault.TIMESTAMP,

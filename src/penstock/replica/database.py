@@ -18,6 +18,8 @@ from penstock.model.errors import (
 BUSY_TIMEOUT_S: Final = 5.0
 FREE_BYTES_MIN: Final = 8 << 20
 """What a volume must have free before a transaction begins (see `check_space`)."""
+FREE_BYTES_MIN_TO_FREE: Final = FREE_BYTES_MIN // 4
+"""The same for an entry that is a step towards deleting something."""
 
 REPLICA_TABLES: Final = ("journal", "local", "replica", "snapshot", "snapshots", "tail")
 """Tables that are not state: in no snapshot and no digest."""
@@ -140,7 +142,7 @@ def pragma_integer(connection: sqlite3.Connection, name: str) -> int:
     return value
 
 
-def check_space(directory: str, *, entry_bytes: int) -> None:
+def check_space(directory: str, *, entry_bytes: int, frees_space: bool = False) -> None:
     """Refuse a transaction that might meet the end of the disk in COMMIT.
 
     In WAL mode SQLite writes pages at COMMIT, so that is where a full disk would show; and a
@@ -152,7 +154,8 @@ def check_space(directory: str, *, entry_bytes: int) -> None:
     """
     volume = os.statvfs(directory)
     free_bytes = volume.f_bavail * volume.f_frsize
-    needed_bytes = FREE_BYTES_MIN + 8 * entry_bytes
+    reserve_bytes = FREE_BYTES_MIN_TO_FREE if frees_space else FREE_BYTES_MIN
+    needed_bytes = reserve_bytes + 8 * entry_bytes
     if free_bytes < needed_bytes:
         raise StorageFullError(
             "append",

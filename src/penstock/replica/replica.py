@@ -4,6 +4,7 @@ Embedded: the journal is a table of the same file, so that one transaction appen
 applies it and moves the position. See docs/formats/journal.md for tables and crash cases.
 """
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from penstock.model.errors import CorruptDataError, FatalStorageError, PenstockError
+from penstock.model.errors import (
+    CorruptDataError,
+    FatalStorageError,
+    PenstockError,
+    StorageFullError,
+)
 from penstock.replica.database import (
     REPLICA_SCHEMA,
     check_space,
@@ -105,9 +111,14 @@ class Replica(Generic[OutcomeT]):
 
     # -- writing -------------------------------------------------------------------------------
 
-    def append(self, body: bytes, *, stamp_ms: int) -> Appended[OutcomeT]:
+    def append(
+        self, body: bytes, *, stamp_ms: int, frees_space: bool = False
+    ) -> Appended[OutcomeT]:
         """Append one entry and apply it, durably, in one transaction.
 
+        Args:
+            frees_space: the entry is a step towards deleting something: it may use the last of
+                the disk, since else a full one could never be emptied.
         Raises:
             StorageFullError: no space; nothing changed, the next append tries anew.
             FatalStorageError: what is durable is unknown; every later call is refused.
@@ -115,7 +126,7 @@ class Replica(Generic[OutcomeT]):
         """
         with self._lock:
             self._check_usable()
-            check_space(self._directory, entry_bytes=len(body))
+            check_space(self._directory, entry_bytes=len(body), frees_space=frees_space)
             position = self.position + 1
             # Journal time never runs backwards, whatever the stamping clock does.
             time_ms = max(self.time_ms, stamp_ms)
@@ -135,7 +146,9 @@ class Replica(Generic[OutcomeT]):
             self._uncheckpointed_bytes += _COMMIT_BYTES + 4 * len(body)
         if self._uncheckpointed_bytes > _CHECKPOINT_FORCED_BYTES:
             # Whoever should call `checkpoint` does not: the WAL must still not grow for ever.
-            self.checkpoint()
+            # The entry is committed: whatever goes wrong here must not look as if it were not.
+            with contextlib.suppress(StorageFullError):
+                self.checkpoint()
         return Appended(position, time_ms, outcome)
 
     def trim_journal(self, snapshot: SnapshotInfo) -> int:

@@ -104,8 +104,9 @@ class RecordingOrder:
         return Applied(answers, [])
 
 
-def batch(size: int = 100) -> NewBatch:
-    return NewBatch(memoryview(bytearray(size)), size, 1, 5, -1, -1, -1, -1)
+def batch(size: int = 100, sequence: int = -1) -> NewBatch:
+    producer = (7, 0, sequence) if sequence >= 0 else (-1, -1, -1)
+    return NewBatch(memoryview(bytearray(size)), size, 1, 5, *producer, -1)
 
 
 @dataclass
@@ -118,9 +119,15 @@ class Bench:
     fatal: list[BaseException]
 
     def append(
-        self, *, size: int = 100, key: int = 1, deadline_s: float = 110.0, source: int = 0
+        self,
+        *,
+        size: int = 100,
+        key: int = 1,
+        deadline_s: float = 110.0,
+        source: int = 0,
+        sequence: int = -1,
     ) -> "Waiting":
-        waiting = Waiting([PartitionAppend(PartitionKey(key), batch(size))])
+        waiting = Waiting([PartitionAppend(PartitionKey(key), batch(size, sequence))])
 
         def done(error: PenstockError | None) -> None:
             self.events.append("answered")
@@ -256,6 +263,34 @@ def test_a_wal_that_stays_full_refuses_retriably_at_the_deadline() -> None:
         assert not patient.answer.done()
         bench.wal.full = False
         assert await patient.answer is None
+
+    run(test)
+
+
+def test_what_a_producer_sent_behind_a_failed_batch_fails_until_that_one_comes_again() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        bench.order.full = True
+        assert isinstance(await bench.append(sequence=0).answer, StorageFullError)
+        bench.order.full = False
+        # A partition that doesn't know the producer would take sequence 1 as its first.
+        assert isinstance(await bench.append(sequence=1).answer, RetryableError)
+        assert await bench.append(key=2, sequence=1).answer is None, "another partition"
+        assert await bench.append(sequence=0).answer is None
+        assert await bench.append(sequence=1).answer is None
+
+    run(test)
+
+
+def test_a_command_passes_all_appends_that_a_full_wal_holds() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        bench.wal.full = True
+        waiting = [bench.append(size=900) for _ in range(2000)]
+        assert await bench.lane.commit([Noop()]) == [Done()]
+        assert bench.events.count("full") < 100, "each turn tries one frame, not all that is held"
+        bench.wal.full = False
+        assert {await w.answer for w in waiting} == {None}
 
     run(test)
 

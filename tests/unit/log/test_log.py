@@ -1,14 +1,18 @@
 """The whole log on a directory: what was acknowledged is read back from wherever it lies by now."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.metadata.commands import BatchStatus, DeleteTopic, Refusal
-from penstock.model.errors import NotFoundError
+from penstock.model.errors import NotFoundError, OverloadedError, PenstockError
 from penstock.model.ids import PartitionKey, partition_key
-from support.log_rig import NOW, Rig, run_rig
+from penstock.records.batch import check_batch
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
+from support.log_rig import ANY, NOW, Rig, run_rig
 
 
 def only_partition(rig: Rig) -> PartitionKey:
@@ -157,5 +161,68 @@ def test_retention_by_time_and_size_trims_whole_runs(tmp_path: Path) -> None:
         assert rig.log.log_start(old) == 2
         assert rig.log.log_start(big) == 1
         assert rig.log.log_start(kept) == 0
+
+    run_rig(tmp_path, test)
+
+
+def test_a_little_of_a_large_request_does_not_keep_all_of_it_in_memory(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        batch = encode_batch(
+            [Record(offset_delta=0, timestamp=NOW, key=None, value=b"x", headers=())]
+        )
+        frame = memoryview(bytearray(batch) + bytearray(1 << 20))
+        append = PartitionAppend(key, check_batch(frame[: len(batch)], ANY, NOW))
+        answer: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+        rig.log.append([append], timeout_ms=1000, done=answer.set_result)
+        assert await answer is None
+        read = rig.log.tail.read(key, 0, 1 << 20)
+        assert read is not None and memoryview(read.views[0].obj).nbytes == len(batch)
+        assert await rig.read_all(key) == [(0, b"x")]
+
+    run_rig(tmp_path, test)
+
+
+def test_appends_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        with pytest.raises(OverloadedError, match="0 bytes wait already, 100 may"):
+            await rig.append(key, bytes(200))
+        assert (await rig.append(key, b"")).base_offset == 0
+
+    run_rig(tmp_path, test, waiting_bytes_max=100)
+
+
+def test_an_error_that_is_not_ours_does_not_end_the_uploader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"a")
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.store, "put", _fails)
+            assert not await rig.log.uploader.drain(0.2)
+            assert rig.log.uploader.last_error == "not one of ours"
+        await rig.drain()
+        assert rig.queries().wal_runs() == []
+
+    run_rig(tmp_path, test)
+    assert "not one of ours" in caplog.text
+
+
+async def _fails(*_: object, **__: object) -> None:
+    raise OSError("not one of ours")
+
+
+def test_a_fetch_of_many_cold_partitions_loads_no_more_than_the_cache_holds(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        keys = await rig.topic("t", 40)
+        for key in keys:
+            await rig.append(key, bytes(10_000))
+        await rig.drain()
+        rig.forget_memory()
+        assert rig.log.loads_max == 4
+        found = [rig.log.read(key, 0, 1 << 20, may_load=False) for key in keys]
+        assert found == [None] * 40 and rig.log.blocks.load_count == 0
 
     run_rig(tmp_path, test)

@@ -4,6 +4,7 @@ import base64
 import shutil
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from orders import KEY, TOPIC_ID, CountingRandom, TestClock, batch, commit, open_order, topic
@@ -12,6 +13,8 @@ from penstock.metadata.apply import Standing
 from penstock.metadata.commands import (
     ENTRY_VERSION,
     BatchStatus,
+    DeleteTopic,
+    Done,
     Entry,
     Refusal,
     Refused,
@@ -26,11 +29,15 @@ from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import (
     CorruptDataError,
+    FatalStorageError,
     FencedError,
     InvalidRequestError,
     StorageFullError,
 )
 from penstock.replica import JournalEntry
+from penstock.replica import database as database_module
+from penstock.replica import replica as replica_module
+from penstock.replica.database import FREE_BYTES_MIN, FREE_BYTES_MIN_TO_FREE
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
 
@@ -256,4 +263,48 @@ def test_the_file_of_each_format_version_opens_and_holds_what_it_held(
     applied = order.append([commit(batch(3, producer=(5, 0, 10)), position=900)])
     assert applied.answers == [RunsCommitted([[BatchStatus.DUPLICATE, 10]])]
     queries.close()
+    order.close()
+
+
+def test_a_checkpoint_that_fails_after_a_commit_does_not_look_as_if_the_commit_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = open_order(tmp_path)
+    order.append([topic()])
+    monkeypatch.setattr(replica_module, "_CHECKPOINT_FORCED_BYTES", 0)
+
+    def full(_: object) -> None:
+        raise StorageFullError("checkpoint", "metadata", "full")
+
+    monkeypatch.setattr(replica_module.Replica, "checkpoint", full)
+    answers = [order.append([commit(batch())]).answers[0] for _ in range(3)]
+    assert answers == [RunsCommitted([[BatchStatus.STORED, offset]]) for offset in range(3)]
+    order.close()
+
+
+def test_an_entry_that_was_applied_before_ends_the_process_rather_than_answer_for_another(
+    tmp_path: Path,
+) -> None:
+    order = open_order(tmp_path)
+    order.append([topic()])
+    order.append([commit(batch())])
+    order._next_n -= 1
+    with pytest.raises(FatalStorageError, match="applied before"):
+        order.append([commit(batch())])
+    order.close()
+
+
+def test_what_deletes_may_use_the_last_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = open_order(tmp_path)
+    order.append([topic()])
+    free = (FREE_BYTES_MIN + FREE_BYTES_MIN_TO_FREE) // 2
+    volume = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
+    monkeypatch.setattr(database_module.os, "statvfs", lambda _: volume)
+    with pytest.raises(StorageFullError):
+        order.append([commit(batch())])
+    with pytest.raises(StorageFullError):
+        order.append([DeleteTopic(topic_id=TOPIC_ID), commit(batch())])
+    assert order.append([DeleteTopic(topic_id=TOPIC_ID)]).answers == [Done()]
     order.close()

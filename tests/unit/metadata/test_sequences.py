@@ -35,7 +35,7 @@ def test_each_of_the_last_five_is_a_duplicate_and_an_older_one_is_refused_as_suc
     for number in range(2, 7):
         assert judge(state, 0, number, 1) == (BatchStatus.DUPLICATE, 100 + number)
     for number in range(2):
-        assert judge(state, 0, number, 1) == (BatchStatus.REFUSED, Refusal.DUPLICATE_SEQUENCE)
+        assert judge(state, 0, number, 1) == (BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE)
 
 
 def test_a_batch_that_overlaps_the_last_one_and_goes_on_is_out_of_order() -> None:
@@ -53,7 +53,7 @@ def test_sequences_wrap_inside_a_batch() -> None:
     assert state.ranges == [MAX - 1, 1, 100]
     assert judge(state, 0, MAX - 1, 4) == (BatchStatus.DUPLICATE, 100)
     assert judge(state, 0, 2, 1) == (BatchStatus.STORED, 0)
-    assert judge(state, 0, MAX - 1, 1) == (BatchStatus.REFUSED, Refusal.DUPLICATE_SEQUENCE)
+    assert judge(state, 0, MAX - 1, 1) == (BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE)
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_starts_at_zero() -> None:

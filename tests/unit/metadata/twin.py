@@ -364,5 +364,5 @@ def _judge(
     if sequence == (ranges[-1][1] + 1) % WRAP:
         return None
     if (ranges[-1][1] - last) % WRAP < WRAP // 2:
-        return [BatchStatus.REFUSED, Refusal.DUPLICATE_SEQUENCE]
+        return [BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE]
     return [BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE]

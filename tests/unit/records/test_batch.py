@@ -104,6 +104,8 @@ def test_a_good_batch_is_described() -> None:
             encode_batch([record(0), record(1, NOW - 11), record(2)]),
             {"timestamp_before_max_ms": 10},
         ),
+        (BatchFault.TIMESTAMP, encode_batch([record(timestamp=-(2**62))]), {}),
+        (BatchFault.TIMESTAMP, encode_batch([record(timestamp=-2), record(1)]), {}),
         (BatchFault.NULL_KEY, encode_batch([record(0), record(1, key=None)]), {"compacts": True}),
         (BatchFault.INVALID, encode_batch([record(0), record(5)]), {}),
         (BatchFault.INVALID, encode_batch([record()], attributes=0x20), {}),

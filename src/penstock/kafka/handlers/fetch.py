@@ -206,6 +206,7 @@ class _Fetch:
         length = 0
         missing: asyncio.Task[None] | None = None
         failed = False
+        loads_left = self._log.loads_max
         for target in self._targets:
             head, data = target.head, target.data
             if head is None:
@@ -226,9 +227,16 @@ class _Fetch:
                 data.length = 0
                 failed = True
                 continue
-            found = self._read(target, room - length, first=length == 0 and budget > 0)
-            if found is not None and missing is None:
-                missing = found.load
+            found = self._read(
+                target,
+                room - length,
+                first=length == 0 and budget > 0,
+                may_load=loads_left > 0,
+            )
+            if found is not None:
+                loads_left -= 1
+                if missing is None:
+                    missing = found.load
             length += data.length
         return length, missing, failed
 
@@ -262,14 +270,14 @@ class _Fetch:
             )
         return targets
 
-    def _read(self, target: "_Target", room: int, *, first: bool) -> Missing | None:
+    def _read(self, target: "_Target", room: int, *, first: bool, may_load: bool) -> Missing | None:
         data = target.data
         data.views, data.length = [], 0
         if room <= 0 and not first:
             return None
         # KIP-74: the response's first batch is given whole, whatever the limits.
         limit = min(target.bytes_max, room)
-        found = self._log.read(target.key, target.offset, max(limit, 0))
+        found = self._log.read(target.key, target.offset, max(limit, 0), may_load=may_load)
         if isinstance(found, Missing):
             return found
         if found is not None and (first or found.length <= limit):

@@ -40,6 +40,12 @@ GATHER_BYTES_MAX: Final = 256 << 10
 """Gathering is on while the last GATHER_SOURCES appends came from as many connections within
 GATHER_SPAN_S; a commit that has GATHER_BYTES_MAX is worth its syncs without waiting."""
 
+HELD_TURN_S: Final = 0.05
+"""How soon appends that found the WAL full try again, in seconds."""
+
+BROKEN_MAX: Final = 10_000
+"""Producers of partitions whose failed batch is remembered; the oldest are forgotten."""
+
 GROUP_ITEMS_MAX: Final = 10_000
 """Items of one group commit: bounds the entry's size and the time that one transaction takes."""
 
@@ -138,6 +144,8 @@ class CommitLane:
         self._sources: deque[tuple[int, float]] = deque(maxlen=GATHER_SOURCES)
         self._gathering = False
         self._never = threading.Event()
+        self._broken: dict[tuple[int, int, int], int] = {}
+        """(partition, producer, epoch) -> sequence of the batch that failed and is awaited."""
         self.waiting_bytes = 0
         """Bytes handed in and not yet answered; read and written on the event loop."""
 
@@ -183,42 +191,47 @@ class CommitLane:
     # -- the lane's thread ---------------------------------------------------------------------
 
     def _run(self) -> None:
-        held: list[AppendRequest] = []
-        """Appends that found the WAL full: tried again as the uploader frees it."""
-        open_ = True
+        pending: deque[AppendRequest] = deque()
+        """Appends that are not committed yet: more than a frame, or held by a full WAL."""
+        open_, is_full = True, False
         try:
-            while open_ or held:
-                appends, commands, open_ = self._take(held, open_=open_)
-                held = self._turn(appends, commands, give_up=not open_)
+            while open_ or pending:
+                commands, open_ = self._take(pending, open_=open_, is_full=is_full)
+                is_full = self._turn(pending, commands, give_up=not open_)
         except BaseException as error:  # noqa: BLE001 - after any, nothing may be acknowledged
             self._on_fatal(error)
 
     def _take(
-        self, held: list[AppendRequest], *, open_: bool
-    ) -> tuple[list[AppendRequest], list[CommandRequest], bool]:
-        appends = list(held)
+        self, pending: deque[AppendRequest], *, open_: bool, is_full: bool
+    ) -> tuple[list[CommandRequest], bool]:
+        """Move what waits in the queue to `pending` and to the commands that are returned.
+
+        While the WAL is full all of it is taken, since the command that makes room may be the
+        last; else as much as makes a frame.
+        """
         commands: list[CommandRequest] = []
-        length = sum(request.length for request in appends)
-        frame_bytes_max = min(self._limits.frame_bytes_max, self._wal.frame_bytes_max)
+        length = taken = 0
+        frame_bytes_max = self._frame_bytes_max
         try:
-            # A held append looks again soon; otherwise the lane sleeps until there is work.
-            item = self._queue.get(timeout=0.05) if held else self._queue.get()
+            # Held appends look again soon; otherwise the lane sleeps until there is work.
+            item = self._queue.get(timeout=HELD_TURN_S) if is_full else self._queue.get()
             if self._gathering and self._limits.gather_ms and isinstance(item, AppendRequest):
                 self._gather(item)
             while True:
                 if item is None:
                     open_ = False
                 elif isinstance(item, AppendRequest):
-                    appends.append(item)
+                    pending.append(item)
                     length += item.length
                 else:
                     commands.append(item)
-                if length >= frame_bytes_max or len(appends) + len(commands) >= GROUP_ITEMS_MAX:
+                taken += 1
+                if taken >= GROUP_ITEMS_MAX or (length >= frame_bytes_max and not is_full):
                     break
                 item = self._queue.get_nowait()
         except Empty:
             pass
-        return appends, commands, open_
+        return commands, open_
 
     def _gather(self, first: AppendRequest) -> None:
         """Let a commit of many small producers wait for more of them.
@@ -229,32 +242,89 @@ class CommitLane:
             self._never.wait(self._limits.gather_ms / 1000)
 
     def _turn(
-        self, appends: list[AppendRequest], commands: list[CommandRequest], *, give_up: bool
-    ) -> list[AppendRequest]:
-        """One or more group commits of everything taken; returns the appends that must wait."""
-        held: list[AppendRequest] = []
-        for group in _split(appends, min(self._limits.frame_bytes_max, self._wal.frame_bytes_max)):
-            if held:
-                held += group
-                continue
+        self, pending: deque[AppendRequest], commands: list[CommandRequest], *, give_up: bool
+    ) -> bool:
+        """Group commits of all that is pending, as far as the WAL has room.
+
+        Returns:
+            Whether it was full, and appends are still pending.
+        """
+        is_full = False
+        while pending:
+            group = _next_group(pending, self._frame_bytes_max)
+            if self._broken:
+                group = self._refuse_followers(group)
+                if not group:
+                    continue
             try:
                 self._commit_group(group, commands)
-                commands = []
             except StorageFullError as error:
-                held += self._sort_out(group, error, give_up=give_up)
+                pending.extendleft(reversed(group))
+                self._refuse_late(pending, error, give_up=give_up)
+                is_full = True
+                break
+            commands = []
         if commands:
             # Also while appends are held: StoreSegment is what makes room for them.
             self._commit_group([], commands)
-        return held
+        return is_full and bool(pending)
 
-    def _sort_out(
-        self, group: list[AppendRequest], error: StorageFullError, *, give_up: bool
-    ) -> list[AppendRequest]:
+    @property
+    def _frame_bytes_max(self) -> int:
+        return min(self._limits.frame_bytes_max, self._wal.frame_bytes_max)
+
+    def _refuse_late(
+        self, pending: deque[AppendRequest], error: StorageFullError, *, give_up: bool
+    ) -> None:
         now_s = self._clock.monotonic_s()
-        late = [request for request in group if give_up or request.deadline_s <= now_s]
-        if late:
-            self._hand_over(Delivery(late, [], error=error))
-        return [request for request in group if not give_up and request.deadline_s > now_s]
+        late = [request for request in pending if give_up or request.deadline_s <= now_s]
+        if not late:
+            return
+        kept = [request for request in pending if not give_up and request.deadline_s > now_s]
+        pending.clear()
+        pending.extend(kept)
+        self._note_broken(late)
+        self._hand_over(Delivery(late, [], error=error))
+
+    def _note_broken(self, failed: list[AppendRequest]) -> None:
+        """Remember where failed appends broke off their producers' sequences.
+
+        What such a producer had sent behind them must fail as well: a partition that does not
+        know the producer takes any first sequence, so a later one would be stored, and the
+        failed one's retry would be refused for ever.
+        """
+        for request in failed:
+            for append in request.appends:
+                batch = append.batch
+                if batch.producer_id >= 0:
+                    key = (append.partition_key, batch.producer_id, batch.producer_epoch)
+                    self._broken.setdefault(key, batch.base_sequence)
+        while len(self._broken) > BROKEN_MAX:
+            del self._broken[next(iter(self._broken))]
+
+    def _refuse_followers(self, group: list[AppendRequest]) -> list[AppendRequest]:
+        """Fail requests with a batch that stands behind a failed one; what may go on."""
+        going: list[AppendRequest] = []
+        followers: list[AppendRequest] = []
+        for request in group:
+            is_follower = False
+            for append in request.appends:
+                batch = append.batch
+                key = (append.partition_key, batch.producer_id, batch.producer_epoch)
+                awaited = self._broken.get(key)
+                if awaited is None:
+                    continue
+                if awaited == batch.base_sequence:
+                    del self._broken[key]
+                else:
+                    is_follower = True
+            (followers if is_follower else going).append(request)
+        if followers:
+            error = RetryableError(
+                "append", "log", "an earlier batch of the same producer failed", "send both again"
+            )
+            self._hand_over(Delivery(followers, [], error=error))
+        return going
 
     def _commit_group(self, group: list[AppendRequest], commands: list[CommandRequest]) -> None:
         """One frame and one journal entry.
@@ -285,8 +355,14 @@ class CommitLane:
             applied = self._order.append(entry)
         except StorageFullError as error:
             # The frame is in the WAL but unnamed: recovery cuts it, or its file is recycled.
+            self._note_broken(group)
+            if group and commands:
+                # By themselves they may fit: what deletes something may use the last of the disk.
+                delivery.commands = []
             delivery.error = error
             self._hand_over(delivery)
+            if group and commands:
+                self._commit_group([], commands)
             return
         delivery.journal_s = self._clock.monotonic_s() - started_s - delivery.wal_s
         delivery.answers = applied.answers
@@ -323,17 +399,16 @@ class CommitLane:
         self._loop.call_soon(self._announce, delivery)
 
 
-def _split(appends: list[AppendRequest], frame_bytes_max: int) -> list[list[AppendRequest]]:
-    """Groups of at most a frame each, in order; requests are never torn apart."""
-    groups: list[list[AppendRequest]] = []
-    length = frame_bytes_max + 1
-    for request in appends:
-        if length + request.length > frame_bytes_max:
-            groups.append([])
-            length = 0
-        groups[-1].append(request)
-        length += request.length
-    return groups
+def _next_group(pending: deque[AppendRequest], frame_bytes_max: int) -> list[AppendRequest]:
+    """Take the first requests that fit into one frame, at least one; none is torn apart."""
+    group = [pending.popleft()]
+    length = group[0].length
+    while (
+        pending and length + pending[0].length <= frame_bytes_max and len(group) < GROUP_ITEMS_MAX
+    ):
+        length += pending[0].length
+        group.append(pending.popleft())
+    return group
 
 
 def _closed_error() -> RetryableError:

@@ -62,17 +62,21 @@ class LogReader:
         self._limits = limits
         self._windows: OrderedDict[PartitionKey, list[StoredRun]] = OrderedDict()
         """Per partition some consecutive runs, as the last query gave them."""
+        self._may_load = True
         self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
         """Where a reader goes on: (partition, offset) -> (object, byte position), of the batch that
         holds the offset or of an earlier one. Also set where a look-up has to wait for a block, so
         that it doesn't begin anew, whatever the cache has dropped meanwhile."""
 
-    def read(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | Missing | None:
+    def read(
+        self, key: PartitionKey, offset: int, bytes_max: int, *, may_load: bool = True
+    ) -> TailRead | Missing | None:
         """Whole batches from the one that holds `offset` on, at least one, from memory.
 
         Args:
             offset: at or after the log start and before the high watermark.
             bytes_max: stop before it is passed, but give at least one batch.
+            may_load: false starts no load: None then also means that it isn't in memory.
 
         Returns:
             The batches; Missing when they must be loaded first; None when the state names no
@@ -81,6 +85,7 @@ class LogReader:
         cached = self._tail.read(key, offset, bytes_max)
         if cached is not None:
             return cached
+        self._may_load = may_load
         views: list[memoryview] = []
         length = 0
         while True:
@@ -173,7 +178,9 @@ class LogReader:
     ) -> TailRead | Missing | None:
         place = f"wal/{run.generation}"
 
-        def load(_: int) -> Missing:
+        def load(_: int) -> Missing | None:
+            if not self._may_load:
+                return None
             return Missing(
                 self._blocks.load(BlockKey(place, run.position), self._wal_run_reader(run))
             )
@@ -192,7 +199,9 @@ class LogReader:
 
         return read
 
-    def _load_block(self, run: StoredRun, number: int) -> Missing:
+    def _load_block(self, run: StoredRun, number: int) -> Missing | None:
+        if not self._may_load:
+            return None
         missing = Missing(self._start_load(run, number))
         last = (run.position + run.length - 1) // self._limits.block_bytes
         for ahead in range(number + 1, min(number + self._limits.prefetch_blocks, last) + 1):
@@ -219,7 +228,7 @@ class LogReader:
         *,
         first: bool,
         block_bytes: int,
-        load: Callable[[int], Missing],
+        load: Callable[[int], Missing | None],
         place: str,
         end: int,
     ) -> TailRead | Missing | None:
@@ -269,8 +278,10 @@ class LogReader:
             return self._first_missing(place, position, run, block_bytes, load)
         return self._finish(key, place, start, position, last_position, block_bytes)
 
-    def _load_oversize(self, run: StoredRun, position: int, size: int) -> Missing:
+    def _load_oversize(self, run: StoredRun, position: int, size: int) -> Missing | None:
         """Load as a whole one batch that the block cache could hardly hold block by block."""
+        if not self._may_load:
+            return None
 
         async def read() -> memoryview:
             return memoryview(
@@ -308,7 +319,7 @@ class LogReader:
         position: int,
         run: StoredRun,
         block_bytes: int,
-        load: Callable[[int], Missing],
+        load: Callable[[int], Missing | None],
     ) -> Missing | None:
         """Start the load of the first block that the batch at `position` lacks."""
         number = position // block_bytes

@@ -8,7 +8,7 @@ between the last two, a file that the next start finds free.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
@@ -19,7 +19,7 @@ from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
-from penstock.metadata.commands import Refused, SegmentStored, StoreSegment
+from penstock.metadata.commands import MovedRun, Refused, SegmentStored, StoreSegment
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.metadata.view import MetadataView
@@ -142,12 +142,14 @@ class Uploader:
                     if self.pending_bytes < self._limits.segment_bytes and not self._draining:
                         break
                 self.last_error = ""
-            except PenstockError as error:
+            except Exception as error:
                 # The bytes are safe in the WAL; it fills meanwhile, and then appends are
                 # refused retriably.
-                if str(error) != self.last_error:
-                    logger.warning("upload will be tried again: %s", error)
-                self.last_error = str(error)
+                text = str(error) or type(error).__name__
+                if text != self.last_error:
+                    foreign = not isinstance(error, PenstockError)
+                    logger.warning("upload will be tried again: %s", text, exc_info=foreign)
+                self.last_error = text
                 await self._rest(_RETRY_S)
 
     async def _wait_for_work(self) -> None:
@@ -183,10 +185,9 @@ class Uploader:
         loop = asyncio.get_running_loop()
         before_bytes = self.pending_bytes
         started_s = self._clock.monotonic_s()
-        runs = await loop.run_in_executor(self._pool, self._read_runs)
-        moves = plan_segment(
-            runs, bytes_max=self._limits.segment_bytes, sort_key=self._sort_keys(runs)
-        )
+        runs, keys = await loop.run_in_executor(self._pool, self._read_runs)
+        # Planning goes through every run, so it isn't the event loop's work.
+        moves = await loop.run_in_executor(self._pool, self._plan, runs, self._sort_keys(keys))
         if moves:
             await self._move(moves)
         left = sum(run.length for run in runs) - sum(move.length for move in moves)
@@ -200,23 +201,29 @@ class Uploader:
         await loop.run_in_executor(self._pool, self._release_files)
         return bool(moves) and left > 0
 
-    def _read_runs(self) -> list[StoredRun]:
-        return self._queries().wal_runs()
+    def _read_runs(self) -> tuple[list[StoredRun], set[PartitionKey]]:
+        runs = self._queries().wal_runs()
+        return runs, {run.partition_key for run in runs}
 
-    def _sort_keys(self, runs: Sequence[StoredRun]) -> dict[PartitionKey, tuple[bytes, int]]:
-        keys = {}
-        for key in {run.partition_key for run in runs}:
+    def _plan(
+        self, runs: list[StoredRun], sort_key: dict[PartitionKey, tuple[bytes, int]]
+    ) -> list[PartitionMove]:
+        return plan_segment(runs, bytes_max=self._limits.segment_bytes, sort_key=sort_key)
+
+    def _sort_keys(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[bytes, int]]:
+        sort_keys = {}
+        for key in keys:
             topic = self._view.topic_by_key(topic_key_of(key))
             if topic is not None:
-                keys[key] = (bytes(topic.topic_id), partition_of(key))
-        return keys
+                sort_keys[key] = (bytes(topic.topic_id), partition_of(key))
+        return sort_keys
 
     async def _move(self, moves: list[PartitionMove]) -> None:
         loop = asyncio.get_running_loop()
-        topic_ids = self._sort_keys([move.runs[0] for move in moves])
+        topic_ids = self._sort_keys([move.partition_key for move in moves])
         cached = [self._cached_views(move) for move in moves]
 
-        def build() -> tuple[list[Buffer], int, list[int]]:
+        def build() -> tuple[list[Buffer], int, list[MovedRun]]:
             segment = build_segment(
                 [
                     segment_run(
@@ -229,9 +236,10 @@ class Uploader:
                     for move, views in zip(moves, cached, strict=True)
                 ]
             )
-            return list(segment.parts), segment.size_bytes, list(segment.positions)
+            runs = moved_runs(moves, segment.positions)
+            return list(segment.parts), segment.size_bytes, runs
 
-        parts, size_bytes, positions = await loop.run_in_executor(self._pool, build)
+        parts, size_bytes, runs = await loop.run_in_executor(self._pool, build)
         self._number += 1
         agent, epoch = self._identity
         key = object_key(agent=agent, epoch=epoch, n=self._number)
@@ -241,7 +249,7 @@ class Uploader:
                 StoreSegment(
                     object_key=key,
                     object_bytes=size_bytes,
-                    runs=moved_runs(moves, positions),
+                    runs=runs,
                 )
             ]
         )
@@ -269,7 +277,7 @@ class Uploader:
         # The active generation is read first: commits into those before it are over, so what the
         # state names of them now can only become less.
         active = self._wal_writer.active_generation
-        named = {run.generation for run in self._queries().wal_runs()}
+        named = self._queries().wal_generations()
         for generation in sorted(self._generations):
             if generation < active and generation not in named:
                 self._wal_writer.release(generation)
