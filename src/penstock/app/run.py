@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.banner import banner
+from penstock.app.descriptors import fit_open_files
 from penstock.app.server import Server
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs
@@ -31,7 +32,7 @@ def run(settings: ServerSettings) -> None:
         PenstockError: the server could not start.
     """
     configure_logs(settings.log_level)
-    _runner()(_serve(settings))
+    _runner()(_serve(fit_open_files(settings)))
 
 
 def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:

@@ -1,0 +1,80 @@
+"""Open files: every connection is one, and the storage must never be short of them.
+
+A server asks for all that the system gives it, and takes no more clients than leave enough for
+the WAL, SQLite and segment objects: a client that is refused comes back, a commit that finds no
+descriptor holds up everybody.
+"""
+
+import logging
+import resource
+from typing import Final
+
+import msgspec
+
+from penstock.config.settings import ServerSettings
+from penstock.model.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+STORAGE_FILES: Final = 200
+"""Kept for what is no connection: WAL files, SQLite's, objects being read and written, HTTP."""
+_FINITE_LIMITS: Final = (1 << 20, 10_240)
+"""What is tried where the hard limit is "unlimited" and yet refused: macOS takes no soft limit
+above kern.maxfilesperproc, and 10,240 (OPEN_MAX) always. Source: setrlimit(2) of macOS."""
+
+
+def fit_open_files(settings: ServerSettings) -> ServerSettings:
+    """Raise the process's limit of open files, then fit `connections_max` into it.
+
+    Logs one warning when that has to be lowered.
+
+    Raises:
+        InvalidRequestError: the limit leaves nothing for clients.
+    """
+    limit = raise_limit()
+    connections_max = connections_within(limit, settings.connections_max)
+    if connections_max < settings.connections_max:
+        logger.warning(
+            "connections_max is %d instead of %d: this process may have %d files open, and "
+            "%d of them are the storage's; raise the limit with ulimit -n",
+            connections_max,
+            settings.connections_max,
+            limit,
+            STORAGE_FILES,
+        )
+    return msgspec.structs.replace(settings, connections_max=connections_max)
+
+
+def connections_within(limit: int, wanted: int) -> int:
+    """How many connections fit a limit of open files, at most `wanted`.
+
+    Raises:
+        InvalidRequestError: none.
+    """
+    if limit <= STORAGE_FILES:
+        raise InvalidRequestError(
+            "start",
+            "limit of open files",
+            f"{limit} files are too few: the storage has {STORAGE_FILES} for itself",
+            "raise it with ulimit -n",
+        )
+    return min(wanted, limit - STORAGE_FILES)
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard one; returns what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = [hard]
+    if hard == resource.RLIM_INFINITY:
+        limits += [limit for limit in _FINITE_LIMITS if limit > soft]
+    if soft not in (hard, resource.RLIM_INFINITY):
+        for limit in limits:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            except (ValueError, OSError) as error:
+                logger.debug("the limit of open files cannot be %d: %s", limit, error)
+            else:
+                soft = limit
+                break
+    # "Unlimited" is a negative number to the module.
+    return _FINITE_LIMITS[0] if soft == resource.RLIM_INFINITY else soft
