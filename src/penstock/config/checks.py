@@ -87,5 +87,8 @@ def warnings(settings: ServerSettings) -> list[str]:
             "encryption, authentication or authorization"
         )
     if not settings.fsync:
-        found.append("fsync is off: a power cut loses records that were acknowledged")
+        found.append(
+            "fsync is off: a power cut loses records that were acknowledged, and may leave a WAL "
+            "with which the server refuses to start"
+        )
     return found

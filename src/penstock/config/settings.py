@@ -80,7 +80,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         About(
             "Durability",
             "Sync the WAL before a record is acknowledged. Without it a power cut loses "
-            "acknowledged records; the death of the process alone does not.",
+            "acknowledged records, and can damage what the journal names so that the server "
+            "refuses to start until it is given a backup; the death of the process alone does "
+            "neither.",
         ),
     ] = True
 
@@ -148,7 +150,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         About(
             "Clients",
-            "Connections at one time; further ones are closed.",
+            "Connections at one time; further ones are closed. Lowered at the start, with a "
+            "warning, to the process's limit of open files less 200.",
             1,
             kafka="max.connections",
         ),
