@@ -23,7 +23,12 @@ from penstock.metadata.commands import (
     Refused,
     TopicCreated,
 )
-from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.errors import (
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    StorageFullError,
+)
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.records.decode import Record, decode_batch
@@ -350,7 +355,8 @@ class World:
             life.log.append([append for _, append in request], timeout_ms=60_000, done=done)
             waiting.append(answer)
         for error in await asyncio.gather(*waiting):
-            if error is not None:
+            # A retriable one leaves the batch pending: a full WAL, as the clock leaps.
+            if error is not None and not isinstance(error, RetryableError | StorageFullError):
                 raise PromiseBrokenError(f"refused: {error}") from error
         producer.pending = [batch for batch in producer.pending if self._is_pending(life, batch)]
 
@@ -362,6 +368,8 @@ class World:
             if append.status is BatchStatus.REFUSED:
                 if append.base_offset in (Refusal.UNKNOWN_TOPIC, Refusal.UNKNOWN_PARTITION):
                     continue
+                if self._follows_unanswered(batch):
+                    continue
                 raise PromiseBrokenError(
                     f"{batch.producer} was refused by {Refusal(append.base_offset).name} at "
                     f"{batch.place} sequence {batch.sequence}"
@@ -369,6 +377,14 @@ class World:
             if batch.base_offset is not None and batch.base_offset != append.base_offset:
                 raise PromiseBrokenError(f"a repeat of {batch} is at {append.base_offset}")
             batch.base_offset = append.base_offset
+
+    def _follows_unanswered(self, batch: Batch) -> bool:
+        """Whether one of its producer before it is not stored as far as is known."""
+        return any(
+            other.base_offset is None and 0 <= other.sequence < batch.sequence
+            for other in self.known.batches
+            if (other.producer, other.place) == (batch.producer, batch.place)
+        )
 
     async def _administer(self, life: SimulatedLog) -> None:
         await self._create_topic(life)
@@ -386,10 +402,7 @@ class World:
             elif choice in (5, 6, 7, 8):
                 if choice == 8:
                     self.clock.advance(GRACE_S + 1)
-                before = {key async for key in _stored(life)}
-                await life.log.keeper.run_once()
-                after = {key async for key in _stored(life)}
-                self.known.deleted_object_count += len(before - after)
+                await self._keep(life)
             elif choice == 9:
                 life.checkpoint()
             elif choice == 10:
@@ -399,6 +412,12 @@ class World:
                 self.clock.advance(self.random.below(5))
             for _ in range(self.random.below(30)):
                 await asyncio.sleep(0)
+
+    async def _keep(self, life: SimulatedLog) -> None:
+        before = {key async for key in _stored(life)}
+        await life.log.keeper.run_once()
+        after = {key async for key in _stored(life)}
+        self.known.deleted_object_count += len(before - after)
 
     async def _create_topic(self, life: SimulatedLog) -> None:
         name = f"t{len(self.known.topics)}"
@@ -570,7 +589,7 @@ class World:
             raise PromiseBrokenError("drained, and runs are left in the WAL")
         for _ in range(3):
             self.clock.advance(GRACE_S + 1)
-            await life.log.keeper.run_once()
+            await self._keep(life)
         await self._inspect(life)
         report = await self._verify(life)
         orphans = [f for f in report.findings if f.kind is FindingKind.ORPHAN]

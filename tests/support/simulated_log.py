@@ -45,6 +45,7 @@ def small_limits() -> LogLimits:
         segment_age_ms=3_600_000,
         delete_grace_ms=GRACE_S * 1000,
         producer_id_block=4,
+        gather_ms=0,
     )
 
 
@@ -74,29 +75,32 @@ class SteppedExecutor(Executor):
 
 
 class _SteppedQueue:
-    """The lane's queue, and in place of its thread a call on the event loop."""
+    """The lane's queue, at which its thread waits for the event loop's permission to go on.
 
-    def __init__(self, log: Log, random: Random, on_fatal: Callable[[BaseException], None]) -> None:
-        self._lane = log.lane
+    While the thread works the event loop stands still, so that only one of them ever runs.
+    """
+
+    def __init__(self, random: Random) -> None:
         self._random = random
-        self._on_fatal = on_fatal
         self._items: deque[Any] = deque()
-        self._held: list[Any] = []
-        self._is_due = self._is_dead = False
+        self._permission = threading.Semaphore(0)
+        self._parked = threading.Semaphore(0)
+        self._arrived = threading.Event()
+        self._is_timed = False
+        self._is_due = self._is_over = False
+
+    # -- on the event loop
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        self._wake()
+        if self._is_over:
+            self._arrived.set()
+        else:
+            self._wake()
 
-    def get(self, timeout: float | None = None) -> Any:
-        if not self._items:
-            raise Empty
-        return self._items.popleft()
-
-    get_nowait = get
-
-    def stop(self) -> None:
-        self._is_dead = True
+    def await_thread(self) -> None:
+        """The thread was started: let it come to its queue."""
+        self._parked.acquire()
 
     def _wake(self) -> None:
         if not self._is_due:
@@ -109,17 +113,40 @@ class _SteppedQueue:
             asyncio.get_running_loop().call_soon(self._wait, rounds - 1)
             return
         self._is_due = False
-        if self._is_dead:
+        if self._is_over or not (self._items or self._is_timed):
             return
-        try:
-            appends, commands, _ = self._lane._take(self._held, open_=True)
-            self._held = self._lane._turn(appends, commands, give_up=False)
-        except BaseException as error:
-            self._is_dead = True
-            self._on_fatal(error)
-            return
-        if self._items or self._held:
+        self._permission.release()
+        self._parked.acquire()
+        if self._items or self._is_timed:
             self._wake()
+
+    # -- on the lane's thread
+
+    def get(self, timeout: float | None = None) -> Any:
+        self._is_timed = timeout is not None
+        if not self._is_over:
+            self._parked.release()
+            self._permission.acquire()
+        while self._is_over and timeout is None and not self._items:
+            self._arrived.wait(1)
+        return self.get_nowait()
+
+    def get_nowait(self) -> Any:
+        if not self._items:
+            raise Empty
+        return self._items.popleft()
+
+    def qsize(self) -> int:
+        return len(self._items)
+
+    def release(self) -> None:
+        """For the end: the thread needs no permission any more."""
+        self._is_over = True
+        self._permission.release()
+
+    def thread_ended(self) -> None:
+        self._is_over = True
+        self._parked.release()
 
 
 class SwitchedOrder:
@@ -219,12 +246,27 @@ class SimulatedLog:
         )
         self._queue: _SteppedQueue | None = None
         if stepped:
-            self._queue = _SteppedQueue(self.log, random, on_fatal)
-            self.log.lane._queue = self._queue  # type: ignore[assignment]
-            self.log.lane.start = lambda: None  # type: ignore[method-assign]
+            self._step_lane(_SteppedQueue(random))
         if plant is not None:
             plant(self)
         self.log.start()
+
+    def _step_lane(self, queue: _SteppedQueue) -> None:
+        lane = self.log.lane
+        start, on_fatal = lane.start, lane._on_fatal
+        self._queue = queue
+        lane._queue = queue  # type: ignore[assignment]
+
+        def start_parked() -> None:
+            start()
+            queue.await_thread()
+
+        def on_fatal_over(error: BaseException) -> None:
+            on_fatal(error)
+            queue.thread_ended()
+
+        lane.start = start_parked  # type: ignore[method-assign]
+        lane._on_fatal = on_fatal_over
 
     def queries(self) -> Queries:
         """The calling thread's connection."""
@@ -243,10 +285,9 @@ class SimulatedLog:
         """Let go of everything, as the death of a process does."""
         self.switch.cut()
         await self.log.uploader.close()
-        if self._queue is None:
-            await self.log.lane.close()
-        else:
-            self._queue.stop()
+        if self._queue is not None:
+            self._queue.release()
+        await self.log.lane.close()
         if self.log._spare is not None:
             await asyncio.gather(self.log._spare, return_exceptions=True)
         self.wal.close()
