@@ -6,7 +6,6 @@ next time, and only a fetch that has nothing at all waits for a disk.
 """
 
 import asyncio
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -16,6 +15,7 @@ from typing import Final
 
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.tail import TailCache, TailRead
+from penstock.log.fetch.windows import RunWindows
 from penstock.log.limits import LogLimits
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.errors import NotFoundError, RetryableError
@@ -28,7 +28,6 @@ _BOUNDS_BYTES: Final = 12
 _LAST_DELTA_END: Final = 27
 _INT32: Final = Struct(">i")
 _WINDOW_RUNS: Final = 64
-_WINDOWS_MAX: Final = 10_000
 _CURSORS_MAX: Final = 50_000
 
 
@@ -60,8 +59,7 @@ class LogReader:
         self._store = store
         self._pool = pool
         self._limits = limits
-        self._windows: OrderedDict[PartitionKey, list[StoredRun]] = OrderedDict()
-        """Per partition some consecutive runs, as the last query gave them."""
+        self._windows = RunWindows()
         self._may_load = True
         self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
         """Where a reader goes on: (partition, offset) -> (object, byte position), of the batch that
@@ -121,7 +119,7 @@ class LogReader:
 
     def forget_places(self, key: PartitionKey) -> None:
         """Runs of this partition lie elsewhere now, or are gone."""
-        self._windows.pop(key, None)
+        self._windows.forget(key)
 
     def locate(self, key: PartitionKey, offset: int) -> StoredRun | None:
         """The run that holds `offset`, else the next one after it."""
@@ -130,21 +128,12 @@ class LogReader:
     # -- helpers -------------------------------------------------------------------------------
 
     def _locate(self, key: PartitionKey, offset: int, *, query: bool) -> StoredRun | None:
-        window = self._windows.get(key)
-        if window is not None and window[0].base_offset <= offset < window[-1].end_offset:
-            self._windows.move_to_end(key)
-            index = bisect_right(window, offset, key=_end_offset)
-            return window[index]
-        if not query:
-            return None
+        known = self._windows.find(key, offset)
+        if known is not None or not query:
+            return known
         window = self._queries.runs_from(key, offset, limit=_WINDOW_RUNS)
-        if not window:
-            self._windows.pop(key, None)
-            return None
-        self._windows[key] = window
-        if len(self._windows) > _WINDOWS_MAX:
-            self._windows.popitem(last=False)
-        return window[0]
+        self._windows.put(key, window)
+        return window[0] if window else None
 
     def _read_run(
         self, key: PartitionKey, run: StoredRun, offset: int, bytes_max: int, *, first: bool
@@ -399,7 +388,3 @@ def _read_in_block(
 
 def _oversize_key(run: StoredRun, position: int) -> BlockKey:
     return BlockKey(run.object_key, -1 - position)  # no aligned block has a negative number
-
-
-def _end_offset(run: StoredRun) -> int:
-    return run.end_offset
