@@ -1,7 +1,10 @@
 """Fetch sessions: a consumer names its partitions once, then sends only what changed (KIP-227).
 
-Pure: ids come from outside. Sessions are kept in a bounded LRU; a client whose session was
-evicted is told so and begins a new one.
+Pure: ids and time come from outside. Sessions are bounded in number and size. While all that may
+be are in use, further clients are served without one and name all partitions each time: were the
+oldest evicted instead, 1,001 consumers would take one another's session at every fetch. Only a
+session that was not used for a while gives way; its client, if it comes back, is told so.
+Source: KIP-227, "Fetch Session Caching".
 """
 
 from collections import OrderedDict
@@ -19,6 +22,11 @@ INVALID_SESSION_EPOCH: Final = 71
 SESSION_TOPIC_ID_ERROR: Final = 106
 
 SESSIONS_MAX: Final = 1000
+"""As Kafka's max.incremental.fetch.session.cache.slots."""
+EVICTABLE_AFTER_S: Final = 120.0
+"""As Kafka's min.incremental.fetch.session.eviction.ms."""
+PARTITIONS_MAX: Final = 20_000
+"""Of one session; some 600 bytes each."""
 
 _Key = tuple[str | bytes, int]
 
@@ -39,6 +47,8 @@ class FetchSession:
     session_id: int
     uses_ids: bool
     epoch: int = 1
+    used_s: float = 0.0
+    """When it was used last, by a monotonic clock."""
     partitions: OrderedDict[_Key, _Sent] = field(default_factory=OrderedDict)
 
     def wanted(self) -> list[FetchPartition]:
@@ -88,24 +98,41 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The sessions of one agent."""
+    """The sessions of one agent, the least recently used first."""
 
-    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self, sessions_max: int = SESSIONS_MAX, partitions_max: int = PARTITIONS_MAX
+    ) -> None:
         self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
-    def begin(self, request: FetchRequest, session_id: int, *, uses_ids: bool) -> FetchSession:
-        """A new session for a full request (epoch 0); one it names is ended."""
+    def begin(
+        self, request: FetchRequest, session_id: int, *, uses_ids: bool, now_s: float
+    ) -> FetchSession | None:
+        """A new session for a full request (epoch 0); one it names is ended.
+
+        Args:
+            now_s: seconds of a monotonic clock.
+
+        Returns:
+            The session; None where the request must be served without one: there are as many as
+            may be and all are in use, or it names too many partitions.
+        """
         self._sessions.pop(request.session_id, None)
-        session = FetchSession(session_id, uses_ids)
+        if len(request.partitions) > self._partitions_max or not self._make_room(now_s):
+            return None
+        session = FetchSession(session_id, uses_ids, used_s=now_s)
         session.update(request)
         self._sessions[session_id] = session
-        if len(self._sessions) > self._sessions_max:
-            self._sessions.popitem(last=False)
         return session
 
-    def resume(self, request: FetchRequest, *, uses_ids: bool) -> FetchSession | int:
-        """The session of an incremental request, updated; or a Kafka error code."""
+    def resume(self, request: FetchRequest, *, uses_ids: bool, now_s: float) -> FetchSession | int:
+        """The session of an incremental request, updated; or a Kafka error code.
+
+        A session that would grow too large is ended: its client is told that there is none, and
+        comes again with a full request.
+        """
         session = self._sessions.get(request.session_id)
         if session is None:
             return SESSION_ID_NOT_FOUND
@@ -113,10 +140,24 @@ class FetchSessions:
             return INVALID_SESSION_EPOCH
         if session.uses_ids != uses_ids:
             return SESSION_TOPIC_ID_ERROR
+        session.update(request)
+        if len(session.partitions) > self._partitions_max:
+            del self._sessions[session.session_id]
+            return SESSION_ID_NOT_FOUND
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
-        session.update(request)
+        session.used_s = now_s
         return session
+
+    def _make_room(self, now_s: float) -> bool:
+        """Whether one more may be, after the least recently used gave way if it may."""
+        if len(self._sessions) < self._sessions_max:
+            return True
+        oldest_id, oldest = next(iter(self._sessions.items()))
+        if now_s - oldest.used_s < EVICTABLE_AFTER_S:
+            return False
+        del self._sessions[oldest_id]
+        return True
 
     def end(self, session_id: int) -> None:
         """Forget a session."""

@@ -163,12 +163,19 @@ class _Fetch:
             sessions.end(request.session_id)
             self._wanted = request.partitions
         elif request.session_epoch == INITIAL_EPOCH:
-            self._session = sessions.begin(
-                request, self._new_session_id(sessions), uses_ids=uses_ids
+            begun = sessions.begin(
+                request,
+                self._new_session_id(sessions),
+                uses_ids=uses_ids,
+                now_s=self._context.broker.clock.monotonic_s(),
             )
-            self._wanted = self._session.wanted()
+            self._session = begun
+            # Without one the answer's session id is 0, and the client names all each time.
+            self._wanted = request.partitions if begun is None else begun.wanted()
         else:
-            found = sessions.resume(request, uses_ids=uses_ids)
+            found = sessions.resume(
+                request, uses_ids=uses_ids, now_s=self._context.broker.clock.monotonic_s()
+            )
             if isinstance(found, int):
                 return encode_fetch([], self._version, error_code=found)
             self._session = found
