@@ -281,7 +281,7 @@ def test_frames_that_the_journal_refused_do_not_fill_the_wal_for_ever(
     """Each refused append has left a frame that nothing names, over many times the WAL's size."""
 
     async def body(life: SimulatedLog, key: PartitionKey) -> None:
-        def no_space(directory: str, *, entry_bytes: int) -> None:
+        def no_space(directory: str, **_: object) -> None:
             raise StorageFullError("append", directory, "refused by the test")
 
         stored: list[bytes] = []
