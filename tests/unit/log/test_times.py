@@ -1,12 +1,18 @@
 """Look-ups by time equal a look at every record: out of order, compressed, stamped, trimmed."""
 
+import asyncio
 import tempfile
 from pathlib import Path
 
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.log_rig import NOW, Rig, run_rig
+from penstock.log.append.plan import PartitionAppend
+from penstock.records.batch import check_batch
+from penstock.records.decode import CODECS, Record
+from penstock.records.encode import encode_batch
+from support.log_rig import ANY, NOW, Rig, run_rig
 
 BATCHES = st.lists(
     st.tuples(st.integers(-9, 9), st.integers(1, 3), st.sampled_from(("none", "gzip", "zstd"))),
@@ -41,3 +47,35 @@ def test_they_equal_a_look_at_every_record(
 
     with tempfile.TemporaryDirectory() as folder:
         run_rig(Path(folder), test)
+
+
+def test_a_batch_that_cannot_be_decoded_answers_by_its_header(tmp_path: Path) -> None:
+    """Its records are announced as gzip and are not: what is compressed is stored unread."""
+
+    def garbled() -> bytearray:
+        records = [
+            Record(offset_delta=i, timestamp=NOW + 10 + i, key=None, value=b"v", headers=())
+            for i in range(3)
+        ]
+        batch = encode_batch(records)
+        batch[22] |= CODECS.index("gzip")
+        batch[17:21] = crc32c(batch[21:]).to_bytes(4, "big")
+        return batch
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"a", b"b")
+        append = PartitionAppend(key, check_batch(memoryview(garbled()), ANY, NOW))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        rig.log.append([append], timeout_ms=5_000, done=lambda error: done.set_result(None))
+        await done
+        assert await rig.log.offset_of_max_timestamp(key) == (2, NOW + 12)
+        await rig.append(key, b"c", timestamp=NOW + 20)
+        rig.forget_memory()
+        assert await rig.log.offset_for_time(key, NOW + 1) == (1, NOW + 1)
+        assert await rig.log.offset_for_time(key, NOW + 11) == (2, NOW + 12)
+        assert await rig.log.offset_for_time(key, NOW + 13) == (5, NOW + 20)
+        assert await rig.log.delete_records([(key, 3)]) == [3]
+        assert await rig.log.offset_for_time(key, NOW) == (3, NOW + 12)
+
+    run_rig(tmp_path, test)

@@ -2,17 +2,20 @@
 
 The state knows the greatest timestamp of each run; within a run the batches' headers tell, and
 one batch is decoded to answer with a record's own offset and timestamp (KIP-79; KIP-734 for the
-greatest).
+greatest). Compressed batches are stored unread, so one may be anything: where it can't be decoded
+its header answers, with the batch's first offset, from which no record that is looked for is
+missed.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.log.fetch.reader import LogReader
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.ids import PartitionKey
-from penstock.records.batch import StoredHeader, stored_header
-from penstock.records.decode import Record, decode_batch
+from penstock.records.batch import BatchError, StoredHeader, stored_header
+from penstock.records.decode import decode_batch
 
 _READ_BYTES: Final = 1 << 20
 
@@ -39,9 +42,9 @@ async def find_time(
         async for header, batch in _batches(reader, key, run):
             if header.max_timestamp < timestamp_ms or header.end_offset <= log_start:
                 continue
-            for offset, timestamp in await _stamps(in_pool, header, batch):
-                if timestamp >= timestamp_ms and offset >= log_start:
-                    return offset, timestamp
+            stamp = await in_pool(partial(_first_at, header, batch, timestamp_ms, log_start))
+            if isinstance(stamp, tuple):
+                return stamp
         # A run that is partly below the log start may hold its newest record there.
         following = reader.locate(key, run.end_offset)
         if following is None or following.base_offset < run.end_offset:
@@ -69,8 +72,8 @@ async def find_max_timestamp(
             best = header, batch
     if best is None:
         return None
-    stamps = [stamp for stamp in await _stamps(in_pool, *best) if stamp[0] >= log_start]
-    return max(stamps, key=lambda stamp: (stamp[1], -stamp[0])) if stamps else None
+    stamp = await in_pool(partial(_greatest, *best, log_start))
+    return stamp if isinstance(stamp, tuple) else None
 
 
 async def _batches(
@@ -90,11 +93,33 @@ async def _batches(
         offset = read.end_offset
 
 
-async def _stamps(in_pool: InPool, header: StoredHeader, batch: bytes) -> list[tuple[int, int]]:
-    def decode() -> list[tuple[int, int]]:
-        records: list[Record] = list(decode_batch(memoryview(batch)))
-        return [(header.base_offset + record.offset_delta, record.timestamp) for record in records]
+def _first_at(
+    header: StoredHeader, batch: bytes, timestamp_ms: int, log_start: int
+) -> tuple[int, int] | None:
+    try:
+        for offset, timestamp in _stamps(header, batch):
+            if timestamp >= timestamp_ms and offset >= log_start:
+                return offset, timestamp
+    except BatchError:
+        return _of_header(header, log_start)
+    return None
 
-    stamps = await in_pool(decode)
-    assert isinstance(stamps, list)
-    return stamps
+
+def _greatest(header: StoredHeader, batch: bytes, log_start: int) -> tuple[int, int] | None:
+    best: tuple[int, int] | None = None
+    try:
+        for offset, timestamp in _stamps(header, batch):
+            if offset >= log_start and (best is None or timestamp > best[1]):
+                best = offset, timestamp
+    except BatchError:
+        return _of_header(header, log_start)
+    return best
+
+
+def _stamps(header: StoredHeader, batch: bytes) -> Iterator[tuple[int, int]]:
+    for record in decode_batch(memoryview(batch)):
+        yield header.base_offset + record.offset_delta, record.timestamp
+
+
+def _of_header(header: StoredHeader, log_start: int) -> tuple[int, int]:
+    return max(header.base_offset, log_start), header.max_timestamp
