@@ -1,0 +1,499 @@
+"""The table of topic configs: every one of Kafka 4, its type, default and bounds, and what it means
+here. Pure. What follows from it is `penstock.model.topic_configs`.
+
+A config is *honoured*; or *stored*, for the pipeline that will act on it; or accepted *without
+meaning*, since what it tunes does not exist here; or *refused* in all but one value, where taking
+it silently would promise what is not done. docs/topic-configs.md is made from this table.
+Source: Kafka 4.2, "Topic Configs" of the documentation.
+"""
+
+import enum
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+class ConfigType(enum.IntEnum):
+    """Numbers as in DescribeConfigs responses."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Standing(enum.Enum):
+    """What becomes of a config that is set."""
+
+    HONOURED = "honoured"
+    STORED = "stored"
+    MEANINGLESS = "without meaning"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One config. `check` returns what is wrong with a value, or None."""
+
+    name: str
+    type: ConfigType
+    default: str
+    check: Callable[[str], str | None]
+    documentation: str
+    standing: Standing
+    reason: str = ""
+    """Why it has no meaning here, or is refused."""
+    synonyms: tuple[tuple[str, int], ...] = ()
+    """Broker configs that give its default, strongest first, each with the factor that turns
+    its unit into this config's."""
+
+    @property
+    def broker_name(self) -> str | None:
+        """The broker config that sets this one's default for all topics."""
+        return self.synonyms[0][0] if self.synonyms else None
+
+
+def _number(low: float, high: float, parse: Callable[[str], float]) -> Callable[[str], str | None]:
+    def check(value: str) -> str | None:
+        try:
+            number = parse(value.strip())
+        except ValueError:
+            return "it is not a number"
+        # A float's NaN compares false with everything, so the comparison is this way round.
+        if low <= number <= high:
+            return None
+        return f"it must be between {low} and {high}"
+
+    return check
+
+
+def _integer(text: str) -> int:
+    # Stricter than `int`, which takes underscores and the digits of every script.
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError(text)
+    return int(text)
+
+
+def _long(low: int = 0) -> Callable[[str], str | None]:
+    return _number(low, INT64_MAX, _integer)
+
+
+def _int(low: int = 0, high: int = INT32_MAX) -> Callable[[str], str | None]:
+    return _number(low, high, _integer)
+
+
+def _one_of(*allowed: str) -> Callable[[str], str | None]:
+    def check(value: str) -> str | None:
+        return None if value in allowed else f"it must be one of {', '.join(allowed)}"
+
+    return check
+
+
+def _boolean(value: str) -> str | None:
+    return None if value.strip().lower() in ("true", "false") else "it must be true or false"
+
+
+def _only_false(value: str) -> str | None:
+    if value.strip().lower() == "true":
+        return "tiered storage is disabled: all bytes are in the object store already"
+    return _boolean(value)
+
+
+def _cleanup_policy(value: str) -> str | None:
+    policies = split_list(value)
+    if len(set(policies)) != len(policies):
+        return "it names a policy twice"
+    if not policies or not set(policies) <= {"delete", "compact"}:
+        return "it must be delete, compact, or both with a comma"
+    return None
+
+
+def _throttled_replicas(value: str) -> str | None:
+    if value == "*":
+        return None
+    for item in split_list(value):
+        partition, colon, replica = item.partition(":")
+        if not (colon and partition.isdigit() and replica.isdigit()):
+            return "it must be * or a list of partition:broker"
+    return None
+
+
+def split_list(value: str) -> list[str]:
+    """The items of a list config."""
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+_NO_SEGMENT_FILES: Final = (
+    "a partition has no segment files of its own: many partitions share a segment object"
+)
+_NO_REPLICAS: Final = "a partition has no replicas: its bytes are in the WAL and the object store"
+_ALWAYS_FLUSHED: Final = "every append is durable before it is acknowledged"
+_AS_PRODUCED: Final = "batches are kept as they were produced, whatever their compression"
+_NO_TIERS: Final = "there is no second tier: all bytes move to the object store"
+_NO_CLEANER: Final = "there is no cleaner thread; the pipeline decides when to compact"
+
+_H, _S, _M, _R = Standing.HONOURED, Standing.STORED, Standing.MEANINGLESS, Standing.REFUSED
+_HOUR_MS: Final = 3_600_000
+
+_TABLE: Final[tuple[TopicConfig, ...]] = (
+    TopicConfig(
+        name="cleanup.policy",
+        type=ConfigType.LIST,
+        default="delete",
+        check=_cleanup_policy,
+        documentation=(
+            "What happens to old records: delete discards them by time and size, compact keeps "
+            "the last one of each key; both may be given. A topic that is only compacted never "
+            "loses records by time or size. Compaction comes with the pipeline."
+        ),
+        standing=_H,
+        synonyms=(("log.cleanup.policy", 1),),
+    ),
+    TopicConfig(
+        name="compression.gzip.level",
+        type=ConfigType.INT,
+        default="-1",
+        check=_int(-1, 9),
+        documentation="Level of gzip when the broker compresses.",
+        standing=_M,
+        reason=_AS_PRODUCED,
+        synonyms=(("compression.gzip.level", 1),),
+    ),
+    TopicConfig(
+        name="compression.lz4.level",
+        type=ConfigType.INT,
+        default="9",
+        check=_int(1, 17),
+        documentation="Level of lz4 when the broker compresses.",
+        standing=_M,
+        reason=_AS_PRODUCED,
+        synonyms=(("compression.lz4.level", 1),),
+    ),
+    TopicConfig(
+        name="compression.type",
+        type=ConfigType.STRING,
+        default="producer",
+        check=_one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        documentation=(
+            "The compression that Kafka turns batches into. Here every value means producer: "
+            "batches pass through untouched, and consumers read any compression."
+        ),
+        standing=_M,
+        reason=_AS_PRODUCED,
+        synonyms=(("compression.type", 1),),
+    ),
+    TopicConfig(
+        name="compression.zstd.level",
+        type=ConfigType.INT,
+        default="3",
+        check=_int(-131072, 22),
+        documentation="Level of zstd when the broker compresses.",
+        standing=_M,
+        reason=_AS_PRODUCED,
+        synonyms=(("compression.zstd.level", 1),),
+    ),
+    TopicConfig(
+        name="delete.retention.ms",
+        type=ConfigType.LONG,
+        default="86400000",
+        check=_long(),
+        documentation="How long a tombstone is kept in a compacted topic, in milliseconds.",
+        standing=_S,
+        reason="the pipeline's key compaction acts on it",
+        synonyms=(("log.cleaner.delete.retention.ms", 1),),
+    ),
+    TopicConfig(
+        name="file.delete.delay.ms",
+        type=ConfigType.LONG,
+        default="60000",
+        check=_long(),
+        documentation="How long a file stays after it was given up, in milliseconds.",
+        standing=_M,
+        reason="objects are deleted after the server's own grace",
+        synonyms=(("log.segment.delete.delay.ms", 1),),
+    ),
+    TopicConfig(
+        name="flush.messages",
+        type=ConfigType.LONG,
+        default=str(INT64_MAX),
+        check=_long(1),
+        documentation="After how many records the log is forced to disk.",
+        standing=_M,
+        reason=_ALWAYS_FLUSHED,
+        synonyms=(("log.flush.interval.messages", 1),),
+    ),
+    TopicConfig(
+        name="flush.ms",
+        type=ConfigType.LONG,
+        default=str(INT64_MAX),
+        check=_long(),
+        documentation="After how many milliseconds the log is forced to disk.",
+        standing=_M,
+        reason=_ALWAYS_FLUSHED,
+        synonyms=(("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+    ),
+    TopicConfig(
+        name="follower.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        check=_throttled_replicas,
+        documentation="Replicas whose replication is throttled on the follower's side.",
+        standing=_M,
+        reason=_NO_REPLICAS,
+    ),
+    TopicConfig(
+        name="index.interval.bytes",
+        type=ConfigType.INT,
+        default="4096",
+        check=_int(),
+        documentation="How densely the offset index is written, in bytes.",
+        standing=_M,
+        reason=_NO_SEGMENT_FILES,
+        synonyms=(("log.index.interval.bytes", 1),),
+    ),
+    TopicConfig(
+        name="leader.replication.throttled.replicas",
+        type=ConfigType.LIST,
+        default="",
+        check=_throttled_replicas,
+        documentation="Replicas whose replication is throttled on the leader's side.",
+        standing=_M,
+        reason=_NO_REPLICAS,
+    ),
+    TopicConfig(
+        name="local.retention.bytes",
+        type=ConfigType.LONG,
+        default="-2",
+        check=_long(-2),
+        documentation="Bytes that stay on local disk when storage is tiered.",
+        standing=_M,
+        reason=_NO_TIERS,
+        synonyms=(("log.local.retention.bytes", 1),),
+    ),
+    TopicConfig(
+        name="local.retention.ms",
+        type=ConfigType.LONG,
+        default="-2",
+        check=_long(-2),
+        documentation="Milliseconds that records stay on local disk when storage is tiered.",
+        standing=_M,
+        reason=_NO_TIERS,
+        synonyms=(("log.local.retention.ms", 1),),
+    ),
+    TopicConfig(
+        name="max.compaction.lag.ms",
+        type=ConfigType.LONG,
+        default=str(INT64_MAX),
+        check=_long(1),
+        documentation="After how many milliseconds a record must have been looked at.",
+        standing=_S,
+        reason="the pipeline's key compaction acts on it",
+        synonyms=(("log.cleaner.max.compaction.lag.ms", 1),),
+    ),
+    TopicConfig(
+        name="max.message.bytes",
+        type=ConfigType.INT,
+        default="1048588",
+        check=_int(),
+        documentation="The largest record batch, as sent (so after compression), in bytes.",
+        standing=_H,
+        synonyms=(("message.max.bytes", 1),),
+    ),
+    TopicConfig(
+        name="message.timestamp.after.max.ms",
+        type=ConfigType.LONG,
+        default=str(_HOUR_MS),
+        check=_long(),
+        documentation=(
+            "How far a record's timestamp may lie ahead of the server's clock, in milliseconds; "
+            "not looked at with LogAppendTime."
+        ),
+        standing=_H,
+        synonyms=(("log.message.timestamp.after.max.ms", 1),),
+    ),
+    TopicConfig(
+        name="message.timestamp.before.max.ms",
+        type=ConfigType.LONG,
+        default=str(INT64_MAX),
+        check=_long(),
+        documentation=(
+            "How far a record's timestamp may lie behind the server's clock, in milliseconds; "
+            "not looked at with LogAppendTime."
+        ),
+        standing=_H,
+        synonyms=(("log.message.timestamp.before.max.ms", 1),),
+    ),
+    TopicConfig(
+        name="message.timestamp.type",
+        type=ConfigType.STRING,
+        default="CreateTime",
+        check=_one_of("CreateTime", "LogAppendTime"),
+        documentation="Whose time a record carries: the producer's, or the server's at arrival.",
+        standing=_H,
+        synonyms=(("log.message.timestamp.type", 1),),
+    ),
+    TopicConfig(
+        name="min.cleanable.dirty.ratio",
+        type=ConfigType.DOUBLE,
+        default="0.5",
+        check=_number(0, 1, float),
+        documentation="How much of a log must be uncompacted before it is compacted.",
+        standing=_M,
+        reason=_NO_CLEANER,
+        synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
+    ),
+    TopicConfig(
+        name="min.compaction.lag.ms",
+        type=ConfigType.LONG,
+        default="0",
+        check=_long(),
+        documentation="How long a record stays uncompacted at least, in milliseconds.",
+        standing=_S,
+        reason="the pipeline's key compaction acts on it",
+        synonyms=(("log.cleaner.min.compaction.lag.ms", 1),),
+    ),
+    TopicConfig(
+        name="min.insync.replicas",
+        type=ConfigType.INT,
+        default="1",
+        check=_int(1),
+        documentation="How many replicas must have a record before acks=all is answered.",
+        standing=_M,
+        reason=_NO_REPLICAS,
+        synonyms=(("min.insync.replicas", 1),),
+    ),
+    TopicConfig(
+        name="preallocate",
+        type=ConfigType.BOOLEAN,
+        default="false",
+        check=_boolean,
+        documentation="Whether segment files are allocated at once.",
+        standing=_M,
+        reason=_NO_SEGMENT_FILES,
+        synonyms=(("log.preallocate", 1),),
+    ),
+    TopicConfig(
+        name="remote.log.copy.disable",
+        type=ConfigType.BOOLEAN,
+        default="false",
+        check=_only_false,
+        documentation="Whether to stop copying to the remote tier.",
+        standing=_R,
+        reason=f"only false: {_NO_TIERS}",
+    ),
+    TopicConfig(
+        name="remote.log.delete.on.disable",
+        type=ConfigType.BOOLEAN,
+        default="false",
+        check=_only_false,
+        documentation="Whether disabling the remote tier deletes what is there.",
+        standing=_R,
+        reason=f"only false: {_NO_TIERS}",
+    ),
+    TopicConfig(
+        name="remote.storage.enable",
+        type=ConfigType.BOOLEAN,
+        default="false",
+        check=_only_false,
+        documentation="Whether the topic's storage is tiered.",
+        standing=_R,
+        reason=f"only false, as in a Kafka without tiered storage: {_NO_TIERS}",
+    ),
+    TopicConfig(
+        name="retention.bytes",
+        type=ConfigType.LONG,
+        default="-1",
+        check=_long(-1),
+        documentation=(
+            "Bytes that a partition keeps at most before the oldest are deleted; -1: no limit."
+        ),
+        standing=_H,
+        synonyms=(("log.retention.bytes", 1),),
+    ),
+    TopicConfig(
+        name="retention.ms",
+        type=ConfigType.LONG,
+        default="604800000",
+        check=_long(-1),
+        documentation=(
+            "Milliseconds that records are kept before they are deleted; -1: for ever. Records "
+            "that were produced without a timestamp do not expire by time, nor does what came "
+            "after them while they are there: they leave by size, or by DeleteRecords."
+        ),
+        standing=_H,
+        synonyms=(
+            ("log.retention.ms", 1),
+            ("log.retention.minutes", 60_000),
+            ("log.retention.hours", _HOUR_MS),
+        ),
+    ),
+    TopicConfig(
+        name="segment.bytes",
+        type=ConfigType.INT,
+        default="1073741824",
+        check=_int(1 << 20),
+        documentation="Size of a segment file, in bytes.",
+        standing=_M,
+        reason=_NO_SEGMENT_FILES,
+        synonyms=(("log.segment.bytes", 1),),
+    ),
+    TopicConfig(
+        name="segment.index.bytes",
+        type=ConfigType.INT,
+        default="10485760",
+        check=_int(4),
+        documentation="Size of a segment file's index, in bytes.",
+        standing=_M,
+        reason=_NO_SEGMENT_FILES,
+        synonyms=(("log.index.size.max.bytes", 1),),
+    ),
+    TopicConfig(
+        name="segment.jitter.ms",
+        type=ConfigType.LONG,
+        default="0",
+        check=_long(),
+        documentation="By how much the rolling of segment files is spread, in milliseconds.",
+        standing=_M,
+        reason=_NO_SEGMENT_FILES,
+        synonyms=(("log.roll.jitter.ms", 1),),
+    ),
+    TopicConfig(
+        name="segment.ms",
+        type=ConfigType.LONG,
+        default="604800000",
+        check=_long(1),
+        documentation="After how many milliseconds a segment file is closed.",
+        standing=_M,
+        reason=_NO_SEGMENT_FILES,
+        synonyms=(("log.roll.ms", 1),),
+    ),
+    TopicConfig(
+        name="unclean.leader.election.enable",
+        type=ConfigType.BOOLEAN,
+        default="false",
+        check=_boolean,
+        documentation="Whether a replica that lags may lead, at the price of lost records.",
+        standing=_M,
+        reason=_NO_REPLICAS,
+        synonyms=(("unclean.leader.election.enable", 1),),
+    ),
+    # Configs of our own (`penstock.durability`, `penstock.placement`) take their place here, with
+    # the prefix `penstock.`, once a topic can choose them.
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
+"""By name, in alphabetical order."""
+
+CLUSTER_CONFIGS: Final[Mapping[str, tuple[TopicConfig, int]]] = {
+    name: (config, factor) for config in _TABLE for name, factor in config.synonyms
+}
+"""Broker configs that set a default for all topics: the topic config, and the factor of units."""
+
+assert all(config.check(config.default) is None for config in _TABLE)
