@@ -50,7 +50,7 @@ peers: $(TEST_STAMP) ## Tests with real Kafka clients alone.
 	$(BIN)/pytest tests/clients $(ARGS)
 
 sim: $(TEST_STAMP) ## Simulated devices and power losses alone; HYPOTHESIS_PROFILE=long runs longer.
-	$(BIN)/pytest tests/unit/testing tests/unit/wal $(ARGS)
+	$(BIN)/pytest tests/unit/testing tests/unit/wal tests/crash/test_power_loss.py $(ARGS)
 
 docs: $(TEST_STAMP) ## Make the pages that come from code.
 	$(BIN)/python tests/make_docs.py

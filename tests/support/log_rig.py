@@ -170,7 +170,9 @@ class Rig:
         await answer
         return append
 
-    async def read_all(self, key: PartitionKey, offset: int | None = None) -> list[tuple[int, bytes]]:
+    async def read_all(
+        self, key: PartitionKey, offset: int | None = None
+    ) -> list[tuple[int, bytes]]:
         """(offset, value) of all records from `offset` (the log start) on."""
         from penstock.records.batch import stored_header
         from penstock.records.decode import decode_batch

@@ -41,6 +41,13 @@ def check_together(settings: ServerSettings) -> None:
             f"clients cannot connect to the wildcard address {kafka}",
             "set advertised to the HOST:PORT under which they reach this server",
         )
+    if settings.block_cache_bytes < 2 * settings.block_bytes:
+        raise InvalidRequestError(
+            "read setting",
+            "block_cache_bytes",
+            f"{settings.block_cache_bytes} bytes for blocks of {settings.block_bytes}",
+            "give room for two blocks at least: a batch may lie across two",
+        )
     for name, address in (("kafka", kafka), ("http", http)):
         if address and not address.is_loopback and not settings.allow_insecure:
             raise InvalidRequestError(

@@ -30,6 +30,7 @@ def with_settings(**changes: Any) -> ServerSettings:
         ({"data": ""}, "data"),
         ({"wal_bytes_max": 100 * MIB}, "wal_file_bytes"),
         ({"segment_bytes": 300 * MIB}, "wal_bytes_max"),
+        ({"block_cache_bytes": 7 * MIB}, "block_cache_bytes"),
         ({"group_min_session_timeout_ms": 2_000_000}, "group_max_session_timeout_ms"),
     ],
 )
