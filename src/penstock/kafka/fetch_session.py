@@ -26,7 +26,9 @@ SESSIONS_MAX: Final = 1000
 EVICTABLE_AFTER_S: Final = 120.0
 """As Kafka's min.incremental.fetch.session.eviction.ms."""
 PARTITIONS_MAX: Final = 20_000
-"""Of one session; some 600 bytes each."""
+"""Of one session; some 400 bytes each."""
+PARTITIONS_TOTAL_MAX: Final = 250_000
+"""Of all sessions together: some 100 MB, whatever clients name."""
 
 _Key = tuple[str | bytes, int]
 
@@ -101,10 +103,15 @@ class FetchSessions:
     """The sessions of one agent, the least recently used first."""
 
     def __init__(
-        self, sessions_max: int = SESSIONS_MAX, partitions_max: int = PARTITIONS_MAX
+        self,
+        sessions_max: int = SESSIONS_MAX,
+        partitions_max: int = PARTITIONS_MAX,
+        partitions_total_max: int = PARTITIONS_TOTAL_MAX,
     ) -> None:
         self._sessions_max = sessions_max
         self._partitions_max = partitions_max
+        self._partitions_total_max = partitions_total_max
+        self.partition_count = 0
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def begin(
@@ -119,12 +126,14 @@ class FetchSessions:
             The session; None where the request must be served without one: there are as many as
             may be and all are in use, or it names too many partitions.
         """
-        self._sessions.pop(request.session_id, None)
-        if len(request.partitions) > self._partitions_max or not self._make_room(now_s):
+        self.end(request.session_id)
+        wanted = len(request.partitions)
+        if wanted > self._partitions_max or not self._make_room(wanted, now_s):
             return None
         session = FetchSession(session_id, uses_ids, used_s=now_s)
         session.update(request)
         self._sessions[session_id] = session
+        self.partition_count += len(session.partitions)
         return session
 
     def resume(self, request: FetchRequest, *, uses_ids: bool, now_s: float) -> FetchSession | int:
@@ -140,28 +149,37 @@ class FetchSessions:
             return INVALID_SESSION_EPOCH
         if session.uses_ids != uses_ids:
             return SESSION_TOPIC_ID_ERROR
+        before = len(session.partitions)
         session.update(request)
-        if len(session.partitions) > self._partitions_max:
-            del self._sessions[session.session_id]
+        self.partition_count += len(session.partitions) - before
+        if (
+            len(session.partitions) > self._partitions_max
+            or self.partition_count > self._partitions_total_max
+        ):
+            self.end(session.session_id)
             return SESSION_ID_NOT_FOUND
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_s = now_s
         return session
 
-    def _make_room(self, now_s: float) -> bool:
-        """Whether one more may be, after the least recently used gave way if it may."""
-        if len(self._sessions) < self._sessions_max:
-            return True
-        oldest_id, oldest = next(iter(self._sessions.items()))
-        if now_s - oldest.used_s < EVICTABLE_AFTER_S:
-            return False
-        del self._sessions[oldest_id]
-        return True
-
     def end(self, session_id: int) -> None:
         """Forget a session."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partition_count -= len(session.partitions)
+
+    def _make_room(self, wanted: int, now_s: float) -> bool:
+        """Whether one more session of `wanted` partitions may be, after those gave way that may."""
+        while (
+            len(self._sessions) >= self._sessions_max
+            or self.partition_count + wanted > self._partitions_total_max
+        ):
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_s - oldest.used_s < EVICTABLE_AFTER_S:
+                return False
+            self.end(oldest.session_id)
+        return True
 
     def __contains__(self, session_id: int) -> bool:
         return session_id in self._sessions

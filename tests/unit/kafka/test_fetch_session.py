@@ -117,3 +117,28 @@ def test_a_session_names_a_bounded_number_of_partitions() -> None:
     grown = sessions.resume(request(5, 2, 4), uses_ids=False, now_s=2)
     assert grown == SESSION_ID_NOT_FOUND
     assert len(sessions) == 0
+
+
+def test_all_sessions_together_name_a_bounded_number_of_partitions() -> None:
+    sessions = FetchSessions(partitions_total_max=5)
+
+    def begin(number: int, now_s: float, *partitions: int) -> FetchSession | None:
+        return sessions.begin(request(0, 0, *partitions), number, uses_ids=False, now_s=now_s)
+
+    assert begin(1, 0, 0, 1) is not None
+    assert begin(2, 0, 0, 1, 1) is not None
+    assert sessions.partition_count == 4
+    assert begin(3, 1, 0, 1) is None
+    assert sessions.resume(request(1, 1, 2, 3), uses_ids=False, now_s=2) == SESSION_ID_NOT_FOUND
+    assert sessions.partition_count == 2
+    assert begin(3, 3, 0, 1, 2) is not None
+    assert isinstance(
+        sessions.resume(request(3, 1, forgotten=(0,)), uses_ids=False, now_s=4), FetchSession
+    )
+    assert sessions.partition_count == 4
+    assert begin(4, 120, 0, 1, 2) is not None
+    assert (2 in sessions, 3 in sessions) == (False, True)
+    assert begin(5, 300, *range(5)) is not None
+    assert (len(sessions), sessions.partition_count) == (1, 5)
+    sessions.end(5)
+    assert sessions.partition_count == 0
