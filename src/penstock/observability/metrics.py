@@ -57,7 +57,7 @@ _TABLE: Final = (
     Metric("penstock_inflight_bytes", _G, "Bytes of requests and unsent replies."),
     Metric("penstock_inflight_bytes_max", _G, "The setting inflight_bytes_max."),
     # Stages.
-    Metric("penstock_parse_duration_seconds", _H, "Decoding and checking of a request.", "api"),
+    Metric("penstock_parse_duration_seconds", _H, "Decoding of a Produce or Fetch request.", "api"),
     Metric(
         "penstock_wal_duration_seconds",
         _H,

@@ -42,7 +42,11 @@ _LOADS_MAX: Final = 1000
 
 def serve(context: RequestContext, body: memoryview) -> Reply | ReplyFuture:
     """Answer at once when there is enough; else a future."""
-    return _Fetch(context, body).start()
+    broker = context.broker
+    started_s = broker.clock.monotonic_s()
+    fetch = _Fetch(context, body)
+    broker.instruments.observe("parse:Fetch", broker.clock.monotonic_s() - started_s)
+    return fetch.start()
 
 
 _REMEMBERED_MAX: Final = 1000

@@ -45,7 +45,10 @@ _CODES: Final = {
 
 def serve(context: RequestContext, body: memoryview) -> ReplyFuture:
     """Check the request's batches and hand them to the log; the future is the answer."""
+    broker = context.broker
+    started_s = broker.clock.monotonic_s()
     operation = _Produce(context, body)
+    broker.instruments.observe("parse:Produce", broker.clock.monotonic_s() - started_s)
     operation.start()
     return operation.reply
 
