@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SCHEMAS_AFTER_S = 0.5
+
 FATAL_EXIT_STATUS = 70
 """EX_SOFTWARE of sysexits.h: a supervisor should start the server again, which then recovers."""
 
@@ -100,9 +102,10 @@ class Server:
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, self.http_address)
-            # Off the loop, so that Kafka clients are answered while the modules load; now, so
-            # that the first member of a group needn't wait for them.
-            await asyncio.get_running_loop().run_in_executor(parts.pool, _import_schemas)
+            # Soon, so that the first member of a group needn't wait for the modules. On the loop:
+            # kio's import one another in circles, and two threads that load such modules at once
+            # end in a deadlock, which the interpreter breaks by an error.
+            asyncio.get_running_loop().call_later(_SCHEMAS_AFTER_S, _import_schemas)
         except BaseException:
             await self.stop()
             raise

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from penstock.app import server as server_module
 from penstock.app.layout import DataLayout
 from penstock.app.offline import find_data, restore, verify_directory
 from penstock.app.server import Server
@@ -253,3 +255,20 @@ def test_a_backup_cannot_be_asked_for_by_a_web_page(tmp_path: Path) -> None:
 
     serve(settings_for(tmp_path / "data"), use)
     assert not (tmp_path / "backup").exists()
+
+
+def test_schemas_are_loaded_by_the_thread_that_handlers_load_them_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kio's modules import one another in circles: two threads at it at once is a deadlock."""
+    loaded = threading.Event()
+    by: list[int] = []
+
+    def load() -> None:
+        by.append(threading.get_ident())
+        loaded.set()
+
+    monkeypatch.setattr(server_module, "_SCHEMAS_AFTER_S", 0)
+    monkeypatch.setattr(server_module, "_import_schemas", load)
+    assert serve(settings_for(tmp_path), lambda _: loaded.wait(10))
+    assert by == [threading.get_ident()]
