@@ -15,6 +15,7 @@ import struct
 from typing import Final
 
 from penstock.kafka.errors import MalformedRequestError
+from penstock.kafka.primitives import MALFORMED, skip_tags
 from penstock.kafka.registry import API_VERSIONS_KEY, Api
 
 FIXED_BYTES: Final = 8
@@ -59,32 +60,10 @@ def parse_rest(frame: memoryview, *, flexible: bool) -> tuple[str | None, int]:
             if frame[position] == 0:
                 position += 1
             else:
-                position = _skip_tagged(frame, position)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+                position = skip_tags(frame, position)
+    except MALFORMED as error:
         raise MalformedRequestError("decode", "request header", str(error)) from error
     return client_id, position
-
-
-def _skip_tagged(frame: memoryview, position: int) -> int:
-    count, position = _uvarint(frame, position)
-    for _ in range(count):
-        _, position = _uvarint(frame, position)
-        length, position = _uvarint(frame, position)
-        position += length
-        if position > len(frame):
-            raise MalformedRequestError("decode", "request header", f"a tag of {length} bytes")
-    return position
-
-
-def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise MalformedRequestError("decode", "request header", "an integer of more than 5 bytes")
 
 
 def response_header(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:

@@ -28,7 +28,7 @@ from penstock.log.append.plan import (
 from penstock.log.limits import LogLimits
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, RunsCommitted
-from penstock.model.errors import FatalStorageError, PenstockError, RetryableError, StorageFullError
+from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.wal import WalPlace, WalWriter
 
@@ -54,9 +54,14 @@ class AppliedEntry(Protocol):
     """What `Orderer.append` returns: `penstock.metadata.order.Applied`."""
 
     @property
-    def answers(self) -> list[AnyAnswer]: ...
+    def answers(self) -> list[AnyAnswer]:
+        """One per command, in order."""
+        ...
+
     @property
-    def changes(self) -> list[Change]: ...
+    def changes(self) -> list[Change]:
+        """For the view, in order."""
+        ...
 
 
 class Orderer(Protocol):
@@ -413,13 +418,3 @@ def _next_group(pending: deque[AppendRequest], frame_bytes_max: int) -> list[App
 
 def _closed_error() -> RetryableError:
     return RetryableError("append", "log", "the server is shutting down", "try another agent")
-
-
-__all__ = [
-    "AppendRequest",
-    "CommandRequest",
-    "CommitLane",
-    "Delivery",
-    "FatalStorageError",
-    "PartitionAppend",
-]
