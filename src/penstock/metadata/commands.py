@@ -43,6 +43,15 @@ class Refusal(enum.IntEnum):
     GROUP_SUBSCRIBED = 16
     OUT_OF_ORDER_ENTRY = 17
     """The entry's n neither follows the agent's last one nor is one of the last few."""
+    UNKNOWN_AGENT = 18
+    AGENT_IS_ALIVE = 19
+    """It has had an entry since, or owns what was claimed, and its epoch isn't over."""
+    WAL_NOT_OWNED = 20
+    """The entry's agent and epoch don't own the WAL that it names."""
+    WAL_IN_USE = 21
+    """Runs are still named in the WAL."""
+    LEVEL_NOT_KNOWN = 22
+    """An agent that isn't fenced doesn't know the feature level."""
 
 
 # -- agents ------------------------------------------------------------------------------------
@@ -62,6 +71,53 @@ class RegisterAgent(Command, frozen=True, tag="agent"):
     labels: dict[str, str] = {}
     software: str = ""
     endpoint: str = ""
+    """HOST:PORT at which Kafka clients reach it."""
+    peer: str = ""
+    """HOST:PORT at which other agents reach it (HTTP)."""
+    level_max: int = 1
+    """The highest feature level that it knows."""
+
+
+class Heartbeat(Command, frozen=True, tag="beat"):
+    """The entry's agent lives: says nothing, but any entry of an agent moves its last position."""
+
+
+class Fence(Command, frozen=True, tag="fence"):
+    """End an epoch of an agent that has had no entry past `seen_position`. Its later entries are
+    refused, and its shards are free. Answer: Done or Refused (UNKNOWN_AGENT, AGENT_IS_ALIVE)."""
+
+    agent: int
+    epoch: int
+    seen_position: int
+
+
+class DrainAgent(Command, frozen=True, tag="drain"):
+    """Give an agent no new clients and no shards, or take that back. Answer: Done or Refused."""
+
+    agent: int
+    draining: bool
+
+
+class RemoveAgent(Command, frozen=True, tag="agent-"):
+    """Forget a fenced agent. Answer: Done or Refused (AGENT_IS_ALIVE, WAL_IN_USE)."""
+
+    agent: int
+
+
+class ClaimWal(Command, frozen=True, tag="wal"):
+    """Make the entry's agent and epoch the owner of a WAL directory. Answer: WalClaimed, or
+    Refused(AGENT_IS_ALIVE) while another agent's live epoch owns it."""
+
+    wal_id: bytes
+    """16 random bytes that lie in the directory."""
+
+
+class ClaimShard(Command, frozen=True, tag="shard"):
+    """Make the entry's agent the owner of a shard of groups. Answer: ShardClaimed, or
+    Refused(STALE_SHARD) if the shard's epoch is not `shard_epoch` any more."""
+
+    shard: int
+    shard_epoch: int
 
 
 class Noop(Command, frozen=True, tag="noop"):
@@ -147,13 +203,16 @@ class RunCommit(Struct, frozen=True, array_like=True, kw_only=True):
 class CommitRuns(Command, frozen=True, tag="runs"):
     """Give offsets to batches whose bytes are durable. Answer: RunsCommitted.
 
-    Exactly one of `wal` (generation of the WAL file) and `object_key` names the place.
+    Exactly one of `wal` (WAL key << 32 | generation of the file; key 0: the embedded server's)
+    and `object_key` names the place.
     """
 
     runs: list[RunCommit]
     wal: int = 0
     object_key: str = ""
     object_bytes: int = 0
+    raw: bool = False
+    """Base offsets inside the object aren't final: readers patch them."""
 
 
 class MovedRun(Struct, frozen=True, array_like=True, kw_only=True):
@@ -267,6 +326,12 @@ class DeleteOffsets(Command, frozen=True, tag="offsets-"):
 AnyCommand = (
     InitCluster
     | RegisterAgent
+    | Heartbeat
+    | Fence
+    | DrainAgent
+    | RemoveAgent
+    | ClaimWal
+    | ClaimShard
     | Noop
     | SetFeatureLevel
     | Digest
@@ -320,6 +385,19 @@ class ProducerIds(Answer, frozen=True, tag="pids"):
     count: int
 
 
+class WalClaimed(Answer, frozen=True, tag="wal"):
+    """The WAL's key, the same at each claim, and the greatest generation named in it."""
+
+    wal_key: int
+    last_generation: int
+
+
+class ShardClaimed(Answer, frozen=True, tag="shard"):
+    """The shard's new epoch."""
+
+    shard_epoch: int
+
+
 class BatchStatus(enum.IntEnum):
     """What became of one batch."""
 
@@ -365,6 +443,8 @@ AnyAnswer = (
     | Refused
     | TopicCreated
     | ProducerIds
+    | WalClaimed
+    | ShardClaimed
     | RunsCommitted
     | SegmentStored
     | LogTrimmed
