@@ -1,8 +1,20 @@
 """What settings must be together, and which of them must not be overlooked. Pure."""
 
+import re
+from typing import Final
+
 from penstock.config.addresses import Address, parse_address
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_SECRET_LENGTH_MIN: Final = 16
+_JOURNAL_SCHEMES: Final = ("postgresql://", "postgres://")
+
+
+def is_cluster(settings: ServerSettings) -> bool:
+    """Whether other agents share the journal."""
+    return bool(settings.journal)
 
 
 def advertised_address(settings: ServerSettings) -> Address:
@@ -72,12 +84,55 @@ def check_together(settings: ServerSettings) -> None:
             "would wait while a segment is stored",
             "lower segment_bytes or raise wal_bytes_max",
         )
+    _check_cluster(settings)
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
         raise InvalidRequestError(
             "read setting",
             "group_min_session_timeout_ms",
             "it is above group_max_session_timeout_ms",
         )
+
+
+def _check_cluster(settings: ServerSettings) -> None:
+    if settings.workers > 1 and is_cluster(settings):
+        raise _refused("workers", "agents of a cluster are one process each", "start several")
+    if settings.cluster_secret and len(settings.cluster_secret) < _SECRET_LENGTH_MIN:
+        raise _refused(
+            "cluster_secret", f"it has fewer than {_SECRET_LENGTH_MIN} characters", "take a longer"
+        )
+    if settings.heartbeat_ms * 2 > settings.agent_timeout_ms:
+        raise _refused(
+            "agent_timeout_ms",
+            f"{settings.agent_timeout_ms} ms leave no room for two beats of "
+            f"{settings.heartbeat_ms} ms",
+            "raise agent_timeout_ms or lower heartbeat_ms",
+        )
+    if not is_cluster(settings):
+        return
+    if not settings.journal.startswith(_JOURNAL_SCHEMES):
+        raise _refused("journal", "it is no URL of a journal", "postgresql://USER@HOST/DATABASE")
+    if _NAME.fullmatch(settings.cluster_name) is None:
+        raise _refused(
+            "cluster_name",
+            f"{settings.cluster_name!r} can't be part of a table's name",
+            "a letter, then at most 39 letters, digits and underscores, all lower case",
+        )
+    if not settings.objects:
+        raise _refused(
+            "objects", "agents of a cluster share a store", "s3://BUCKET/PREFIX or file:///PATH"
+        )
+    if not settings.cluster_secret:
+        raise _refused(
+            "cluster_secret",
+            "agents know one another by it",
+            "PENSTOCK_CLUSTER_SECRET=$(openssl rand -hex 32), the same for all agents",
+        )
+    if not settings.http:
+        raise _refused("http", "other agents reach this one by it", "give HOST:PORT")
+
+
+def _refused(setting: str, detail: str, hint: str) -> InvalidRequestError:
+    return InvalidRequestError("read setting", setting, detail, hint)
 
 
 def warnings(settings: ServerSettings) -> list[str]:

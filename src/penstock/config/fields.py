@@ -12,6 +12,7 @@ from penstock.config.values import (
     format_size,
     parse_duration,
     parse_integer,
+    parse_labels,
     parse_size,
     parse_switch,
 )
@@ -24,6 +25,7 @@ class Kind(enum.Enum):
     """How a setting's text is read."""
 
     TEXT = "text"
+    LABELS = "labels"
     CHOICE = "choice"
     SWITCH = "switch"
     NUMBER = "number"
@@ -56,10 +58,17 @@ class SettingField:
     @property
     def allowed(self) -> str:
         """What a value may be, in words."""
-        least, most = self.show(self.about.least), self.show(self.about.most)
         match self.kind:
             case Kind.TEXT:
                 return "text"
+            case Kind.LABELS:
+                return 'names with values, such as "region=eu,zone=a"'
+            case _:
+                return self._allowed_value()
+
+    def _allowed_value(self) -> str:
+        least, most = self.show(self.about.least), self.show(self.about.most)
+        match self.kind:
             case Kind.CHOICE:
                 return "one of " + ", ".join(self.choices)
             case Kind.SWITCH:
@@ -70,7 +79,7 @@ class SettingField:
                 return f'a size such as "64MiB" or a number of bytes, from {least} to {most}'
             case Kind.DURATION_MS:
                 return f'a duration such as "10s" or a number of ms, from {least} to {most}'
-            case Kind.DURATION_MINUTES:
+            case _:
                 return f'a duration such as "7d" or a number of minutes, from {least} to {most}'
 
     def parse(self, value: object) -> Any:
@@ -79,13 +88,17 @@ class SettingField:
         Raises:
             ValueError: it is not `allowed`.
         """
+        if isinstance(value, dict):
+            if self.kind is not Kind.LABELS:
+                raise ValueError(value)
+            return parse_labels(",".join(f"{name}={text}" for name, text in value.items()))
         if isinstance(value, bool):
             if self.kind is not Kind.SWITCH:
                 raise ValueError(value)
             return value
         if isinstance(value, int):
             # Numbers of a TOML file; a switch is none, and text needs its quotes.
-            if self.kind in {Kind.SWITCH, Kind.TEXT, Kind.CHOICE}:
+            if self.kind in {Kind.SWITCH, Kind.TEXT, Kind.CHOICE, Kind.LABELS}:
                 raise ValueError(value)
             return self._bounded(value)
         if not isinstance(value, str):
@@ -94,7 +107,12 @@ class SettingField:
 
     def show(self, value: object) -> str:
         """A value as a person would write it."""
+        if self.about.secret:
+            return "..." if value else ""
         match self.kind:
+            case Kind.LABELS:
+                assert isinstance(value, dict)
+                return ",".join(f"{name}={text}" for name, text in value.items())
             case Kind.SWITCH:
                 return "true" if value else "false"
             case Kind.SIZE:
@@ -113,6 +131,8 @@ class SettingField:
         match self.kind:
             case Kind.TEXT:
                 return text.strip()
+            case Kind.LABELS:
+                return parse_labels(text)
             case Kind.CHOICE:
                 if text.strip().lower() not in self.choices:
                     raise ValueError(text)
@@ -138,10 +158,11 @@ class SettingField:
 def setting_fields() -> dict[str, SettingField]:
     """All settings by name, in the order of `ServerSettings`."""
     hints = typing.get_type_hints(ServerSettings, include_extras=True)
-    defaults = dict(
-        zip(ServerSettings.__struct_fields__, ServerSettings.__struct_defaults__, strict=True)
-    )
-    return {name: _field(name, hints[name], default) for name, default in defaults.items()}
+    defaults = ServerSettings()
+    return {
+        name: _field(name, hints[name], getattr(defaults, name))
+        for name in ServerSettings.__struct_fields__
+    }
 
 
 def _field(name: str, hint: Any, default: Any) -> SettingField:
@@ -155,6 +176,8 @@ def _field(name: str, hint: Any, default: Any) -> SettingField:
 def _kind(name: str, base: type) -> Kind:
     if base is bool:
         return Kind.SWITCH
+    if typing.get_origin(base) is dict:
+        return Kind.LABELS
     if base is str:
         return Kind.TEXT
     if name.endswith(("_bytes", "_bytes_max")):

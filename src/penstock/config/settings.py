@@ -29,6 +29,7 @@ class About:
         least: smallest value, for numbers.
         most: largest value, for numbers.
         kafka: the broker setting of Apache Kafka with the same meaning, if there is one.
+        secret: its value is never shown.
     """
 
     section: str
@@ -36,10 +37,15 @@ class About:
     least: int = 0
     most: int = INT32_MAX
     kafka: str = ""
+    secret: bool = False
 
 
 def _addresses(text: str) -> About:
     return About("Where it is", text)
+
+
+def _cluster(text: str, least: int = 0, most: int = INT32_MAX) -> About:
+    return About("Cluster", text, least, most)
 
 
 def _bytes(text: str, least: int, most: int = TIB, *, section: str = "Storage") -> About:
@@ -85,6 +91,84 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "neither.",
         ),
     ] = True
+
+    journal: Annotated[
+        str,
+        _cluster(
+            "URL of the journal that all agents of a cluster share, `postgresql://USER@HOST/DB`. "
+            "Empty: this server is alone, and its journal lies in the data directory.",
+        ),
+    ] = ""
+    objects: Annotated[
+        str,
+        _cluster(
+            "URL of the store of segment objects: `s3://BUCKET/PREFIX`, `gs://`, `az://` or "
+            "`file://`; all agents of a cluster share it. Empty: in the data directory.",
+        ),
+    ] = ""
+    cluster_name: Annotated[
+        str,
+        _cluster(
+            "Tells clusters in one database apart: lower-case letters, digits and underscores."
+        ),
+    ] = "penstock"
+    cluster_secret: Annotated[
+        str,
+        About(
+            "Cluster",
+            "What agents show one another, and what calls to the HTTP API must carry as "
+            "`Authorization: Bearer ...`. Needed in a cluster; 16 characters at least. Give it by "
+            "the environment or a file that only the server reads.",
+            secret=True,
+        ),
+    ] = ""
+    labels: Annotated[
+        dict[str, str],
+        _cluster("Where this agent is, for example `region=eu-central-1,zone=a,rack=7`."),
+    ] = {}
+    node_id: Annotated[
+        int,
+        _cluster(
+            "This agent's id in a cluster, for deployments with stable names; no two agents may "
+            "have the same at one time. 0: the one kept in the data directory, else a random one."
+        ),
+    ] = 0
+    workers: Annotated[
+        int,
+        _cluster(
+            "Agents of this host, each a process and a broker in clients' metadata, on "
+            "consecutive ports from `kafka` and `http` on.",
+            1,
+            256,
+        ),
+    ] = 1
+    durability: Annotated[
+        Literal["", "wal", "object"],
+        _cluster(
+            "When a record is acknowledged: once it is in the local WAL, or once it is in the "
+            "object store. Topics may say otherwise (`penstock.durability`). Empty: `object` in a "
+            "cluster, else `wal`.",
+        ),
+    ] = ""
+    flush_interval_ms: Annotated[
+        int, _cluster("Durability `object`: how long records are gathered for one object.", 1)
+    ] = 250
+    flush_bytes: Annotated[
+        int, About("Cluster", "... and how many bytes at most.", 64 * KIB, GIB)
+    ] = 8 * MIB
+    heartbeat_ms: Annotated[
+        int, _cluster("An agent that has nothing to say tells the others that it lives.", 50)
+    ] = 500
+    agent_timeout_ms: Annotated[
+        int,
+        _cluster(
+            "An agent that has been silent so long, while the journal answered, is fenced.", 200
+        ),
+    ] = 1500
+    peer_timeout_ms: Annotated[
+        int,
+        _cluster("How long another agent is waited for before the object store is read.", 10),
+    ] = 250
 
     wal_bytes_max: Annotated[
         int, _bytes("Most that the WAL takes on disk. When full, producers wait.", 2 * MIB)

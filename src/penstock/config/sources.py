@@ -66,8 +66,9 @@ def _parse(name: str, value: object, source: str) -> Any:
     try:
         return field.parse(value)
     except ValueError:
+        shown = "the value" if field.about.secret else repr(value)
         raise InvalidRequestError(
-            "read setting", name, f"{value!r} from {source} is not {field.allowed}"
+            "read setting", name, f"{shown} from {source} is not {field.allowed}"
         ) from None
 
 

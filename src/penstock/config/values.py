@@ -33,6 +33,17 @@ _SWITCHES: Final = {
 _NUMBER_AND_UNIT: Final = re.compile(r"([0-9][0-9_]*)\s*([a-zA-Z]*)")
 
 
+def parse_labels(text: str) -> dict[str, str]:
+    """NAME=VALUE, several separated by commas, sorted by name. Raises: ValueError."""
+    labels: dict[str, str] = {}
+    for pair in text.split(",") if text.strip() else ():
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not (name and equals and value) or name in labels:
+            raise ValueError(text)
+        labels[name] = value
+    return dict(sorted(labels.items()))
+
+
 def parse_switch(text: str) -> bool:
     """True or false. Raises: ValueError."""
     value = _SWITCHES.get(text.strip().lower())

@@ -15,6 +15,17 @@ def with_settings(**changes: Any) -> ServerSettings:
     return msgspec.structs.replace(ServerSettings(), **changes)
 
 
+CLUSTER = {
+    "journal": "postgresql://penstock@db/penstock",
+    "objects": "s3://bucket/prefix",
+    "cluster_secret": "0123456789abcdef",
+}
+
+
+def test_a_cluster_s_settings_hold_together() -> None:
+    check_together(with_settings(**CLUSTER))
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -32,6 +43,14 @@ def with_settings(**changes: Any) -> ServerSettings:
         ({"segment_bytes": 300 * MIB}, "wal_bytes_max"),
         ({"block_cache_bytes": 7 * MIB}, "block_cache_bytes"),
         ({"group_min_session_timeout_ms": 2_000_000}, "group_max_session_timeout_ms"),
+        ({"agent_timeout_ms": 900}, "heartbeat_ms"),
+        ({"cluster_secret": "short"}, "16 characters"),
+        ({**CLUSTER, "journal": "mysql://db"}, "postgresql://"),
+        ({**CLUSTER, "objects": ""}, "share a store"),
+        ({**CLUSTER, "cluster_secret": ""}, "cluster_secret"),
+        ({**CLUSTER, "cluster_name": "Drop Table"}, "cluster_name"),
+        ({**CLUSTER, "workers": 2}, "workers"),
+        ({**CLUSTER, "http": ""}, "http"),
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(

@@ -107,3 +107,24 @@ def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
         load_settings(file=tmp_path / "missing.toml", environment={}, command_line={})
     with pytest.raises(InvalidRequestError, match="not TOML"):
         load("data = ", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "toml", ['labels = {zone = "a", region = "eu"}', 'labels = "zone=a, region=eu"']
+)
+def test_labels_are_a_table_or_text(toml: str, tmp_path: Path) -> None:
+    assert load(toml, folder=tmp_path).labels == {"region": "eu", "zone": "a"}
+
+
+@pytest.mark.parametrize("text", ["zone", "zone=", "=a", "zone=a,zone=b", "zone=a,,"])
+def test_labels_that_name_nothing_or_twice_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="names with values"):
+        load(environment={"PENSTOCK_LABELS": text})
+
+
+def test_a_secret_is_never_shown() -> None:
+    field = setting_fields()["cluster_secret"]
+    assert "0123" not in field.show("0123456789abcdef")
+    with pytest.raises(InvalidRequestError) as refusal:
+        load(command_line={"cluster_secret": "0123"})
+    assert "0123" not in str(refusal.value)
