@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 from penstock.app.banner import banner
 from penstock.app.descriptors import fit_open_files
 from penstock.app.server import Server
+from penstock.app.supervisor import ParentLink, Supervisor, on_signals, own_command
+from penstock.app.workers import WorkerPlace, worker_settings
+from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs
 from penstock.system.clock import SystemClock
@@ -25,14 +27,23 @@ logger = logging.getLogger(__name__)
 INTERRUPTED_EXIT_STATUS = 130
 
 
-def run(settings: ServerSettings) -> None:
+def run(settings: ServerSettings, *, worker: WorkerPlace | None = None) -> None:
     """Serve until SIGINT or SIGTERM, then drain. A second signal ends the process at once.
+
+    Args:
+        worker: this process is one of `settings.workers`, started by their parent.
 
     Raises:
         PenstockError: the server could not start.
     """
     configure_logs(settings.log_level)
-    _runner()(_serve(fit_open_files(settings)))
+    if worker is not None:
+        mine = fit_open_files(worker_settings(settings, worker.index))
+        _runner()(_serve(mine, worker=worker))
+    elif settings.workers > 1:
+        asyncio.run(_supervise(settings))
+    else:
+        _runner()(_serve(fit_open_files(settings)))
 
 
 def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
@@ -43,18 +54,61 @@ def _runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     return uvloop.run
 
 
-async def _serve(settings: ServerSettings) -> None:
-    server = Server(settings, clock=SystemClock(), random=SystemRandom())
+async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None) -> None:
+    server = Server(
+        settings,
+        clock=SystemClock(),
+        random=SystemRandom(),
+        worker=worker.index if worker is not None else None,
+    )
     stopping = asyncio.Event()
-    _on_signals(stopping)
+    on_signals(stopping.set, at_once=lambda: os._exit(INTERRUPTED_EXIT_STATUS))
+    link = ParentLink(worker.descriptor) if worker is not None else None
+    if link is not None:
+        link.watch(stopping.set)
     await server.start()
     _tune_interpreter()
     try:
-        _greet(server)
+        if link is not None:
+            link.say_ready(server.introduction())
+        else:
+            _print(banner(command=_command(), **_banner_values(server.introduction())))
         await stopping.wait()
         logger.info("draining; a second signal ends at once")
     finally:
         await server.stop()
+    logger.info("stopped")
+
+
+async def _supervise(settings: ServerSettings) -> None:
+    def all_ready(introductions: list[dict[str, Any]]) -> None:
+        first, *others = introductions
+        _print(
+            banner(
+                command=_command(),
+                **_banner_values(first),
+                others=[Address(*about["advertised"]) for about in others],
+            )
+        )
+
+    supervisor = Supervisor(
+        settings.workers,
+        command=own_command(),
+        clock=SystemClock(),
+        drain_timeout_s=settings.drain_timeout_ms / 1000,
+        on_ready=all_ready,
+    )
+    stopping = asyncio.Event()
+
+    def at_once() -> None:
+        supervisor.kill()
+        os._exit(INTERRUPTED_EXIT_STATUS)
+
+    on_signals(stopping.set, at_once=at_once)
+    await supervisor.start()
+    await stopping.wait()
+    logger.info("draining %d workers; a second signal ends at once", settings.workers)
+    await supervisor.stop()
     logger.info("stopped")
 
 
@@ -70,27 +124,18 @@ def _tune_interpreter() -> None:
     sys.setswitchinterval(0.0005)
 
 
-def _on_signals(stopping: asyncio.Event) -> None:
-    def on_signal() -> None:
-        if stopping.is_set():
-            os._exit(INTERRUPTED_EXIT_STATUS)
-        stopping.set()
+def _banner_values(about: dict[str, Any]) -> dict[str, Any]:
+    """What the banner needs of what a server says of itself (`Server.introduction`)."""
+    return {
+        "kafka": Address(*about["advertised"]),
+        "http": Address(*about["http"]) if about["http"] else None,
+        "data": about["data"],
+        "cluster_id": about["cluster_id"],
+        "node_id": about["node_id"],
+    }
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
 
-
-def _greet(server: Server) -> None:
-    broker = server.parts.broker
-    text = banner(
-        command=_command(),
-        kafka=server.advertised,
-        http=server.http_address,
-        data=str(server.parts.layout.root),
-        cluster_id=broker.cluster_id,
-        node_id=broker.node_id,
-    )
+def _print(text: str) -> None:
     # Whoever started the server may have closed its output, which is no reason to end.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.write(text)

@@ -54,7 +54,13 @@ class Server:
         clock: Clock,
         random: Random,
         on_fatal: Callable[[BaseException], None] = end_process,
+        worker: int | None = None,
     ) -> None:
+        """
+        Args:
+            worker: which of several on this host it is; None: the only one.
+        """
+        self._worker = worker
         self.settings = settings
         self._clock = clock
         self._random = random
@@ -166,6 +172,18 @@ class Server:
                 )
         finally:
             self._backing_up = False
+
+    def introduction(self) -> dict[str, Any]:
+        """What a person, or the parent of workers, is told once clients are served; JSON."""
+        broker = self.parts.broker
+        return {
+            "pid": os.getpid(),
+            "advertised": list(self.advertised),
+            "http": list(self.http_address) if self.http_address else None,
+            "data": str(self.parts.layout.root),
+            "cluster_id": broker.cluster_id,
+            "node_id": broker.node_id,
+        }
 
     def not_ready(self) -> str:
         """Why clients are not served, or ""."""

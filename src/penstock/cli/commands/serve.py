@@ -32,8 +32,9 @@ def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(dir_okay=False, path_type=Path),
     help="TOML file with settings; PENSTOCK_CONFIG names one as well.",
 )
+@click.option("--worker", "worker", hidden=True, help="Set by the parent of workers.")
 @_setting_options
-def command(config_file: Path | None, **options: str | bool | None) -> None:
+def command(config_file: Path | None, worker: str | None, **options: str | bool | None) -> None:
     """Run a server in the foreground until Ctrl-C or SIGTERM, which drain it.
 
     Each option is a setting, which the environment (PENSTOCK_DATA, ...) and a TOML file may give
@@ -46,5 +47,6 @@ def command(config_file: Path | None, **options: str | bool | None) -> None:
     }
     settings = load_settings(file=config_file, environment=os.environ, command_line=given)
     from penstock.app.run import run
+    from penstock.app.workers import WorkerPlace
 
-    run(settings)
+    run(settings, worker=WorkerPlace.parse(worker) if worker else None)
