@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
+from penstock.log.append.broken import BrokenSequences, follower_error
 from penstock.log.append.plan import (
     FramePlan,
     PartitionAppend,
@@ -42,9 +43,6 @@ GATHER_SPAN_S; a commit that has GATHER_BYTES_MAX is worth its syncs without wai
 
 HELD_TURN_S: Final = 0.05
 """How soon appends that found the WAL full try again, in seconds."""
-
-BROKEN_MAX: Final = 10_000
-"""Producers of partitions whose failed batch is remembered; the oldest are forgotten."""
 
 GROUP_ITEMS_MAX: Final = 10_000
 """Items of one group commit: bounds the entry's size and the time that one transaction takes."""
@@ -149,8 +147,7 @@ class CommitLane:
         self._sources: deque[tuple[int, float]] = deque(maxlen=GATHER_SOURCES)
         self._gathering = False
         self._never = threading.Event()
-        self._broken: dict[tuple[int, int, int], int] = {}
-        """(partition, producer, epoch) -> sequence of the batch that failed and is awaited."""
+        self._broken = BrokenSequences()
         self.waiting_bytes = 0
         """Bytes handed in and not yet answered; read and written on the event loop."""
 
@@ -292,43 +289,18 @@ class CommitLane:
         self._hand_over(Delivery(late, [], error=error))
 
     def _note_broken(self, failed: list[AppendRequest]) -> None:
-        """Remember where failed appends broke off their producers' sequences.
-
-        What such a producer had sent behind them must fail as well: a partition that does not
-        know the producer takes any first sequence, so a later one would be stored, and the
-        failed one's retry would be refused for ever.
-        """
         for request in failed:
-            for append in request.appends:
-                batch = append.batch
-                if batch.producer_id >= 0:
-                    key = (append.partition_key, batch.producer_id, batch.producer_epoch)
-                    self._broken.setdefault(key, batch.base_sequence)
-        while len(self._broken) > BROKEN_MAX:
-            del self._broken[next(iter(self._broken))]
+            self._broken.note(request.appends)
 
     def _refuse_followers(self, group: list[AppendRequest]) -> list[AppendRequest]:
         """Fail requests with a batch that stands behind a failed one; what may go on."""
         going: list[AppendRequest] = []
         followers: list[AppendRequest] = []
         for request in group:
-            is_follower = False
-            for append in request.appends:
-                batch = append.batch
-                key = (append.partition_key, batch.producer_id, batch.producer_epoch)
-                awaited = self._broken.get(key)
-                if awaited is None:
-                    continue
-                if awaited == batch.base_sequence:
-                    del self._broken[key]
-                else:
-                    is_follower = True
+            is_follower = self._broken.is_follower(request.appends)
             (followers if is_follower else going).append(request)
         if followers:
-            error = RetryableError(
-                "append", "log", "an earlier batch of the same producer failed", "send both again"
-            )
-            self._hand_over(Delivery(followers, [], error=error))
+            self._hand_over(Delivery(followers, [], error=follower_error()))
         return going
 
     def _commit_group(self, group: list[AppendRequest], commands: list[CommandRequest]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.metadata.commands import BatchStatus, RunCommit, RunsCommitted
+from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
 
@@ -24,6 +25,8 @@ class PartitionAppend:
     batch: NewBatch
     status: BatchStatus | None = None
     base_offset: int = -1
+    error: PenstockError | None = None
+    """What befell it, where other appends of its request fared better."""
 
 
 @dataclass(slots=True)

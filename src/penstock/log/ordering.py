@@ -1,0 +1,85 @@
+"""The order of commands as the log of an agent sees it: docs/cluster.md, `ClusterOrder`.
+
+In a cluster `penstock.metadata.cluster_order.ClusterOrder` implements it; beneath an embedded
+log's object mode `penstock.log.append.lane_ordering.LaneOrdering` does.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.metadata.changes import Change
+from penstock.metadata.commands import AnyAnswer, AnyCommand
+
+
+class Applied(Protocol):
+    """One applied entry, or one call's part of it."""
+
+    @property
+    def position(self) -> int:
+        """The entry's place in the journal."""
+        ...
+
+    @property
+    def time_ms(self) -> int:
+        """Journal time there."""
+        ...
+
+    @property
+    def answers(self) -> list[AnyAnswer]:
+        """One per command, in order."""
+        ...
+
+    @property
+    def changes(self) -> list[Change]:
+        """For the view, in order."""
+        ...
+
+
+class Submits(Protocol):
+    """Takes commands in the order of the calls. Event loop only."""
+
+    def submit(self, commands: Sequence[AnyCommand]) -> asyncio.Future[Applied]:
+        """Append commands; `answers` of the result are those of this call.
+
+        Calls are applied in the order in which they are made. One whose outcome is unknown is
+        sent again until it is known, for as long as it takes: how long anybody waits for it is
+        the caller's business, and nothing that was submitted later is applied before it.
+
+        Raises (by the future):
+            FencedError: this epoch is over; nothing that was submitted later is applied.
+            RetryableError: not applied, and never will be; nor will what was submitted later
+                and is not resolved yet.
+        """
+        ...
+
+
+class Ordering(Submits, Protocol):
+    """One agent's end of a cluster's journal. Event loop only."""
+
+    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+        """See `penstock.metadata.committer.Committer`."""
+        ...
+
+    async def confirm_head(self) -> None:
+        """Return once this replica is at a head of the journal that was read after the call.
+
+        Raises:
+            RetryableError: the journal is away.
+        """
+        ...
+
+    @property
+    def position(self) -> int:
+        """The last entry that was applied here."""
+        ...
+
+    @property
+    def time_ms(self) -> int:
+        """Journal time at that position."""
+        ...
+
+    @property
+    def head_confirmed_s(self) -> float:
+        """Monotonic time of the last successful read of the journal's head."""
+        ...
