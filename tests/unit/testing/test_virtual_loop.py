@@ -1,0 +1,230 @@
+"""The simulation's loop, executor, links and bucket."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import ConflictError, NotFoundError, RetryableError
+from penstock.testing.inline_executor import InlineExecutor
+from penstock.testing.randomness import SeededRandom
+from penstock.testing.simulated_link import SimulatedLink
+from penstock.testing.simulated_store import SimulatedBucket, SimulatedStore
+from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
+
+
+def test_time_jumps_to_the_next_timer() -> None:
+    async def main(loop: VirtualLoop) -> float:
+        await asyncio.sleep(3600)
+        return VirtualClock(loop).monotonic_s()
+
+    assert 3600 <= run(main, SeededRandom(1)) < 3601
+
+
+def test_a_main_task_that_nothing_can_wake_is_stuck_and_says_where() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        await loop.create_future()
+
+    with pytest.raises(StuckError, match="main"):
+        run(main, SeededRandom(1))
+
+
+def test_turning_in_circles_is_stuck() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(StuckError):
+        run(main, SeededRandom(1), steps_max=1000)
+
+
+def test_a_paused_node_does_nothing_and_then_finds_itself_late() -> None:
+    async def main(loop: VirtualLoop) -> list[tuple[str, int]]:
+        seen: list[tuple[str, int]] = []
+        one, two = loop.node("one"), loop.node("two")
+
+        async def tick(name: str) -> None:
+            for _ in range(3):
+                await asyncio.sleep(1)
+                seen.append((name, round(loop.time())))
+
+        tasks = [loop.spawn(one, tick("one")), loop.spawn(two, tick("two"))]
+        await asyncio.sleep(0.5)
+        loop.pause(one)
+        await asyncio.sleep(5)
+        loop.resume(one)
+        await asyncio.gather(*tasks)
+        return sorted(seen)
+
+    assert run(main, SeededRandom(1)) == [
+        ("one", 6),
+        ("one", 7),
+        ("one", 8),
+        ("two", 1),
+        ("two", 2),
+        ("two", 3),
+    ]
+
+
+def test_nothing_of_a_killed_node_runs_not_even_its_finally() -> None:
+    seen: list[str] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        node = loop.node("one")
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(1)
+                seen.append("went on")
+            finally:
+                seen.append("finally")
+
+        loop.spawn(node, work())
+        await asyncio.sleep(0.5)
+        loop.kill(node)
+        await asyncio.sleep(5)
+        assert not seen
+
+    run(main, SeededRandom(1))
+    assert "went on" not in seen
+
+
+def test_an_unhandled_error_is_a_fault() -> None:
+    async def main(loop: VirtualLoop) -> list[str]:
+        loop.call_soon(lambda: 1 / 0)
+        await asyncio.sleep(1)
+        return loop.faults
+
+    assert "ZeroDivisionError" in run(main, SeededRandom(1))[0]
+
+
+def _interleaving(seed: int) -> tuple[str, int]:
+    async def main(loop: VirtualLoop) -> tuple[str, int]:
+        seen: list[str] = []
+        pool = InlineExecutor(SeededRandom(seed))
+
+        async def work(name: str) -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+                await loop.run_in_executor(pool, seen.append, name)
+
+        tasks = {loop.spawn(loop.node(name), work(name)) for name in "abcd"}
+        await asyncio.wait(tasks)
+        return "".join(seen), loop.trace
+
+    return run(main, SeededRandom(seed))
+
+
+def test_seeds_interleave_differently_and_each_always_the_same() -> None:
+    first = [_interleaving(seed) for seed in range(20)]
+    assert len({text for text, _ in first}) > 10
+    assert first == [_interleaving(seed) for seed in range(20)]
+
+
+def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+    script = (
+        "from pathlib import Path; import importlib.util as u;"
+        f"s = u.spec_from_file_location('t', {__file__!r}); m = u.module_from_spec(s);"
+        "s.loader.exec_module(m); print(m._interleaving(7))"
+    )
+    source = str(Path(__file__).parents[3] / "src")
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": number, "PYTHONPATH": source},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for number in ("0", "1", "2")
+    }
+    assert len(outputs) == 1, outputs
+
+
+def test_work_of_one_worker_runs_in_its_order() -> None:
+    async def main(loop: VirtualLoop) -> list[int]:
+        seen: list[int] = []
+        pool = InlineExecutor(SeededRandom(3), workers=1)
+        waits = [loop.run_in_executor(pool, seen.append, number) for number in range(20)]
+        await asyncio.gather(*waits)
+        return seen
+
+    assert run(main, SeededRandom(1)) == list(range(20))
+
+
+def _on_store(work: Any, **bucket_options: Any) -> Any:
+    async def main(loop: VirtualLoop) -> Any:
+        bucket = SimulatedBucket(loop, **bucket_options)
+        link = SimulatedLink(loop, SeededRandom(4), server=loop.world)
+        return await work(loop, bucket, link, SimulatedStore(bucket, link))
+
+    return run(main, SeededRandom(1))
+
+
+def test_a_store_keeps_what_it_was_given() -> None:
+    async def work(loop: Any, bucket: Any, link: Any, store: Any) -> None:
+        await store.put("a/b", [b"12", b"345"])
+        assert await store.get_range("a/b", 1, 4) == b"234"
+        assert await store.size("a/b") == 5
+        assert [info.key async for info in store.list("a/")] == ["a/b"]
+        with pytest.raises(ConflictError):
+            await store.put("a/b", [b""], if_absent=True)
+        await store.delete(["a/b", "c"])
+        with pytest.raises(NotFoundError):
+            await store.get_range("a/b", 0, 1)
+
+    _on_store(work)
+
+
+def test_a_put_whose_reply_is_lost_took_place() -> None:
+    async def work(loop: Any, bucket: Any, link: Any, store: Any) -> None:
+        link.lost_permille = 1000
+        with pytest.raises(RetryableError):
+            await store.put("key", [b"1"])
+        assert "key" in bucket.objects
+
+    _on_store(work)
+
+
+def test_a_slow_put_may_take_place_after_its_caller_gave_up() -> None:
+    async def work(loop: Any, bucket: Any, link: Any, store: Any) -> None:
+        link.slow_permille = 1000
+        late = 0
+        for number in range(10):
+            try:
+                await store.put(f"key{number}", [b"1"])
+            except RetryableError:
+                late += f"key{number}" not in bucket.objects
+        assert late
+        await asyncio.sleep(20)
+        assert len(bucket.objects) == 10
+
+    _on_store(work)
+
+
+def test_a_cut_link_loses_requests_and_replies() -> None:
+    async def work(loop: Any, bucket: Any, link: Any, store: Any) -> None:
+        link.cut = True
+        with pytest.raises(RetryableError):
+            await store.put("key", [b"1"])
+        assert not bucket.objects
+
+    _on_store(work)
+
+
+def test_listings_lag() -> None:
+    async def work(loop: Any, bucket: Any, link: Any, store: Any) -> None:
+        await store.put("key", [b"1"])
+        assert [info.key async for info in store.list("")] == []
+        await asyncio.sleep(3)
+        assert [info.key async for info in store.list("")] == ["key"]
+        await store.delete(["key"])
+        assert [info.key async for info in store.list("")] == ["key"]
+        await asyncio.sleep(3)
+        assert [info.key async for info in store.list("")] == []
+
+    _on_store(work, list_lag_s=2.0)
