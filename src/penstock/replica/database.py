@@ -1,5 +1,6 @@
 """Opening a replica's SQLite file, and what its errors mean. See docs/formats/journal.md."""
 
+import errno
 import os
 import sqlite3
 from pathlib import Path
@@ -14,6 +15,7 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
+from penstock.system.files import sync_descriptor
 
 BUSY_TIMEOUT_S: Final = 5.0
 FREE_BYTES_MIN: Final = 8 << 20
@@ -181,6 +183,31 @@ def translate(error: sqlite3.Error, operation: str, subject: str) -> PenstockErr
     if code == _BUSY:
         return RetryableError(operation, subject, detail, "does another process write it?")
     return FatalStorageError(operation, subject, detail)
+
+
+def sync_wal(path: Path) -> None:
+    """Make durable what was committed to a database without a sync.
+
+    Raises:
+        StorageFullError: too many files are open; to be tried again.
+        FatalStorageError: the sync failed.
+    """
+    wal = path.with_name(path.name + "-wal")
+    try:
+        # SQLite's locks lie on its other two files, so closing this one gives up none.
+        descriptor = os.open(wal, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # the checkpoint that left nothing of it has synced the database
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise StorageFullError("sync", str(wal), f"too many open files: {error}") from error
+        raise FatalStorageError("sync", str(wal), str(error)) from error
+    try:
+        sync_descriptor(descriptor)
+    except OSError as error:
+        raise FatalStorageError("sync", str(wal), str(error)) from error
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(directory: Path) -> None:

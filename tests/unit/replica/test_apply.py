@@ -1,0 +1,183 @@
+"""Replica: entries that are durable elsewhere, applied now and committed behind."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counters import Counters, entry
+
+from penstock.model.errors import CorruptDataError, FatalStorageError, StorageFullError
+from penstock.replica import Replica
+
+
+def open_counters(directory: Path, **options: Any) -> Replica[int]:
+    return Replica.open(directory / "db", Counters(), **options)
+
+
+def seen(directory: Path) -> dict[str, int]:
+    """What another connection sees."""
+    connection = sqlite3.connect(directory / "db")
+    try:
+        return dict(connection.execute("SELECT name, value FROM counters").fetchall())
+    finally:
+        connection.close()
+
+
+def pages(replica: Replica[int], more: int | None) -> None:
+    (count,) = replica._connection.execute("PRAGMA page_count").fetchone()
+    limit = 1 << 30 if more is None else count + more
+    replica._connection.execute(f"PRAGMA max_page_count = {limit}").fetchall()
+
+
+def test_what_is_applied_is_seen_by_others_once_it_is_committed(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    assert replica.apply(entry("a", 2), stamp_ms=10).outcome == 2
+    assert replica.apply(entry("a", 3), stamp_ms=5, position=2).outcome == 5
+    assert (replica.position, replica.committed_position, replica.time_ms) == (2, 0, 10)
+    assert replica.uncommitted_count == 2
+    assert seen(tmp_path) == {}
+    assert replica.commit() == 2 == replica.committed_position
+    assert replica.commit() == 2
+    assert seen(tmp_path) == {"a": 5}
+    assert [e.position for e in replica.journal_after(0)] == [1, 2]
+    replica.close()
+    replica = open_counters(tmp_path)
+    assert (replica.position, replica.committed_position, replica.time_ms) == (2, 2, 10)
+    replica.close()
+
+
+def test_what_was_not_committed_is_gone_and_is_applied_again(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 2), stamp_ms=1)
+    replica.commit()
+    replica.apply(entry("a", 3), stamp_ms=2)
+    replica._connection.close()  # as the death of a process
+    replica = open_counters(tmp_path)
+    assert replica.position == 1
+    assert replica.apply(entry("a", 3), stamp_ms=2, position=2).outcome == 5
+    replica.close()
+    assert seen(tmp_path) == {"a": 5}
+
+
+@pytest.mark.parametrize("position", [1, 3])
+def test_only_the_next_position_is_applied(tmp_path: Path, position: int) -> None:
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    with pytest.raises(CorruptDataError, match=f"position {position} where 2 is due"):
+        replica.apply(entry("a", 1), stamp_ms=1, position=position)
+    assert replica.apply(entry("a", 1), stamp_ms=1, position=2).outcome == 2
+    replica.close()
+
+
+def test_an_entry_that_fails_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    with pytest.raises(ValueError, match="boom"):
+        replica.apply(entry("boom", 5), stamp_ms=2)
+    assert replica.position == 1
+    assert replica.apply(entry("a", 1), stamp_ms=3).outcome == 2
+    replica.commit()
+    replica.close()
+    assert seen(tmp_path) == {"a": 2}
+
+
+def test_a_commit_that_finds_the_disk_full_is_made_later(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    replica.commit()
+    pages(replica, 0)
+    assert replica.apply(entry("a", 1, padding=100_000), stamp_ms=2).outcome == 2
+    for _ in range(2):
+        with pytest.raises(StorageFullError):
+            replica.commit()
+        assert (replica.position, replica.committed_position) == (2, 1)
+        assert replica.uncommitted_count == 1
+    pages(replica, None)
+    assert replica.apply(entry("a", 1), stamp_ms=3).outcome == 3
+    assert replica.commit() == 3
+    assert [e.position for e in replica.journal_after(0)] == [1, 2, 3]
+    replica.close()
+    assert seen(tmp_path) == {"a": 3}
+
+
+def test_an_entry_that_could_not_be_written_is_taken_back_alone(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    written: list[tuple[int, int]] = []
+
+    def write(position: int, time_ms: int) -> None:
+        written.append((position, time_ms))
+
+    def full(position: int, time_ms: int) -> None:
+        raise StorageFullError("append", "wal", "no room")
+
+    replica.append(entry("a", 1), stamp_ms=1, write=write)
+    with pytest.raises(StorageFullError):
+        replica.append(entry("a", 100), stamp_ms=50, write=full)
+    assert (replica.position, replica.time_ms, replica.committed_position) == (1, 1, 0)
+    assert replica.append(entry("a", 1), stamp_ms=2, write=write).outcome == 2
+    assert written == [(1, 1), (2, 2)]
+    replica.close()
+    assert seen(tmp_path) == {"a": 2}
+
+
+def test_an_entry_that_may_or_may_not_be_written_is_never_committed(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+
+    def broken(position: int, time_ms: int) -> None:
+        raise FatalStorageError("sync", "wal", "EIO")
+
+    replica.append(entry("a", 1), stamp_ms=1)
+    with pytest.raises(FatalStorageError):
+        replica.append(entry("a", 1), stamp_ms=2, write=broken)
+    for refused in (replica.commit, replica.checkpoint):
+        with pytest.raises(FatalStorageError, match="could not be written"):
+            refused()
+    replica.close()
+    assert seen(tmp_path) == {"a": 1}
+
+
+def test_an_entry_without_a_writer_is_durable_here_with_all_before_it(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    replica.append(entry("a", 1), stamp_ms=1, write=lambda *_: None)
+    assert replica.durable_position == 0
+    replica.append(entry("a", 1), stamp_ms=2)
+    assert (replica.committed_position, replica.durable_position) == (2, 2)
+    assert seen(tmp_path) == {"a": 2}
+    replica.close()
+
+
+def test_a_checkpoint_commits_and_makes_durable(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    assert replica.checkpoint() == 1 == replica.durable_position
+    replica.apply(entry("a", 1), stamp_ms=1)
+    replica.commit()
+    assert replica.durable_position == 1
+    replica.close()
+
+
+def test_trimming_commits_what_is_open(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path)
+    infos = []
+    for number in range(2):
+        replica.apply(entry("a", 1), stamp_ms=number)
+        infos.append(replica.snapshot(tmp_path / f"s{number}"))
+        replica.apply(entry("a", 1), stamp_ms=number)
+        replica.trim_journal(infos[-1])
+    assert replica.committed_position == 4
+    assert [e.position for e in replica.journal_after(1)] == [2, 3, 4]
+    replica.close()
+    assert seen(tmp_path) == {"a": 4}
+
+
+def test_a_replica_of_a_journal_elsewhere_keeps_the_position_alone(tmp_path: Path) -> None:
+    replica = open_counters(tmp_path, keeps_journal=False)
+    for number in range(3):
+        replica.apply(entry("a", 1), stamp_ms=number)
+    replica.commit()
+    replica.close()
+    replica = open_counters(tmp_path, keeps_journal=False)
+    assert (replica.position, replica.time_ms) == (3, 2)
+    assert list(replica.journal_after(3)) == []
+    replica.close()
