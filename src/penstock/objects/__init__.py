@@ -5,7 +5,17 @@
 
 from penstock.objects.local import LocalStore
 from penstock.objects.metered import Metered, StoreMeter
-from penstock.objects.opening import open_store
+from penstock.objects.opening import StoreOptions, open_reliable_store, open_store
 from penstock.objects.retrying import Retrying
+from penstock.objects.timed import Timed
 
-__all__ = ["LocalStore", "Metered", "Retrying", "StoreMeter", "open_store"]
+__all__ = [
+    "LocalStore",
+    "Metered",
+    "Retrying",
+    "StoreMeter",
+    "StoreOptions",
+    "Timed",
+    "open_reliable_store",
+    "open_store",
+]

@@ -1,7 +1,7 @@
 """Buckets (S3, GCS, Azure) and memory, through obstore."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Final
 
 import obstore
 from obstore.exceptions import BaseError
@@ -12,6 +12,11 @@ from penstock.objects.keys import check_key
 from penstock.objects.translate import translate_obstore_error
 from penstock.ports.objects import ObjectInfo
 
+MULTIPART_BYTES: Final = 64 << 20
+"""A larger put goes in pieces; above any segment, below what a request's deadline allows."""
+
+_PIECE_BYTES: Final = 16 << 20
+_PIECES_AT_ONCE: Final = 3
 _FAILURES = (BaseError, OSError)
 """obstore raises its own errors, and Python's where one fits (FileNotFoundError)."""
 
@@ -23,10 +28,23 @@ class BucketStore:
         self._store = store
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """See the port. One request, not a multipart upload: it is atomic, can be conditional,
-        and costs one round trip; joining the parts is one copy of at most a segment."""
+        """See the port. Up to `MULTIPART_BYTES` one request: it is atomic, can be conditional,
+        and costs one round trip; joining the parts is one copy of at most a segment. More is a
+        multipart upload, whose pieces are copied one by one: it appears when it is complete. What
+        a cut one leaves behind costs until the bucket's own rule removes it (docs/operations)."""
         check_key(key)
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
         try:
+            if size_bytes > MULTIPART_BYTES and not if_absent:
+                await obstore.put_async(
+                    self._store,
+                    key,
+                    _pieces(parts),
+                    use_multipart=True,
+                    chunk_size=_PIECE_BYTES,
+                    max_concurrency=_PIECES_AT_ONCE,
+                )
+                return
             await obstore.put_async(
                 self._store,
                 key,
@@ -100,6 +118,14 @@ class BucketStore:
             return
         except BaseError as error:
             raise translate_obstore_error("delete", key, error) from error
+
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[bytes]:
+    """The parts in copies of at most a piece, so that a mapped file is never in memory whole."""
+    for part in parts:
+        view = memoryview(part).cast("B")
+        for at in range(0, len(view), _PIECE_BYTES):
+            yield bytes(view[at : at + _PIECE_BYTES])
 
 
 def _short(key: str, start: int, end: int) -> CorruptDataError:

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.model.errors import ConflictError, RetryableError, StorageFullError
+from penstock.model.errors import ConflictError, OverloadedError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.ports.random import Random
@@ -14,6 +14,7 @@ from penstock.ports.random import Random
 T = TypeVar("T")
 
 _JITTER_STEPS: Final = 1 << 16
+_COMPARE_BYTES: Final = 8 << 20
 
 
 async def wait(seconds: float) -> None:
@@ -31,11 +32,18 @@ class Retrying:
     """Decorates a store: RetryableErrors are tried again, after full-jitter exponential backoff.
 
     A full store is not waited for: whoever puts must know at once, and frees space or holds back.
+    A store that says that it is asked too much (503 SlowDown) is left alone for longer from the
+    first. All calls share a budget of quick retries, which successes refill: once it is used up
+    (the store is away, for everybody) each wait is a long one, so that many calls together don't
+    press on a store that is coming back.
 
     Args:
         deadline_s: from the call's start; no try begins after it.
         first_delay_s: bound of the first wait; it doubles with each, up to `delay_max_s`.
-    Source: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
+        slow_down_delay_s: the same after a SlowDown.
+        quick_retries_max: the budget; a success gives a tenth of a retry back.
+    Source: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015; the token
+    bucket of the AWS SDKs' standard retry mode.
     """
 
     def __init__(
@@ -47,6 +55,8 @@ class Retrying:
         deadline_s: float = 30.0,
         first_delay_s: float = 0.05,
         delay_max_s: float = 5.0,
+        slow_down_delay_s: float = 0.5,
+        quick_retries_max: int = 100,
         wait: Callable[[float], Awaitable[None]] = wait,
     ) -> None:
         self._store = store
@@ -55,6 +65,8 @@ class Retrying:
         self._deadline_s = deadline_s
         self._first_delay_s = first_delay_s
         self._delay_max_s = delay_max_s
+        self._slow_down_delay_s = slow_down_delay_s
+        self._budget = _Budget(quick_retries_max)
         self._wait = wait
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -102,18 +114,30 @@ class Retrying:
                 return
 
     async def _holds(self, key: str, parts: Sequence[Buffer]) -> bool:
-        expected = b"".join(parts)
-        if await self._store.size(key) != len(expected):
+        """Whether an object is the concatenation of `parts`; read in pieces of bounded size."""
+        views = [memoryview(part).cast("B") for part in parts]
+        if await self._store.size(key) != sum(map(len, views)):
             return False
-        return bytes(await self._store.get_range(key, 0, len(expected))) == expected
+        position = 0
+        for view in views:
+            for at in range(0, len(view), _COMPARE_BYTES):
+                piece = view[at : at + _COMPARE_BYTES]
+                found = await self._store.get_range(key, position, position + len(piece))
+                if memoryview(found).cast("B") != piece:
+                    return False
+                position += len(piece)
+        return True
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
         schedule = self._schedule()
         while True:
             try:
-                return await call()
+                result = await call()
             except RetryableError as error:
                 await schedule.back_off(error)
+            else:
+                self._budget.refill()
+                return result
 
     def _schedule(self) -> "_Schedule":
         return _Schedule(
@@ -122,8 +146,30 @@ class Retrying:
             until_s=self._clock.monotonic_s() + self._deadline_s,
             delay_s=self._first_delay_s,
             delay_max_s=self._delay_max_s,
+            slow_down_delay_s=self._slow_down_delay_s,
+            budget=self._budget,
             wait=self._wait,
         )
+
+
+class _Budget:
+    """Quick retries that are left, in tenths."""
+
+    __slots__ = ("_left", "_most")
+
+    def __init__(self, retries_max: int) -> None:
+        self._most = self._left = 10 * retries_max
+
+    def take(self) -> bool:
+        """Use one; false when there is none."""
+        if self._left < 10:
+            return False
+        self._left -= 10
+        return True
+
+    def refill(self) -> None:
+        """A call succeeded."""
+        self._left = min(self._left + 1, self._most)
 
 
 class _Schedule:
@@ -137,6 +183,8 @@ class _Schedule:
         until_s: float,
         delay_s: float,
         delay_max_s: float,
+        slow_down_delay_s: float,
+        budget: _Budget,
         wait: Callable[[float], Awaitable[None]],
     ) -> None:
         self._clock = clock
@@ -144,11 +192,21 @@ class _Schedule:
         self._until_s = until_s
         self._delay_s = delay_s
         self._delay_max_s = delay_max_s
+        self._slow_down_delay_s = slow_down_delay_s
+        self._budget = budget
         self._wait = wait
 
     async def back_off(self, error: RetryableError) -> None:
         """Wait before the next try, or raise `error` if there is to be none."""
-        delay_s = self._delay_s * self._random.below(_JITTER_STEPS) / _JITTER_STEPS
+        least_s = 0.0
+        if not self._budget.take():
+            self._delay_s = self._delay_max_s
+            least_s = self._delay_s / 2
+        elif isinstance(error, OverloadedError):
+            self._delay_s = min(max(self._delay_s, self._slow_down_delay_s), self._delay_max_s)
+            least_s = self._delay_s / 2
+        chance = self._random.below(_JITTER_STEPS) / _JITTER_STEPS
+        delay_s = least_s + (self._delay_s - least_s) * chance
         too_late = self._clock.monotonic_s() + delay_s >= self._until_s
         if too_late or isinstance(error, StorageFullError):
             raise error

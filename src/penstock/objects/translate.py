@@ -1,11 +1,13 @@
 """Errors of file systems and of obstore as Penstock's, by table, at the edge."""
 
 import errno
+import re
 from typing import Final
 
 from penstock.model.errors import (
     ConflictError,
     NotFoundError,
+    OverloadedError,
     PenstockError,
     RetryableError,
     StorageFullError,
@@ -26,6 +28,17 @@ _BY_OBSTORE_NAME: Final[dict[str, type[PenstockError]]] = {
     "AlreadyExistsError": ConflictError,
     "PreconditionError": ConflictError,
 }
+_BY_S3_CODE: Final[dict[str, type[PenstockError]]] = {
+    "SlowDown": OverloadedError,
+    "ServiceUnavailable": OverloadedError,
+    "ServerBusy": OverloadedError,
+    "TooManyRequests": OverloadedError,
+    # 409, which obstore takes for "exists": two conditional puts at once, and neither is settled.
+    "ConditionalRequestConflict": RetryableError,
+    "OperationAborted": RetryableError,
+}
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_TOO_MANY: Final = re.compile(r"non-2xx status code: (429|503)")
 _HINTS: Final = {
     "PermissionDeniedError": "the credentials may not do this",
     "UnauthenticatedError": "the credentials were not accepted",
@@ -42,7 +55,15 @@ def translate_os_error(operation: str, subject: str, error: OSError) -> Penstock
 def translate_obstore_error(operation: str, subject: str, error: Exception) -> PenstockError:
     """What an error of obstore means: by its class's name, since obstore is loaded on demand."""
     name = type(error).__name__
+    text = str(error)
     kind = _BY_OBSTORE_NAME.get(name, RetryableError)
+    code = _CODE.search(text)
+    if code is not None:
+        kind = _BY_S3_CODE.get(code[1], kind)
+    elif _TOO_MANY.search(text):
+        kind = OverloadedError
     # The first line: what follows is the Debug text of a Rust value.
-    detail = str(error).partition("\n")[0].strip() or name
+    detail = text.partition("\n")[0].strip() or name
+    if code is not None:
+        detail = f"{code[1]}: {detail}"
     return kind(operation, subject, detail, _HINTS.get(name, ""))

@@ -56,6 +56,24 @@ class ObjectStoreSuite(ABC):
 
         self._run(tmp_path, scenario)
 
+    def test_a_large_object_is_whole(self, tmp_path: Path) -> None:
+        """Larger than what a bucket's adapter puts in one request."""
+
+        async def scenario(store: ObjectStore) -> None:
+            piece = bytes(range(256)) * 4096
+            parts = [bytes([number]) + piece for number in range(65)]
+            await store.put("k", parts)
+            assert await store.size("k") == 65 * (len(piece) + 1)
+            for number in (0, 16, 64):
+                start = number * (len(piece) + 1)
+                assert bytes(await store.get_range("k", start, start + 257)) == (
+                    bytes([number]) + piece[:256]
+                )
+            with pytest.raises(ConflictError):
+                await store.put("k", parts, if_absent=True)
+
+        self._run(tmp_path, scenario)
+
     def test_an_object_may_be_empty(self, tmp_path: Path) -> None:
         async def scenario(store: ObjectStore) -> None:
             await store.put("empty", [])

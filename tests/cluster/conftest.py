@@ -1,0 +1,27 @@
+"""Servers that the tests of this folder share."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.s3 import S3Server, environment
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server; each test makes a bucket of its own."""
+    server = S3Server(tmp_path_factory.mktemp("s3") / "server.log").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, found by this process through the environment."""
+    for name, value in environment(s3_server.endpoint).items():
+        monkeypatch.setenv(name, value)
+    return s3_server
