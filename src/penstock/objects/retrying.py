@@ -1,7 +1,7 @@
 """Tries again what failed retriably, until a deadline."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from typing_extensions import Buffer
@@ -114,18 +114,16 @@ class Retrying:
                 return
 
     async def _holds(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """Whether an object is the concatenation of `parts`; read in pieces of bounded size."""
-        views = [memoryview(part).cast("B") for part in parts]
-        if await self._store.size(key) != sum(map(len, views)):
+        """Whether an object is the concatenation of `parts`. Read in pieces of bounded size, each
+        tried again by itself: else one that fails would begin the others anew."""
+        if await self.size(key) != sum(memoryview(part).nbytes for part in parts):
             return False
         position = 0
-        for view in views:
-            for at in range(0, len(view), _COMPARE_BYTES):
-                piece = view[at : at + _COMPARE_BYTES]
-                found = await self._store.get_range(key, position, position + len(piece))
-                if memoryview(found).cast("B") != piece:
-                    return False
-                position += len(piece)
+        for piece in _pieces(parts):
+            found = await self.get_range(key, position, position + len(piece))
+            if bytes(found) != piece:
+                return False
+            position += len(piece)
         return True
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -150,6 +148,22 @@ class Retrying:
             budget=self._budget,
             wait=self._wait,
         )
+
+
+def _pieces(parts: Sequence[Buffer]) -> Iterator[bytes]:
+    """The concatenation of `parts` in pieces: few, since each will be one request."""
+    piece = bytearray()
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while view:
+            taken = view[: _COMPARE_BYTES - len(piece)]
+            piece += taken
+            view = view[len(taken) :]
+            if len(piece) == _COMPARE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+    if piece:
+        yield bytes(piece)
 
 
 class _Budget:

@@ -70,7 +70,7 @@ class ObjectStoreSuite(ABC):
                     bytes([number]) + piece[:256]
                 )
             with pytest.raises(ConflictError):
-                await store.put("k", parts, if_absent=True)
+                await store.put("k", parts[::-1], if_absent=True)
 
         self._run(tmp_path, scenario)
 

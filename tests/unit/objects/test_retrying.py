@@ -145,3 +145,33 @@ def test_the_real_wait_ends_and_can_be_cancelled() -> None:
             await task
 
     _run(main())
+
+
+def test_when_the_budget_is_used_up_each_wait_is_a_long_one() -> None:
+    """Many calls on a store that is away must not press on it; what succeeds earns quick ones."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        waits: list[float] = []
+
+        async def wait(seconds: float) -> None:
+            waits.append(seconds)
+            await clock.wait(seconds)
+
+        faulty = Faulty(LocalStore(SimulatedDevice()), random=SeededRandom(1), fail_percent=100)
+        store = Retrying(
+            faulty,
+            clock=clock,
+            random=SeededRandom(2),
+            deadline_s=60,
+            delay_max_s=8.0,
+            quick_retries_max=3,
+            wait=wait,
+        )
+        with pytest.raises(RetryableError):
+            await store.size("k")
+        assert all(seconds <= 0.2 for seconds in waits[:3])
+        assert all(4.0 <= seconds <= 8.0 for seconds in waits[3:])
+        assert len(waits) > 5
+
+    asyncio.run(main())
