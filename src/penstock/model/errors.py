@@ -38,6 +38,11 @@ class OverloadedError(RetryableError):
     """A byte budget or a bounded queue is full."""
 
 
+class InDoubtError(RetryableError):
+    """Not answered in time, and it may still happen: a retry must be one that can be told from the
+    first try (by a producer's sequence, by an entry's number)."""
+
+
 class ConflictError(PenstockError):
     """Something is there already, or changed meanwhile."""
 
@@ -60,3 +65,8 @@ class CorruptDataError(PenstockError):
 
 class FatalStorageError(PenstockError):
     """A failed fsync or commit: what is durable is unknown, so the process must end."""
+
+
+class JournalOlderError(FatalStorageError):
+    """The journal lost entries that were applied here (a restore, an asynchronous failover): this
+    replica holds what never happened. It must be dropped, and the agent must not serve."""

@@ -33,7 +33,12 @@ class JournalHead:
 
 
 class Journal(Protocol):
-    """One connection to the journal of one cluster. Event loop only; calls may overlap."""
+    """One connection to the journal of one cluster. Event loop only; calls may overlap.
+
+    It reconnects by itself, but never unnoticed: between two calls of `read`, `row` or `head` that
+    were answered by different connections there is one that raised `RetryableError`, so that
+    whoever follows looks whether it is still the same journal.
+    """
 
     async def append(self, body: bytes) -> int:
         """Append an entry durably; its position. Calls are carried out in the order in which they
@@ -72,7 +77,8 @@ class Journal(Protocol):
         ...
 
     async def trim(self, up_to: int) -> int:
-        """Delete rows up to and including a position, a bounded number; how many were deleted."""
+        """Delete rows up to and including a position, a bounded number, but never the last row,
+        which says how far the journal is; how many were deleted."""
         ...
 
     async def close(self) -> None:

@@ -177,8 +177,9 @@ class SimulatedJournal:
         return self._rows.get(position)
 
     def trim(self, up_to: int) -> int:
-        """Delete rows, a bounded number of them."""
-        doomed = sorted(found for found in self._rows if found <= up_to)[:TRIM_ROWS_MAX]
+        """Delete rows, a bounded number of them, never the last."""
+        doomed = sorted(found for found in self._rows if found <= min(up_to, self._head - 1))
+        doomed = doomed[:TRIM_ROWS_MAX]
         for position in doomed:
             del self._rows[position]
             self.first = position + 1
@@ -227,6 +228,7 @@ class SimulatedConnection:
         self._arrival_s = 0.0
         self._reply_s = 0.0
         self._closed = False
+        self._reads_broken = False
         self.cut = False
         """True: this agent alone can't reach the journal."""
 
@@ -316,8 +318,20 @@ class SimulatedConnection:
     # -- what the server does to it ------------------------------------------------------------
 
     def break_off(self, detail: str) -> None:
-        """Lose the connection: all that is under way fails. An append that has begun may still
-        be committed."""
+        """Lose all connections: all that is under way fails, and reads fail once more, so that
+        whoever follows looks whether it is still the same journal."""
+        self._break_appends(detail)
+        self._reads_broken = True
+        for read in self._reads:
+            if not read.done():
+                read.set_exception(_lost("read", detail))
+                read.exception()
+        self._reads.clear()
+        for woken in list(self._waits):
+            _settle(woken)
+
+    def _break_appends(self, detail: str) -> None:
+        """Lose the connection of appends. One that has begun may still be committed."""
         self._generation += 1
         self._queue.clear()
         self._busy = False
@@ -327,12 +341,6 @@ class SimulatedConnection:
                 request.reply.set_exception(_lost("append", detail))
                 # A caller that has gone away is no news for the event loop's handler.
                 request.reply.exception()
-        for read in self._reads:
-            if not read.done():
-                read.set_exception(_lost("read", detail))
-        self._reads.clear()
-        for woken in list(self._waits):
-            _settle(woken)
 
     def notice(self, head: int) -> None:
         """There are rows up to `head`."""
@@ -346,7 +354,7 @@ class SimulatedConnection:
         if request.generation != self._generation:
             return
         if self.cut or self._server.chance(self._server.faults.lost_request_permille):
-            self.break_off("the request was lost")
+            self._break_appends("the request was lost")
             return
         self._queue.append(request)
         if not self._busy:
@@ -378,7 +386,7 @@ class SimulatedConnection:
             return
         if server.chance(faults.gap_permille):
             server.end_transaction(row.position, None)
-            self.break_off("the append was rolled back")
+            self._break_appends("the append was rolled back")
             return
         if not server.end_transaction(row.position, row):
             # Sealed while it was on its way: it takes a new position.
@@ -388,7 +396,7 @@ class SimulatedConnection:
             self._begin(request, doubled=True)
             return
         if server.chance(faults.lost_reply_permille):
-            self.break_off("the reply was lost")
+            self._break_appends("the reply was lost")
             return
         self._reply_s = self._in_order(self._reply_s)
         asyncio.get_running_loop().call_at(self._reply_s, self._answer, request, row.position)
@@ -396,7 +404,7 @@ class SimulatedConnection:
 
     def _answer(self, request: _Append, position: int) -> None:
         if self.cut:
-            self.break_off("the reply was lost")
+            self._break_appends("the reply was lost")
         if request.generation != self._generation:
             return
         self._unanswered.remove(request)
@@ -406,6 +414,9 @@ class SimulatedConnection:
     async def _travel(self, operation: str) -> None:
         """One message's way."""
         self._check(operation)
+        if self._reads_broken and operation.startswith("read"):
+            self._reads_broken = False
+            raise _lost(operation, "the connection was lost")
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
         self._reads.add(arrived)

@@ -1,0 +1,357 @@
+"""A follower: applies a shared journal to a replica, row by row, for any state machine.
+
+Rows become visible out of order. Only a dense prefix is applied; a gap that lingers is sealed,
+which waits for whoever holds its position. When the journal is away the follower tries again by
+itself, and then first looks whether the journal still holds what was applied here.
+
+Applying and committing run in the given executor, everything else on the event loop. One commit
+per batch, without a sync: what a power cut takes is read again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+import crc32c
+
+from penstock.model.errors import PenstockError, RetryableError, StorageFullError
+from penstock.ports.clock import Clock
+from penstock.ports.journal import Journal, JournalRow
+from penstock.replica.heads import ConfirmedHeads, HeadReading, journal_older
+from penstock.replica.replica import Appended
+
+OutcomeT = TypeVar("OutcomeT")
+ResultT = TypeVar("ResultT")
+
+_LOCAL_MARK: Final = "journal row"
+"""Local value: position, stamp and CRC-32C of the last row, to know the journal again by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerSettings:
+    """Durations in ms."""
+
+    page_rows: int = 128
+    """Rows per read, and at most per commit."""
+    poll_ms: int = 100
+    """Reads without a hint."""
+    gap_ms: int = 50
+    """How old a gap is when it is sealed."""
+    awaited_gap_ms: int = 5
+    """The same while somebody waits for a head."""
+    gap_poll_ms: int = 2
+    """Between looks at a gap."""
+    head_ms: int = 1_000
+    """Reads of the head that nobody asked for (they compare clocks, too)."""
+    backoff_min_ms: int = 20
+    backoff_max_ms: int = 1_000
+
+
+class FollowingReplica(Protocol[OutcomeT]):
+    """What a follower needs of `penstock.replica.Replica`."""
+
+    position: int
+    time_ms: int
+
+    def apply(
+        self, body: bytes, *, stamp_ms: int, position: int | None = None
+    ) -> Appended[OutcomeT]:
+        """Apply a row in the open transaction. An empty body is a seal: its outcome is empty."""
+        ...
+
+    def commit(self) -> int:
+        """Commit what was applied."""
+        ...
+
+    def local(self, name: str) -> int | str | None:
+        """A value of this copy alone."""
+        ...
+
+    def set_local(self, name: str, value: int | str) -> None:
+        """Set it, in the open transaction."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Generic[OutcomeT]):
+    """A row that was applied. `time_ms`: journal time there."""
+
+    row: JournalRow
+    time_ms: int
+    outcome: OutcomeT
+
+
+class Follower(Generic[OutcomeT]):
+    """Event loop only. `run` follows until it is cancelled."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        replica: FollowingReplica[OutcomeT],
+        *,
+        clock: Clock,
+        executor: Executor | None,
+        deliver: Callable[[list[Followed[OutcomeT]]], None],
+        settings: FollowerSettings | None = None,
+        on_reading: Callable[[HeadReading], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            replica: nobody else writes to it.
+            executor: of one thread; None: the loop's own.
+            deliver: called on the event loop with each applied batch, in order.
+            on_reading: called with each head that was read.
+        """
+        self._journal = journal
+        self._replica = replica
+        self._clock = clock
+        self._executor = executor
+        self._deliver = deliver
+        self._settings = settings or FollowerSettings()
+        self._writing = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._ahead: dict[int, JournalRow] = {}
+        """Rows behind a gap, at most a page."""
+        self._gap_s: tuple[int, float] | None = None
+        """The first missing position, and since when."""
+        self._is_checked = False
+        """Seen since the journal last failed that it still holds what was applied here."""
+        self._mark = _read_mark(replica.local(_LOCAL_MARK))
+        self.position = replica.position
+        """Applied and delivered."""
+        self.time_ms = replica.time_ms
+        self.answering_since_s: float | None = None
+        """Monotonic time since which the journal answers without a break; None: it is away."""
+        self.away_detail = "not reached yet"
+        self.heads = ConfirmedHeads(
+            journal,
+            clock=clock,
+            interval_s=self._settings.head_ms / 1000,
+            position=lambda: self.position,
+            wanted=self.nudge,
+            answered=self._note_answer,
+            on_reading=on_reading or (lambda _: None),
+        )
+
+    def nudge(self) -> None:
+        """There are rows to be read, probably."""
+        self._wake.set()
+
+    async def between(self, work: Callable[[], ResultT]) -> ResultT:
+        """Run `work` in the executor while nothing is being applied."""
+        async with self._writing:
+            return await _run_whole(self._executor, work)
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        Raises:
+            JournalOlderError: the journal lost what was applied here.
+            NotFoundError: rows that this replica needs were trimmed; it bootstraps anew.
+            CorruptDataError: a row that the machine doesn't know, or damaged storage.
+            FatalStorageError: the replica can't be written.
+        """
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._follow()), loop.create_task(self.heads.run())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except PenstockError as error:
+            self.heads.fail(error)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self.heads.fail(RetryableError("follow journal", "journal", "it was closed"))
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        settings = self._settings
+        backoff_ms = settings.backoff_min_ms
+        while True:
+            try:
+                if not self._is_checked:
+                    self._is_checked = True
+                    await self._check_same_journal()
+                await self._step()
+                backoff_ms = settings.backoff_min_ms
+            except RetryableError as error:
+                self._ahead.clear()
+                self._note_answer(error)
+                await self._pause(backoff_ms)
+                backoff_ms = min(2 * backoff_ms, settings.backoff_max_ms)
+
+    async def _step(self) -> None:
+        """Read once and apply what that allows; wait if there is nothing to do."""
+        began_s = self._clock.monotonic_s()
+        self._wake.clear()
+        if self._ahead:
+            await self._mind_gap()
+            return
+        rows = await self._journal.read(self.position, self._settings.page_rows)
+        self._note_answer(None)
+        self._ahead = {row.position: row for row in rows}
+        await self._apply_dense()
+        if not self._ahead and len(rows) < self._settings.page_rows:
+            self.heads.read_all(began_s)
+            if not rows:
+                await self._idle()
+
+    async def _apply_dense(self) -> None:
+        """Apply what follows on."""
+        dense: list[JournalRow] = []
+        while self.position + len(dense) + 1 in self._ahead:
+            dense.append(self._ahead.pop(self.position + len(dense) + 1))
+        if dense:
+            await self._apply(dense)
+
+    async def _apply(self, rows: list[JournalRow]) -> None:
+        async with self._writing:
+            followed, failure = await _run_whole(self._executor, lambda: self._apply_rows(rows))
+            if followed:
+                last = followed[-1]
+                self._mark = _mark_of(last.row)
+                self.position = last.row.position
+                self.time_ms = last.time_ms
+                self._deliver(followed)
+                self.heads.moved(self.position)
+        if failure is not None:
+            raise failure
+
+    def _apply_rows(
+        self, rows: list[JournalRow]
+    ) -> tuple[list[Followed[OutcomeT]], StorageFullError | None]:
+        """In the executor. What was applied is told, also when there was no space for the rest:
+        the replica applies it again by itself if its transaction was lost."""
+        followed: list[Followed[OutcomeT]] = []
+        replica = self._replica
+        try:
+            for row in rows:
+                applied = replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
+                followed.append(Followed(row, applied.time_ms, applied.outcome))
+            replica.set_local(_LOCAL_MARK, _mark_text(rows[-1]))
+            replica.commit()
+        except StorageFullError as error:
+            return followed, error
+        return followed, None
+
+    async def _mind_gap(self) -> None:
+        """Rows are there, but not the next one: wait a little for it, then settle the matter."""
+        settings = self._settings
+        missing = self.position + 1
+        now_s = self._clock.monotonic_s()
+        if self._gap_s is None or self._gap_s[0] != missing:
+            self._gap_s = (missing, now_s)
+        # Only what fills the gap is read: what lies behind it is here.
+        row = await self._journal.row(missing)
+        self._note_answer(None)
+        if row is not None:
+            self._ahead[missing] = row
+            await self._apply_dense()
+            return
+        gap_ms = settings.awaited_gap_ms if self.heads.awaited else settings.gap_ms
+        if (now_s - self._gap_s[1]) * 1000 < gap_ms:
+            await self._pause(settings.gap_poll_ms)
+            return
+        # The gaps further on are about as old; one by one each would cost its own wait.
+        positions = [
+            position for position in range(missing, max(self._ahead)) if position not in self._ahead
+        ]
+        await self._journal.seal(positions[: settings.page_rows])
+        self._ahead.clear()
+
+    async def _check_same_journal(self) -> None:
+        """See that the journal still holds what was applied here.
+
+        Raises:
+            JournalOlderError: it doesn't.
+        """
+        position = self.position
+        mark = self._mark
+        row = None if mark is None else await self._journal.row(mark[0])
+        if row is not None:
+            if _mark_of(row) != mark:
+                raise journal_older(position, f"another row is at position {row.position}")
+            return
+        head = await self._journal.head()
+        if head.position < position:
+            raise journal_older(position, f"its head is {head.position}")
+        if mark is not None and mark[0] >= head.first:
+            raise journal_older(position, f"no row is at position {mark[0]}")
+
+    def _note_answer(self, error: RetryableError | None) -> None:
+        if error is not None:
+            # Whatever comes back may be another database: it is looked at first.
+            self._is_checked = False
+            self.answering_since_s = None
+            self.away_detail = str(error)
+        elif self.answering_since_s is None:
+            self.answering_since_s = self._clock.monotonic_s()
+
+    async def _idle(self) -> None:
+        """Wait for a hint, a nudge, or the next poll."""
+        timeout_s = self._settings.poll_ms / 1000
+        hint = asyncio.get_running_loop().create_task(self._journal.wait(self.position, timeout_s))
+        hint.add_done_callback(self._take_hint)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        finally:
+            hint.cancel()
+
+    def _take_hint(self, hint: "asyncio.Task[None]") -> None:
+        # One that failed is none: the poll comes.
+        if not hint.cancelled() and hint.exception() is None:
+            self._wake.set()
+
+    async def _pause(self, duration_ms: int) -> None:
+        """Let time pass; the event loop's timers own it."""
+        loop = asyncio.get_running_loop()
+        passed = loop.create_future()
+        timer = loop.call_later(duration_ms / 1000, passed.set_result, None)
+        try:
+            await passed
+        finally:
+            timer.cancel()
+
+
+_Mark = tuple[int, int, int]
+"""(position, stamp, CRC-32C of the body)."""
+
+
+def _mark_of(row: JournalRow) -> _Mark:
+    return row.position, row.stamp_ms, crc32c.crc32c(row.body)
+
+
+def _mark_text(row: JournalRow) -> str:
+    return " ".join(map(str, _mark_of(row)))
+
+
+def _read_mark(value: int | str | None) -> _Mark | None:
+    if not isinstance(value, str):
+        return None
+    position, stamp_ms, crc = map(int, value.split())
+    return position, stamp_ms, crc
+
+
+async def _run_whole(executor: Executor | None, work: Callable[[], ResultT]) -> ResultT:
+    """Run in the executor; a cancelled caller still waits for the end, since what runs there
+    writes."""
+    future = asyncio.get_running_loop().run_in_executor(executor, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        if not future.cancelled():
+            future.exception()
+        raise
