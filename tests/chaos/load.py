@@ -1,0 +1,114 @@
+"""A load of real clients on a cluster, and what they saw: `LoadRun`."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from chaos import clients
+from chaos.clients import Load
+from chaos.history import Seen
+from chaos.recording import Recorder
+
+FINAL_SECONDS_MAX = 60.0
+END_SECONDS_MAX = 60.0
+
+
+class LoadRun:
+    """Producers of three libraries, a reader, members of a group per library, and one who asks
+    for ends: each in a thread. `start`, then `finish`."""
+
+    def __init__(self, bootstrap: Callable[[], str], *, topic: str, partitions: int) -> None:
+        self.recorder = Recorder()
+        self.stop = threading.Event()
+        self.load = Load(bootstrap, topic, partitions, self.recorder, self.stop)
+        self.crashed: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start all clients."""
+        load = self.load
+        work: list[tuple[str, Callable[[], None]]] = [
+            ("confluent-a", lambda: clients.confluent_producer(load, "confluent-a")),
+            ("confluent-b", lambda: clients.confluent_producer(load, "confluent-b")),
+            ("kafka-python", lambda: clients.kafka_python_producer(load, "kafka-python")),
+            ("aiokafka", lambda: clients.aiokafka_producer(load, "aiokafka")),
+            ("reader", lambda: clients.confluent_reader(load, "reader")),
+            ("ends", lambda: clients.end_asker(load, "ends")),
+        ]
+        for number in range(2):
+            for library, member in (
+                ("confluent", clients.confluent_group_member),
+                ("kafka-python", clients.kafka_python_group_member),
+                ("aiokafka", clients.aiokafka_group_member),
+            ):
+                name = f"{library}-member-{number}"
+
+                def run(
+                    member: Callable[[Load, str, str], None] = member,
+                    name: str = name,
+                    group: str = f"group-{library}",
+                ) -> None:
+                    member(load, name, group)
+
+                work.append((name, run))
+        for name, target in work:
+            thread = threading.Thread(
+                target=self._guarded, args=(name, target), name=name, daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+
+    def _guarded(self, name: str, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except Exception:
+            self.crashed.append(f"{name}: {traceback.format_exc()}")
+
+    def finish(self) -> None:
+        """Stop the clients, then read everything from the beginning. The cluster must be whole."""
+        self.stop.set()
+        deadline = time.monotonic() + END_SECONDS_MAX
+        for thread in self._threads:
+            thread.join(max(0.1, deadline - time.monotonic()))
+            if thread.is_alive():
+                self.crashed.append(f"{thread.name}: it did not end in {END_SECONDS_MAX} s")
+        self.recorder.history.final = self._read_all()
+
+    def _read_all(self) -> list[Seen]:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        load = self.load
+        consumer = Consumer(
+            {
+                "bootstrap.servers": load.bootstrap(),
+                "group.id": "final",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "logger": clients.SILENT,
+            }
+        )
+        places = [
+            TopicPartition(load.topic, number, OFFSET_BEGINNING)
+            for number in range(load.partitions)
+        ]
+        ends = {
+            place.partition: consumer.get_watermark_offsets(place, timeout=20)[1]
+            for place in places
+        }
+        consumer.assign(places)
+        found: list[Seen] = []
+        reached = dict.fromkeys(ends, 0)
+        deadline = time.monotonic() + FINAL_SECONDS_MAX
+        while any(reached[number] < end for number, end in ends.items()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"read up to {reached} of {ends} in {FINAL_SECONDS_MAX} s")
+            for message in consumer.consume(1000, timeout=0.5):
+                if message.error() is not None:
+                    continue
+                found.append(Seen(message.partition(), message.offset(), message.value().decode()))
+                reached[message.partition()] = message.offset() + 1
+        consumer.close()
+        return found
