@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 PAUSE_S = 0.02
 SILENT = logging.getLogger("rdkafka")
 SILENT.addHandler(logging.NullHandler())
-SILENT.propagate = False
-"""librdkafka tells of each refused connection, which here is what the test wants."""
+"""Clients tell of each refused connection, which here is what the test wants."""
+for name in ("rdkafka", "aiokafka", "kafka"):
+    logging.getLogger(name).propagate = False
+    logging.getLogger(name).addHandler(logging.NullHandler())
 
 SEND_TIMEOUT_S = 15
 MEMBER_LIFE_S = 15
@@ -438,7 +440,7 @@ def _ask_ends(load: Load, name: str, connection: Connection) -> None:
             for number in range(load.partitions)
         )
         topic = build(types.ListOffsetsTopic, name=load.topic, partitions=partitions)
-        return build(types.ListOffsetsRequest, replica_id=-1, topics=(topic,))
+        return build(types.ListOffsetsRequest, replica_id=-1, isolation_level=0, topics=(topic,))
 
     began_s = time.monotonic()
     answer = connection.request("list_offsets", make)
