@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.metadata import (
+    apply_agents,
     apply_cluster,
     apply_groups,
     apply_records,
     apply_segments,
+    apply_shards,
     apply_topics,
+    apply_wals,
     commands,
+    migration,
 )
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import (
@@ -32,16 +36,41 @@ from penstock.metadata.commands import (
     encode_answers,
 )
 from penstock.metadata.context import ApplyContext
-from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION, SCHEMA, STORED_ENTRIES
+from penstock.metadata.schema import (
+    APPLICATION_ID,
+    CLUSTER_LEVEL,
+    FORMAT_VERSION,
+    SCHEMA,
+    STORED_ENTRIES,
+)
 from penstock.metadata.tables import AgentRow, Tables
 
 Handler = Callable[[ApplyContext, Any], AnyAnswer]
 
+
+def _in_cluster(handler: Handler) -> Handler:
+    """Of the cluster's feature level: refused before that is switched on."""
+
+    def apply(context: ApplyContext, command: AnyCommand) -> AnyAnswer:
+        level = context.tables.meta_int("feature_level")
+        if level < CLUSTER_LEVEL:
+            return Refused(Refusal.LEVEL_NOT_ON, f"feature level {level}, {CLUSTER_LEVEL} it takes")
+        return handler(context, command)
+
+    return apply
+
+
 HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.InitCluster: apply_cluster.init_cluster,
-    commands.RegisterAgent: apply_cluster.register_agent,
+    commands.RegisterAgent: apply_agents.register_agent,
+    commands.Heartbeat: _in_cluster(apply_agents.heartbeat),
+    commands.Fence: _in_cluster(apply_agents.fence),
+    commands.DrainAgent: _in_cluster(apply_agents.drain_agent),
+    commands.RemoveAgent: _in_cluster(apply_agents.remove_agent),
+    commands.ClaimWal: _in_cluster(apply_wals.claim_wal),
+    commands.ClaimShard: _in_cluster(apply_shards.claim_shard),
     commands.Noop: apply_cluster.noop,
-    commands.SetFeatureLevel: apply_cluster.set_feature_level,
+    commands.SetFeatureLevel: apply_agents.set_feature_level,
     commands.Digest: apply_cluster.check_digest,
     commands.CreateTopic: apply_topics.create_topic,
     commands.DeleteTopic: apply_topics.delete_topic,
@@ -101,6 +130,10 @@ class LogMachine:
         for statement in SCHEMA:
             connection.execute(statement)
 
+    def migrate(self, connection: sqlite3.Connection, from_version: int) -> None:
+        """See `StateMachine`."""
+        migration.migrate(connection, from_version)
+
     def bind(self, connection: sqlite3.Connection) -> None:
         """See `StateMachine`."""
         self._tables = Tables(connection)
@@ -116,21 +149,30 @@ class LogMachine:
 
     def apply(self, position: int, time_ms: int, body: bytes) -> EntryOutcome:
         """See `StateMachine`."""
+        if not body:
+            # The seal of a position that nobody took in the end.
+            return EntryOutcome(Standing.APPLIED, [], [])
         entry = decode_entry(body, position=position)
         tables = self.tables
         tables.ensure_loaded()
         agent = tables.agent(entry.agent)
-        if agent is None or entry.epoch != agent.epoch or entry.n != agent.last_n + 1:
+        if (
+            agent is None
+            or entry.epoch != agent.epoch
+            or entry.n != agent.last_n + 1
+            or agent.fenced
+        ):
             settled = _settle_unusual(tables, entry, agent)
             if settled is not None:
                 return settled
-        context = ApplyContext(tables, position, time_ms)
+        context = ApplyContext(tables, position, time_ms, agent=entry.agent, epoch=entry.epoch)
+        if agent is None or agent.epoch != entry.epoch:
+            agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0, position, fenced=False)
+            _open_epoch(context, entry)
         handlers = HANDLERS
         answers = [handlers[type(command)](context, command) for command in entry.commands]
-        if agent is None or agent.epoch != entry.epoch:
-            agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0)
-            _save_agent(tables, entry)
         agent.last_n = entry.n
+        agent.position = position
         # One row holds the agent's last n and what to answer should the entry come again.
         tables.execute(
             "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?)",
@@ -148,6 +190,10 @@ class LogMachine:
 def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> EntryOutcome | None:
     """An entry that is not simply its agent's next: None means that it is applied all the same."""
     if agent is None or entry.epoch > agent.epoch:
+        if agent is None and entry.epoch <= tables.meta_int(apply_agents.EPOCH_FLOOR):
+            return _refused(
+                entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} is over: the agent was removed"
+            )
         if entry.n == 0 and _registers(entry):
             return None
         return _refused(entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} was never opened")
@@ -162,6 +208,8 @@ def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> Ent
         ).fetchone()
         if stored is not None:
             return EntryOutcome(Standing.REPEATED, decode_answers(stored[0]), [])
+    if agent.fenced:
+        return _refused(entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} was ended by another")
     return _refused(
         entry, Refusal.OUT_OF_ORDER_ENTRY, f"n {entry.n}, the agent's last is {agent.last_n}"
     )
@@ -179,7 +227,7 @@ def _refused(entry: Entry, reason: Refusal, detail: str) -> EntryOutcome:
     return EntryOutcome(Standing.REFUSED, [refusal for _ in entry.commands], [])
 
 
-def _save_agent(tables: Tables, entry: Entry) -> None:
+def _open_epoch(context: ApplyContext, entry: Entry) -> None:
     for command in entry.commands:
         if isinstance(command, RegisterAgent) and command.agent == entry.agent:
-            apply_cluster.save_agent(tables, entry.epoch, command)
+            apply_agents.open_epoch(context, command)

@@ -1,5 +1,6 @@
 """Applying commands about consumer groups. Their state is opaque here, their offsets are not."""
 
+from penstock.metadata.apply_shards import refuse_shard
 from penstock.metadata.commands import (
     AnyAnswer,
     CommitOffsets,
@@ -8,19 +9,16 @@ from penstock.metadata.commands import (
     Done,
     OffsetsCommitted,
     Refusal,
-    Refused,
     SaveGroup,
 )
 from penstock.metadata.context import ApplyContext
 
-SHARD_EPOCH = 0
-"""Until the ownership of group shards is journaled there is one shard, and its epoch is this."""
-
 
 def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
     """Replace a group's durable state."""
-    if command.shard_epoch < SHARD_EPOCH:
-        return _stale(command.shard_epoch)
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
     tables = context.tables
     empty_since_ms = None
     if command.empty:
@@ -41,8 +39,9 @@ def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
 
 def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:
     """Groups and their offsets."""
-    if command.shard_epoch < SHARD_EPOCH:
-        return _stale(command.shard_epoch)
+    refusal = refuse_shard(context, command.group_ids, command.shard_epoch)
+    if refusal is not None:
+        return refusal
     for group_id in command.group_ids:
         context.tables.remove_group(group_id)
     return Done()
@@ -50,8 +49,9 @@ def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:
 
 def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
     """Offsets of partitions that exist; the group comes into being with its first one."""
-    if command.shard_epoch < SHARD_EPOCH:
-        return _stale(command.shard_epoch)
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
     tables = context.tables
     codes: list[int] = []
     stored = False
@@ -79,8 +79,9 @@ def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
 
 def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
     """Some offsets of a group."""
-    if command.shard_epoch < SHARD_EPOCH:
-        return _stale(command.shard_epoch)
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
     tables = context.tables
     tables.flush_offsets()
     tables.executemany(
@@ -88,7 +89,3 @@ def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
         ((command.group_id, topic_id, partition) for topic_id, partition in command.items),
     )
     return Done()
-
-
-def _stale(shard_epoch: int) -> Refused:
-    return Refused(Refusal.STALE_SHARD, f"shard epoch {shard_epoch}, it is {SHARD_EPOCH}")

@@ -1,5 +1,6 @@
 """Applying commands about records and producers: where offsets come from."""
 
+from penstock.metadata.apply_wals import refuse_wal
 from penstock.metadata.changes import HeadMoved
 from penstock.metadata.commands import (
     BATCH_FIELDS,
@@ -15,6 +16,8 @@ from penstock.metadata.commands import (
     RunsCommitted,
 )
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.rows import GENERATION_MASK
+from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.metadata.sequences import ProducerState, judge
 from penstock.model.ids import PartitionKey
 
@@ -53,8 +56,14 @@ def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
         refusal = refuse_object(context, command.object_key)
         if refusal is not None:
             return refusal
-        place = tables.add_object(command.object_key, command.object_bytes)
+        if command.raw and tables.meta_int("feature_level") < CLUSTER_LEVEL:
+            return Refused(Refusal.LEVEL_NOT_ON, "raw objects are of the cluster's feature level")
+        place = tables.add_object(command.object_key, command.object_bytes, raw=command.raw)
         rows = tables.new_object_runs
+    elif place > GENERATION_MASK:
+        refusal = refuse_wal(context, place)
+        if refusal is not None:
+            return refusal
     elif place > tables.meta_int("last_wal_generation"):
         tables.set_meta("last_wal_generation", place)
     row_count_before = len(rows)

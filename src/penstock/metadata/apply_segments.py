@@ -168,20 +168,28 @@ def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer
     """Declare objects dead: what no run names, and keys that were never named at all.
 
     A key that is condemned before its command arrives is refused then, so an agent that stalled
-    between put and commit can't name what is gone.
+    between put and commit can't name what is gone. An object that a restored cluster inherited
+    (`origin`) is never condemned: without a live run it is forgotten.
     """
     tables = context.tables
     condemned: list[str] = []
     for key in command.keys:
-        known = tables.object_state(key)
+        known = tables.execute(
+            "SELECT object_id, live_runs, condemned_position, origin FROM objects WHERE key = ?",
+            (key,),
+        ).fetchone()
         if known is None:
             object_id = tables.add_object(key, 0)
         else:
-            object_id, live_runs, is_condemned = known
-            if is_condemned:
+            object_id, live_runs, condemned_position, origin = known
+            if condemned_position is not None:
                 condemned.append(key)
                 continue
             if live_runs:
+                continue
+            if origin:
+                # Another cluster's, which deletes it when it is done with it itself.
+                tables.execute("DELETE FROM objects WHERE object_id = ?", (object_id,))
                 continue
         tables.execute(
             "UPDATE objects SET condemned_position = ?, condemned_ms = ? WHERE object_id = ?",

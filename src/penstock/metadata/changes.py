@@ -6,6 +6,7 @@ log's caches follow them. They are not durable and not part of any format.
 
 from dataclasses import dataclass
 
+from penstock.metadata.rows import Agent, Shard
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 
 
@@ -54,4 +55,42 @@ class RunsMoved:
     end: int
 
 
-Change = TopicChanged | TopicDeleted | ClusterConfigsChanged | HeadMoved | RunsMoved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentChanged:
+    """An agent opened an epoch, or its status is new. Carries the whole of it."""
+
+    agent: Agent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRemoved:
+    """An agent was forgotten."""
+
+    agent_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMoved:
+    """A shard of groups has another owner, or none: its owner's epoch is over."""
+
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelChanged:
+    """The feature level, as it is now."""
+
+    level: int
+
+
+Change = (
+    TopicChanged
+    | TopicDeleted
+    | ClusterConfigsChanged
+    | HeadMoved
+    | RunsMoved
+    | AgentChanged
+    | AgentRemoved
+    | ShardMoved
+    | LevelChanged
+)

@@ -52,6 +52,8 @@ class Refusal(enum.IntEnum):
     """Runs are still named in the WAL."""
     LEVEL_NOT_KNOWN = 22
     """An agent that isn't fenced doesn't know the feature level."""
+    LEVEL_NOT_ON = 23
+    """The command belongs to a feature level that isn't switched on."""
 
 
 # -- agents ------------------------------------------------------------------------------------

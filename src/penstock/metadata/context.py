@@ -5,12 +5,16 @@ from penstock.metadata.tables import Tables
 
 
 class ApplyContext:
-    """One entry's application. `time_ms` is journal time."""
+    """One entry's application. `time_ms` is journal time; agent and epoch are the entry's."""
 
-    __slots__ = ("changes", "position", "tables", "time_ms")
+    __slots__ = ("agent", "changes", "epoch", "position", "tables", "time_ms")
 
-    def __init__(self, tables: Tables, position: int, time_ms: int) -> None:
+    def __init__(
+        self, tables: Tables, position: int, time_ms: int, *, agent: int, epoch: int
+    ) -> None:
         self.tables = tables
         self.position = position
         self.time_ms = time_ms
+        self.agent = agent
+        self.epoch = epoch
         self.changes: list[Change] = []

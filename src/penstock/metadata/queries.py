@@ -11,29 +11,54 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.metadata.rows import ActiveProducer, GroupRow, ObjectRow, OffsetRow, StoredRun
-from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
+from penstock.metadata.cluster_tables import (
+    SELECT_AGENTS,
+    SELECT_SHARDS,
+    SELECT_WALS,
+    agent_of_row,
+)
+from penstock.metadata.rows import (
+    GENERATION_BITS,
+    ActiveProducer,
+    Agent,
+    GroupRow,
+    ObjectRow,
+    OffsetRow,
+    Shard,
+    StoredRun,
+    Wal,
+)
+from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION, STORED_ENTRIES
 from penstock.metadata.sequences import unpack_ranges
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
-from penstock.replica.database import check_versions, connect_reader, state_position, translate
+from penstock.replica.database import (
+    check_versions,
+    connect_reader,
+    pragma_integer,
+    state_position,
+    translate,
+)
 
 __all__ = [
     "ActiveProducer",
+    "Agent",
     "GroupRow",
     "ObjectRow",
     "OffsetRow",
     "Queries",
+    "Shard",
     "StoredRun",
+    "Wal",
 ]
 
 _WAL_RUN: Final = (
     "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
-    " batch_count, 0"
+    " batch_count, 0, 0, ''"
 )
 _OBJECT_RUN: Final = (
     "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
-    " r.max_timestamp, r.batch_count, o.bytes"
+    " r.max_timestamp, r.batch_count, o.bytes, o.raw, o.origin"
 )
 
 # Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
@@ -79,7 +104,23 @@ SELECT * FROM (
 ORDER BY 8 DESC, 2 LIMIT 1
 """  # noqa: S608
 
-_WAL_RUNS: Final = f"SELECT {_WAL_RUN} FROM wal_runs ORDER BY generation, position"  # noqa: S608
+_WAL_RUNS: Final = (
+    f"SELECT {_WAL_RUN} FROM wal_runs WHERE generation >= ? AND generation < ?"  # noqa: S608
+    " ORDER BY generation, position"
+)
+_WAL_GENERATIONS: Final = (
+    "SELECT DISTINCT generation FROM wal_runs WHERE generation >= ? AND generation < ?"
+)
+_OBJECTS: Final = (
+    "SELECT key, bytes, live_runs, condemned_ms, raw, origin FROM objects WHERE key > ?"
+    " ORDER BY key LIMIT ?"
+)
+
+_VERSION_1: Final = (("o.raw, o.origin", "0, ''"), ("raw, origin", "0, ''"))
+"""What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
+verifying a directory or a backup only reads it."""
+
+_WITH_OBJECTS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _OBJECTS)
 
 _KEYS_PER_STATEMENT: Final = 500
 _GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
@@ -101,12 +142,17 @@ class Queries:
         """
         self.path = path
         self._connection = connect_reader(path)
+        self._has_cluster = True
+        self._old: dict[str, str] = {}
         try:
             created = check_versions(
                 self._connection, path, application_id=APPLICATION_ID, format_version=FORMAT_VERSION
             )
             if not created:
                 raise CorruptDataError("open", str(path), "the database has no tables")
+            if pragma_integer(self._connection, "user_version") == 1:
+                self._has_cluster = False
+                self._old = {statement: _of_version_1(statement) for statement in _WITH_OBJECTS}
         except sqlite3.Error as error:
             self.close()
             raise translate(error, "open", str(path)) from error
@@ -127,16 +173,19 @@ class Queries:
             for row in self._execute(_RUNS_FROM, {"key": key, "offset": offset, "limit": limit})
         ]
 
-    def wal_runs(self) -> list[StoredRun]:
-        """All runs whose bytes are in the WAL, by generation and position."""
-        return [StoredRun(*row) for row in self._execute(_WAL_RUNS)]
+    def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
+        """All runs whose bytes are in a WAL, by generation and position."""
+        return [StoredRun(*row) for row in self._execute(_WAL_RUNS, _generations(wal_key))]
 
-    def wal_generations(self) -> set[int]:
-        """The WAL generations that runs lie in."""
-        return {row[0] for row in self._execute("SELECT DISTINCT generation FROM wal_runs")}
+    def wal_generations(self, wal_key: int = 0) -> set[int]:
+        """The places (WAL key << 32 | generation) of a WAL that runs lie in."""
+        return {row[0] for row in self._execute(_WAL_GENERATIONS, _generations(wal_key))}
 
-    def last_wal_generation(self) -> int:
-        """The highest generation that a command ever named; 0: none."""
+    def last_wal_generation(self, wal_key: int = 0) -> int:
+        """The highest file generation of a WAL that a command ever named; 0: none."""
+        if wal_key:
+            rows = self._execute("SELECT last_generation FROM wals WHERE wal_key = ?", (wal_key,))
+            return int(rows[0][0]) if rows else 0
         value = self._meta("last_wal_generation", 0)
         assert isinstance(value, int)
         return value
@@ -191,11 +240,7 @@ class Queries:
 
     def objects(self, after: str, limit: int) -> list[ObjectRow]:
         """A page of all objects by key, past `after` ("" to begin)."""
-        rows = self._execute(
-            "SELECT key, bytes, live_runs, condemned_ms FROM objects WHERE key > ?"
-            " ORDER BY key LIMIT ?",
-            (after, limit),
-        )
+        rows = self._execute(_OBJECTS, (after, limit))
         return [ObjectRow(*row) for row in rows]
 
     # -- producers -----------------------------------------------------------------------------
@@ -258,6 +303,35 @@ class Queries:
         )
         return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
 
+    # -- the cluster ---------------------------------------------------------------------------
+
+    def feature_level(self) -> int:
+        """Of apply's semantics, at least 1."""
+        level = self._meta("feature_level", 1)
+        assert isinstance(level, int)
+        return max(1, level)
+
+    def agents(self) -> list[Agent]:
+        """All agents that are known, fenced ones too, by id."""
+        return [agent_of_row(row) for row in self._cluster_rows(SELECT_AGENTS)]
+
+    def last_positions(self) -> dict[int, int]:
+        """By agent, the position of its last applied entry."""
+        rows = self._execute("SELECT slot_key, position FROM agent_entries")
+        positions: dict[int, int] = {}
+        for slot_key, position in rows:
+            agent = slot_key // STORED_ENTRIES
+            positions[agent] = max(position, positions.get(agent, 0))
+        return positions
+
+    def wals(self) -> list[Wal]:
+        """All WALs that were claimed, by key."""
+        return [Wal(*row) for row in self._cluster_rows(SELECT_WALS)]
+
+    def shards(self) -> list[Shard]:
+        """The shards of groups that were ever claimed, by number."""
+        return [Shard(*row) for row in self._cluster_rows(SELECT_SHARDS)]
+
     # -- the whole -----------------------------------------------------------------------------
 
     def position(self) -> int:
@@ -312,6 +386,9 @@ class Queries:
         rows = self._execute(statement, parameters)
         return StoredRun(*rows[0]) if rows else None
 
+    def _cluster_rows(self, statement: str) -> list[Any]:
+        return self._execute(statement) if self._has_cluster else []
+
     def _meta(self, name: str, default: int | str) -> Any:
         rows = self._execute("SELECT value FROM meta WHERE name = ?", (name,))
         return rows[0][0] if rows else default
@@ -321,6 +398,19 @@ class Queries:
     ) -> list[Any]:
         # `fetchall` ends the read transaction that the statement began.
         try:
-            return self._connection.execute(statement, parameters).fetchall()
+            return self._connection.execute(
+                self._old.get(statement, statement), parameters
+            ).fetchall()
         except sqlite3.DatabaseError as error:
             raise translate(error, "query", str(self.path)) from error
+
+
+def _generations(wal_key: int) -> tuple[int, int]:
+    """The half-open range of a WAL's places."""
+    return wal_key << GENERATION_BITS, (wal_key + 1) << GENERATION_BITS
+
+
+def _of_version_1(statement: str) -> str:
+    for columns, instead in _VERSION_1:
+        statement = statement.replace(columns, instead)
+    return statement

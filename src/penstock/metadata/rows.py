@@ -1,16 +1,23 @@
 """Rows of the state as values: what queries give."""
 
+import enum
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.model.ids import PartitionKey
+
+GENERATION_BITS: Final = 32
+"""A WAL file's place is one integer: WAL key << GENERATION_BITS | generation of the file."""
+GENERATION_MASK: Final = (1 << GENERATION_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
     """Adjacent batches of one partition: offsets [base_offset, end_offset) and where they lie.
 
-    `generation`: of the WAL file; 0: in the object `object_key` ("" for the WAL). `position` and
-    `length` are bytes of that file or object; `max_timestamp` in ms, of any record.
+    `generation`: WAL key << 32 | generation of the WAL file; 0: in the object `object_key` ("" for
+    the WAL). `position` and `length` are bytes of that file or object; `max_timestamp` in ms, of
+    any record.
     """
 
     partition_key: PartitionKey
@@ -24,6 +31,20 @@ class StoredRun:
     batch_count: int
     object_bytes: int = 0
     """Size of the whole object; 0 for the WAL."""
+    raw: int = 0
+    """1: base offsets inside the object aren't final."""
+    origin: str = ""
+    """The store of another cluster that the object lies in; empty: this cluster's own."""
+
+    @property
+    def wal_key(self) -> int:
+        """Of the WAL; 0: the embedded server's, or an object."""
+        return self.generation >> GENERATION_BITS
+
+    @property
+    def file_generation(self) -> int:
+        """The generation that the WAL file's own header has; 0: in an object."""
+        return self.generation & GENERATION_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +55,8 @@ class ObjectRow:
     size_bytes: int
     live_runs: int
     condemned_ms: int | None
+    raw: int = 0
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +88,62 @@ class OffsetRow:
     leader_epoch: int
     metadata: str
     commit_ms: int
+
+
+class AgentStatus(enum.IntEnum):
+    """What an agent may be given."""
+
+    LIVE = 0
+    DRAINING = 1
+    """No new clients and no shards; it serves those that it has."""
+    FENCED = 2
+    """Its epoch is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """An agent as it registered, and its status.
+
+    `endpoint` is HOST:PORT for Kafka clients, `peer` HOST:PORT for other agents (HTTP).
+    """
+
+    agent_id: int
+    epoch: int
+    status: AgentStatus
+    labels: dict[str, str]
+    software: str
+    endpoint: str
+    peer: str
+    level_max: int
+
+    @property
+    def live(self) -> bool:
+        """Its epoch isn't over: it serves, draining or not."""
+        return self.status is not AgentStatus.FENCED
+
+
+@dataclass(frozen=True, slots=True)
+class Wal:
+    """A WAL directory: its small key, the id that lies in it, the owner's agent and epoch, and
+    the greatest file generation that a commit named."""
+
+    wal_key: int
+    wal_id: bytes
+    agent: int
+    epoch: int
+    last_generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard of groups. `agent` 0: nobody's now; `epoch` is the owner's epoch at its claim."""
+
+    shard: int
+    shard_epoch: int
+    agent: int
+    epoch: int
+
+    @property
+    def owner(self) -> int | None:
+        """The agent that owns it."""
+        return self.agent or None

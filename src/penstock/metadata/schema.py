@@ -4,12 +4,29 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x50454E53
 """ASCII "PENS"."""
-FORMAT_VERSION: Final = 1
-"""Raised by any change of a table here or of what an entry's bytes mean."""
-FEATURE_LEVEL_MAX: Final = 1
-"""The newest semantics of apply that this release knows."""
+FORMAT_VERSION: Final = 2
+"""Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
+older files to it."""
+FEATURE_LEVEL_MAX: Final = 2
+"""The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster."""
+CLUSTER_LEVEL: Final = 2
+"""From which on the cluster's commands are applied."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
+
+WALS: Final = """CREATE TABLE wals (
+        wal_key INTEGER PRIMARY KEY,
+        wal_id BLOB NOT NULL UNIQUE,
+        agent INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        last_generation INTEGER NOT NULL
+    ) STRICT"""
+GROUP_SHARDS: Final = """CREATE TABLE group_shards (
+        shard INTEGER PRIMARY KEY,
+        shard_epoch INTEGER NOT NULL,
+        agent INTEGER NOT NULL,
+        epoch INTEGER NOT NULL
+    ) STRICT"""
 
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
 # less per write. The rows are small, which is what such a table wants.
@@ -59,7 +76,9 @@ SCHEMA: Final = (
         bytes INTEGER NOT NULL,
         live_runs INTEGER NOT NULL,
         condemned_position INTEGER,
-        condemned_ms INTEGER
+        condemned_ms INTEGER,
+        raw INTEGER NOT NULL DEFAULT 0,
+        origin TEXT NOT NULL DEFAULT ''
     ) STRICT""",
     # Partial: an object enters these only when it loses its last run, and when it is condemned.
     """CREATE INDEX objects_unreferenced ON objects (object_id)
@@ -99,7 +118,10 @@ SCHEMA: Final = (
         epoch INTEGER NOT NULL,
         labels TEXT NOT NULL,
         software TEXT NOT NULL,
-        endpoint TEXT NOT NULL
+        endpoint TEXT NOT NULL,
+        peer TEXT NOT NULL DEFAULT '',
+        level_max INTEGER NOT NULL DEFAULT 1,
+        status INTEGER NOT NULL DEFAULT 0
     ) STRICT""",
     """CREATE TABLE agent_entries (
         slot_key INTEGER PRIMARY KEY,
@@ -108,4 +130,6 @@ SCHEMA: Final = (
         position INTEGER NOT NULL,
         answers BLOB NOT NULL
     ) STRICT""",
+    WALS,
+    GROUP_SHARDS,
 )

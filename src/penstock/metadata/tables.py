@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.metadata.cluster_tables import ClusterTables
+from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.model.ids import PARTITION_BITS, PartitionKey, TopicId, TopicKey
@@ -54,13 +56,16 @@ class PartitionRow:
 
 
 class AgentRow:
-    """An agent's epoch and the last n that was applied of it."""
+    """An agent's epoch, whether that is over, and the last entry that was applied of it: its n
+    and its position."""
 
-    __slots__ = ("epoch", "last_n")
+    __slots__ = ("epoch", "fenced", "last_n", "position")
 
-    def __init__(self, epoch: int, last_n: int) -> None:
+    def __init__(self, epoch: int, last_n: int, position: int, *, fenced: bool) -> None:
         self.epoch = epoch
         self.last_n = last_n
+        self.position = position
+        self.fenced = fenced
 
 
 def encode_json(value: object) -> str:
@@ -72,6 +77,7 @@ class Tables:
     """All tables of the state over one connection, inside the replica's transactions."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
         self.execute = connection.execute
         self.executemany = connection.executemany
         self.forget()
@@ -79,6 +85,7 @@ class Tables:
     def forget(self) -> None:
         """Drop all that is in memory."""
         self._loaded = False
+        self._cluster: ClusterTables | None = None
         self._meta: dict[str, Any] = {}
         self.topics_by_id: dict[bytes, TopicRow] = {}
         self.topics_by_name: dict[str, TopicRow] = {}
@@ -100,7 +107,14 @@ class Tables:
         for topic_key, topic_id, name, partitions, configs in self.execute("SELECT * FROM topics"):
             topic = TopicRow(topic_key, topic_id, name, partitions, msgspec.json.decode(configs))
             self.topics_by_id[topic_id] = self.topics_by_name[name] = topic
+        self._cluster = ClusterTables(self._connection)
         self._loaded = True
+
+    @property
+    def cluster(self) -> ClusterTables:
+        """Agents, WALs and shards; once loaded."""
+        assert self._cluster is not None
+        return self._cluster
 
     # -- meta ----------------------------------------------------------------------------------
 
@@ -224,10 +238,11 @@ class Tables:
         ).fetchone()
         return None if found is None else (found[0], found[1], found[2] is not None)
 
-    def add_object(self, key: str, size_bytes: int) -> int:
-        """A new object without runs; its id."""
+    def add_object(self, key: str, size_bytes: int, *, raw: bool = False) -> int:
+        """A new object without runs; its id. `raw`: its base offsets aren't final."""
         cursor = self.execute(
-            "INSERT INTO objects (key, bytes, live_runs) VALUES (?, ?, 0)", (key, size_bytes)
+            "INSERT INTO objects (key, bytes, live_runs, raw) VALUES (?, ?, 0, ?)",
+            (key, size_bytes, int(raw)),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -289,18 +304,22 @@ class Tables:
     # -- agents --------------------------------------------------------------------------------
 
     def agent(self, agent_id: int) -> AgentRow | None:
-        """An agent's epoch and last n."""
+        """An agent's epoch and last entry."""
         row = self.agents.get(agent_id)
         if row is None:
+            # SQLite takes `position` from the row that has the greatest n.
             found = self.execute(
-                "SELECT epoch, (SELECT max(n) FROM agent_entries AS e"
-                " WHERE e.slot_key >= ? AND e.slot_key < ? AND e.epoch = a.epoch)"
-                " FROM agents AS a WHERE agent = ?",
+                "SELECT a.epoch, max(e.n), e.position, a.status FROM agents AS a"
+                " JOIN agent_entries AS e ON e.epoch = a.epoch"
+                " AND e.slot_key >= ? AND e.slot_key < ? WHERE a.agent = ? GROUP BY a.agent",
                 (agent_id * STORED_ENTRIES, (agent_id + 1) * STORED_ENTRIES, agent_id),
             ).fetchone()
             if found is None:
                 return None
-            row = self.agents[agent_id] = AgentRow(*found)
+            epoch, last_n, position, status = found
+            row = self.agents[agent_id] = AgentRow(
+                epoch, last_n, position, fenced=status == AgentStatus.FENCED
+            )
         return row
 
     # -- the cache -----------------------------------------------------------------------------

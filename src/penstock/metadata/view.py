@@ -1,4 +1,5 @@
-"""The state as the event loop sees it: topics and heads in memory, kept up by changes.
+"""The state as the event loop sees it: topics, heads, agents and shards in memory, kept up by
+changes.
 
 No SQL after `load`. Whoever applies entries hands its changes over in order; readers on the same
 thread see all of an entry or nothing.
@@ -8,14 +9,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from penstock.metadata.changes import (
+    AgentChanged,
+    AgentRemoved,
     Change,
     ClusterConfigsChanged,
     HeadMoved,
+    LevelChanged,
     RunsMoved,
+    ShardMoved,
     TopicChanged,
     TopicDeleted,
 )
 from penstock.metadata.queries import Queries
+from penstock.metadata.rows import Agent, Shard
 from penstock.model.ids import PartitionKey, TopicId, TopicKey, partition_key
 
 
@@ -51,6 +57,11 @@ class MetadataView:
         self.cluster_configs: dict[str, str] = {}
         self.generation = 0
         """Grows with each change of a topic or config, so that others can cache."""
+        self.feature_level = 1
+        self.agents_generation = 0
+        """Grows with each change of an agent or of a shard's owner."""
+        self._agents: dict[int, Agent] = {}
+        self._shards: dict[int, Shard] = {}
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_key: dict[TopicKey, Topic] = {}
@@ -68,6 +79,9 @@ class MetadataView:
             view._heads = {
                 key: Head(log_start, next_offset) for key, log_start, next_offset in queries.heads()
             }
+            view.feature_level = queries.feature_level()
+            view._agents = {agent.agent_id: agent for agent in queries.agents()}
+            view._shards = {shard.shard: shard for shard in queries.shards()}
         finally:
             queries.end()
         return view
@@ -88,10 +102,11 @@ class MetadataView:
                 self._change(change)
             elif type(change) is TopicDeleted:
                 self._delete(change)
-            else:
-                assert type(change) is ClusterConfigsChanged, change
+            elif type(change) is ClusterConfigsChanged:
                 self.cluster_configs = change.configs
                 self.generation += 1
+            else:
+                self._change_cluster(change)
 
     def topic(self, name: str) -> Topic | None:
         """By name."""
@@ -112,6 +127,41 @@ class MetadataView:
     def head(self, key: PartitionKey) -> Head | None:
         """A partition's offsets; None: there is no such partition."""
         return self._heads.get(key)
+
+    def agents(self) -> Collection[Agent]:
+        """All agents that are known, fenced ones too, by id."""
+        return self._agents.values()
+
+    def agent(self, agent_id: int) -> Agent | None:
+        """By id."""
+        return self._agents.get(agent_id)
+
+    def shard_owner(self, shard: int) -> int | None:
+        """The agent that owns a shard of groups; None: nobody does now."""
+        found = self._shards.get(shard)
+        return None if found is None else found.owner
+
+    def shard_epoch(self, shard: int) -> int:
+        """How often the shard was claimed; commands about its groups carry this."""
+        found = self._shards.get(shard)
+        return 0 if found is None else found.shard_epoch
+
+    def _change_cluster(self, change: Change) -> None:
+        if type(change) is AgentChanged:
+            agents = self._agents
+            known = change.agent.agent_id in agents
+            agents[change.agent.agent_id] = change.agent
+            if not known:
+                self._agents = dict(sorted(agents.items()))
+        elif type(change) is AgentRemoved:
+            self._agents.pop(change.agent_id, None)
+        elif type(change) is ShardMoved:
+            self._shards[change.shard.shard] = change.shard
+        else:
+            assert type(change) is LevelChanged, change
+            self.feature_level = change.level
+            return
+        self.agents_generation += 1
 
     def _put(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

@@ -24,6 +24,14 @@ class StateMachine(Protocol[OutcomeT_co]):
         """Create the tables, inside a transaction."""
         ...
 
+    def migrate(self, connection: sqlite3.Connection, from_version: int) -> None:
+        """Bring tables of an older `format_version` to this one, inside a transaction.
+
+        Rows mean what they meant: what applying an entry gives changes by the machine's own
+        rules (such as feature levels), never by a migration.
+        """
+        ...
+
     def bind(self, connection: sqlite3.Connection) -> None:
         """Use this connection from now on; may read what is kept in memory."""
         ...

@@ -26,6 +26,7 @@ from penstock.replica.database import (
     check_versions,
     connect_reader,
     connect_writer,
+    pragma_integer,
     state_position,
     sync_wal,
     translate,
@@ -134,6 +135,8 @@ class Replica(Generic[OutcomeT]):
             )
             if not exists:
                 _create(connection, machine)
+            else:
+                _migrate(connection, machine)
             replica = cls(path, machine, connection, fsync=fsync, keeps_journal=keeps_journal)
             replica.position, replica.time_ms = state_position(connection)
             replica.committed_position = replica.position
@@ -566,6 +569,22 @@ def _create(connection: sqlite3.Connection, machine: StateMachine[OutcomeT]) -> 
         machine.create(connection)
         connection.execute("INSERT INTO replica VALUES (1, 0, 0)")
         connection.execute(f"PRAGMA application_id = {machine.application_id}")
+        connection.execute(f"PRAGMA user_version = {machine.format_version}")
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _migrate(connection: sqlite3.Connection, machine: StateMachine[OutcomeT]) -> None:
+    """Bring an older format version's tables to the machine's, in one transaction."""
+    found = pragma_integer(connection, "user_version")
+    if found == machine.format_version:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        machine.migrate(connection, found)
         connection.execute(f"PRAGMA user_version = {machine.format_version}")
         connection.execute("COMMIT")
     except sqlite3.Error:

@@ -18,6 +18,7 @@ from crc32c import crc32c
 from penstock.metadata.commands import BatchStatus
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
+from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.ids import partition_key
 from penstock.segment import FOOTER_BYTES
@@ -106,9 +107,8 @@ def open_order(data: Path) -> None:
 def test_a_newer_releases_database_is_refused_by_both_versions(tmp_path: Path) -> None:
     data = unpacked(ARCHIVES[-1], tmp_path)
     with closing(sqlite3.connect(data / "metadata.sqlite")) as connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        connection.execute(f"PRAGMA user_version = {version + 1}")
-    words = f"format version {version + 1}, this release knows {version}"
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    words = f"format version {FORMAT_VERSION + 1}, this release knows {FORMAT_VERSION}"
     with pytest.raises(InvalidRequestError, match=words):
         open_order(data)
     with pytest.raises(InvalidRequestError, match=words):

@@ -23,6 +23,9 @@ class Counters:
             " changed_ms INTEGER NOT NULL, filler BLOB) STRICT, WITHOUT ROWID"
         )
 
+    def migrate(self, connection: sqlite3.Connection, from_version: int) -> None:
+        raise AssertionError(from_version)
+
     def bind(self, connection: sqlite3.Connection) -> None:
         self._execute = connection.execute
 

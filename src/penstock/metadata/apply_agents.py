@@ -1,0 +1,162 @@
+"""Applying commands about agents: their epochs, who is fenced, and the feature level."""
+
+from dataclasses import replace
+
+from penstock.metadata.apply_shards import free_shards
+from penstock.metadata.changes import AgentChanged, AgentRemoved, LevelChanged
+from penstock.metadata.commands import (
+    AnyAnswer,
+    Done,
+    DrainAgent,
+    Fence,
+    Heartbeat,
+    Refusal,
+    Refused,
+    RegisterAgent,
+    RemoveAgent,
+    SetFeatureLevel,
+)
+from penstock.metadata.context import ApplyContext
+from penstock.metadata.rows import GENERATION_BITS, Agent, AgentStatus
+from penstock.metadata.schema import FEATURE_LEVEL_MAX, STORED_ENTRIES
+from penstock.model.errors import CorruptDataError
+
+EPOCH_FLOOR = "agent_epoch_floor"
+"""In `meta`: the greatest epoch that a removed agent had. An agent that isn't known registers
+with a greater one, so that no entry of a removed one is ever applied."""
+
+
+def register_agent(_context: ApplyContext, _command: RegisterAgent) -> AnyAnswer:
+    """Opening the epoch is the entry's doing (`open_epoch`); elsewhere it changes nothing."""
+    return Done()
+
+
+def open_epoch(context: ApplyContext, command: RegisterAgent) -> None:
+    """The entry's agent begins its entry's epoch: live, and without the shards that it had."""
+    agent = Agent(
+        agent_id=command.agent,
+        epoch=context.epoch,
+        status=AgentStatus.LIVE,
+        labels=command.labels,
+        software=command.software,
+        endpoint=command.endpoint,
+        peer=command.peer,
+        level_max=command.level_max,
+    )
+    free_shards(context, command.agent)
+    context.tables.cluster.save_agent(agent)
+    context.changes.append(AgentChanged(agent=agent))
+
+
+def heartbeat(_context: ApplyContext, _command: Heartbeat) -> AnyAnswer:
+    """Nothing beside what every entry does: move its agent's last position."""
+    return Done()
+
+
+def fence(context: ApplyContext, command: Fence) -> AnyAnswer:
+    """End an epoch, unless its agent has had an entry since it was last seen."""
+    tables = context.tables
+    agent = tables.cluster.agents.get(command.agent)
+    row = tables.agent(command.agent)
+    if agent is None or row is None:
+        return _unknown(command.agent)
+    if agent.epoch != command.epoch:
+        return Refused(
+            Refusal.AGENT_IS_ALIVE,
+            f"agent {command.agent} is at epoch {agent.epoch}, not {command.epoch}",
+        )
+    if row.position > command.seen_position:
+        return Refused(
+            Refusal.AGENT_IS_ALIVE,
+            f"agent {command.agent} had entry {row.position}, seen was {command.seen_position}",
+        )
+    if agent.status is not AgentStatus.FENCED:
+        row.fenced = True
+        _set_status(context, agent, AgentStatus.FENCED)
+        free_shards(context, command.agent)
+    return Done()
+
+
+def drain_agent(context: ApplyContext, command: DrainAgent) -> AnyAnswer:
+    """Live to draining, and back."""
+    agent = context.tables.cluster.agents.get(command.agent)
+    if agent is None:
+        return _unknown(command.agent)
+    if agent.status is AgentStatus.FENCED:
+        return Refused(Refusal.FENCED_AGENT, f"agent {command.agent} is fenced")
+    status = AgentStatus.DRAINING if command.draining else AgentStatus.LIVE
+    if agent.status is not status:
+        _set_status(context, agent, status)
+    return Done()
+
+
+def remove_agent(context: ApplyContext, command: RemoveAgent) -> AnyAnswer:
+    """Forget a fenced agent that nothing depends on."""
+    tables = context.tables
+    cluster = tables.cluster
+    agent = cluster.agents.get(command.agent)
+    if agent is None:
+        return _unknown(command.agent)
+    if agent.status is not AgentStatus.FENCED:
+        return Refused(Refusal.AGENT_IS_ALIVE, f"agent {command.agent} is not fenced")
+    tables.flush()
+    for wal_key in sorted(
+        wal.wal_key for wal in cluster.wals.values() if wal.agent == agent.agent_id
+    ):
+        # Reads all runs that lie in WALs; an agent is removed by hand, and rarely.
+        named = tables.execute(
+            "SELECT 1 FROM wal_runs WHERE generation >= ? AND generation < ? LIMIT 1",
+            (wal_key << GENERATION_BITS, (wal_key + 1) << GENERATION_BITS),
+        ).fetchone()
+        if named is not None:
+            return Refused(Refusal.WAL_IN_USE, f"runs are named in WAL {wal_key}")
+    cluster.remove_agent(agent.agent_id)
+    tables.agents.pop(agent.agent_id, None)
+    tables.execute(
+        "DELETE FROM agent_entries WHERE slot_key >= ? AND slot_key < ?",
+        (agent.agent_id * STORED_ENTRIES, (agent.agent_id + 1) * STORED_ENTRIES),
+    )
+    if agent.epoch > tables.meta_int(EPOCH_FLOOR):
+        tables.set_meta(EPOCH_FLOOR, agent.epoch)
+    context.changes.append(AgentRemoved(agent_id=agent.agent_id))
+    return Done()
+
+
+def set_feature_level(context: ApplyContext, command: SetFeatureLevel) -> AnyAnswer:
+    """Upwards only, a lower level changes nothing; and only to one that every agent knows whose
+    epoch isn't over.
+
+    Raises:
+        CorruptDataError: the level is not known here. The agent stops: from this entry on it
+            would make another state than those that know.
+    """
+    tables = context.tables
+    level = command.level
+    if level <= tables.meta_int("feature_level"):
+        return Done()
+    for agent in tables.cluster.agents.values():
+        if agent.live and agent.level_max < level:
+            return Refused(
+                Refusal.LEVEL_NOT_KNOWN,
+                f"agent {agent.agent_id} knows feature level {agent.level_max}, not {level}",
+            )
+    if level > FEATURE_LEVEL_MAX:
+        raise CorruptDataError(
+            "apply",
+            f"position {context.position}",
+            f"feature level {level}, this release knows {FEATURE_LEVEL_MAX}",
+            "upgrade this agent",
+        )
+    tables.set_meta("feature_level", level)
+    context.changes.append(LevelChanged(level=level))
+    return Done()
+
+
+def _set_status(context: ApplyContext, agent: Agent, status: AgentStatus) -> None:
+    changed = replace(agent, status=status)
+    context.tables.cluster.save_agent(changed)
+    context.changes.append(AgentChanged(agent=changed))
+
+
+def _unknown(agent_id: int) -> Refused:
+    return Refused(Refusal.UNKNOWN_AGENT, f"there is no agent {agent_id}")

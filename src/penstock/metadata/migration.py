@@ -1,0 +1,27 @@
+"""Bringing a state of an older format version to this one: tables alone, never their meaning."""
+
+import sqlite3
+from typing import Final
+
+from penstock.metadata.schema import GROUP_SHARDS, WALS
+
+_STEPS: Final[dict[int, tuple[str, ...]]] = {
+    # 1 to 2: the cluster. Columns are added at the end, with what a new file's rows would have.
+    1: (
+        "ALTER TABLE agents ADD COLUMN peer TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE agents ADD COLUMN level_max INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE agents ADD COLUMN status INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE objects ADD COLUMN raw INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE objects ADD COLUMN origin TEXT NOT NULL DEFAULT ''",
+        WALS,
+        GROUP_SHARDS,
+    ),
+}
+
+
+def migrate(connection: sqlite3.Connection, from_version: int) -> None:
+    """Execute the steps from a version to this release's, inside the caller's transaction."""
+    for version in sorted(_STEPS):
+        if version >= from_version:
+            for statement in _STEPS[version]:
+                connection.execute(statement)

@@ -1,0 +1,138 @@
+"""Make the golden metadata database of this format version: `python tests/golden/metadata/make.py`.
+
+Once per format version, by the release that introduces it, and never again: every later release
+must open exactly that and hold what it holds (tests/unit/metadata/test_golden.py). It has its
+whole journal, so that a replay is compared with it, too.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests/unit/metadata")]
+
+from orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic  # noqa: E402
+
+from penstock.metadata.apply import LogMachine, Standing  # noqa: E402
+from penstock.metadata.commands import (  # noqa: E402
+    AnyCommand,
+    ClaimShard,
+    ClaimWal,
+    CommitOffsets,
+    CommitRuns,
+    CondemnObjects,
+    DrainAgent,
+    Entry,
+    Fence,
+    Heartbeat,
+    OffsetWrite,
+    RegisterAgent,
+    RunCommit,
+    SaveGroup,
+    SetFeatureLevel,
+    encode_entry,
+)
+from penstock.metadata.queries import Queries  # noqa: E402
+from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
+from penstock.replica import Replica  # noqa: E402
+
+HERE = Path(__file__).parent
+READERS_SHARD = 39
+"""Of the group "readers"."""
+
+
+def fill_embedded(directory: Path) -> int:
+    """What version 1 has, too; the agent's id."""
+    order = open_order(directory, TestClock(5_000))
+    order.append([topic("flights", partitions=4)])
+    order.append([commit(batch(10, producer=(5, 0, 0)))])
+    with_runs = Queries(directory / "metadata.sqlite")
+    order.append([store(with_runs.wal_runs(), object_key="golden-object")])
+    with_runs.close()
+    order.append([commit(batch(3, producer=(5, 0, 10)), position=900)])
+    order.append(
+        [
+            SaveGroup(
+                group_id="readers", generation=2, protocol_type="consumer", empty=True, state=b"s"
+            ),
+            CommitOffsets(
+                group_id="readers",
+                offsets=[OffsetWrite(topic_id=TOPIC_ID, partition=0, offset=7, metadata="m")],
+            ),
+        ]
+    )
+    agent = order.agent_id
+    order.close()
+    return agent
+
+
+def fill_cluster(path: Path, embedded_agent: int) -> None:
+    """Three more agents: one live, one draining, one fenced; a WAL, shards and raw objects."""
+    replica = Replica.open(path, LogMachine(), fsync=False)
+    following: dict[int, int] = {}
+
+    def append(agent: int, *commands: AnyCommand) -> None:
+        n = following.get(agent, 0)
+        entry = Entry(agent=agent, epoch=1, n=n, stamp_ms=6_000, commands=list(commands))
+        outcome = replica.append(encode_entry(entry), stamp_ms=6_000).outcome
+        assert outcome.standing is Standing.APPLIED, outcome
+        following[agent] = n + 1
+
+    for agent in (1001, 1002, 1003):
+        register = RegisterAgent(
+            agent=agent,
+            labels={"zone": f"z{agent % 2}"},
+            software="golden",
+            endpoint=f"kafka-{agent}:9092",
+            peer=f"peer-{agent}:9090",
+            level_max=2,
+        )
+        append(agent, register)
+    # The embedded agent knows level 1 alone: its epoch has to be over before the level rises, and
+    # fencing is of the level. So it begins one more epoch, as an upgraded one would.
+    begun = RegisterAgent(agent=embedded_agent, software="golden", level_max=2)
+    entry = Entry(agent=embedded_agent, epoch=2, n=0, stamp_ms=6_000, commands=[begun])
+    replica.append(encode_entry(entry), stamp_ms=6_000)
+    append(1001, SetFeatureLevel(level=2), Heartbeat())
+    append(
+        1002, ClaimWal(wal_id=b"golden-wal-id-16"), ClaimShard(shard=READERS_SHARD, shard_epoch=0)
+    )
+    append(1003, ClaimShard(shard=3, shard_epoch=0), ClaimWal(wal_id=b"another-wal-id16"))
+    runs = [RunCommit(partition_key=KEY + 1, position=16, batches=batch(6, producer=(9, 1, 4)))]
+    append(1001, CommitRuns(runs=runs, object_key="raw-object", object_bytes=400, raw=True))
+    runs = [RunCommit(partition_key=KEY + 2, position=32, batches=batch(5, newer=70))]
+    append(1002, CommitRuns(runs=runs, wal=1 << 32 | 8))
+    saved = SaveGroup(
+        group_id="readers",
+        generation=3,
+        protocol_type="consumer",
+        empty=False,
+        state=b"t",
+        shard_epoch=1,
+    )
+    append(1002, saved)
+    append(1002, DrainAgent(agent=1002, draining=True), CondemnObjects(keys=["orphan"]))
+    append(1001, Fence(agent=1003, epoch=1, seen_position=replica.position))
+    replica.close()
+
+
+def main() -> None:
+    """Make it; refuses to replace one."""
+    target = HERE / f"format-{FORMAT_VERSION}.sqlite"
+    if target.exists():
+        sys.exit(f"{target.name} is there: a golden file is made once")
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        agent = fill_embedded(directory)
+        fill_cluster(directory / "metadata.sqlite", agent)
+        connection = sqlite3.connect(directory / "metadata.sqlite")
+        connection.execute("VACUUM INTO ?", (str(target),))
+        connection.close()
+
+
+if __name__ == "__main__":
+    main()
