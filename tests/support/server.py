@@ -64,12 +64,24 @@ class ServerProcess:
         data: the data directory; made by the server.
         log: where the server's output goes; appended to at each start.
         settings: further `PENSTOCK_*` variables, without the prefix.
+        environment: further variables.
+        launcher: what is run instead of `-m penstock`, with the same arguments.
     """
 
-    def __init__(self, data: Path, log: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        log: Path,
+        settings: dict[str, str] | None = None,
+        *,
+        environment: dict[str, str] | None = None,
+        launcher: tuple[str, ...] = ("-m", "penstock"),
+    ) -> None:
         self.data = data
         self.log = log
         self.settings = settings or {}
+        self.environment = environment or {}
+        self.launcher = launcher
         self.kafka_port = free_port()
         self.http_port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -90,7 +102,8 @@ class ServerProcess:
         environment["PYTHONPATH"] = str(REPOSITORY / "src")
         environment["PYTHONUNBUFFERED"] = "1"
         environment.update({f"PENSTOCK_{k}": v for k, v in self.settings.items()})
-        command = [sys.executable, "-m", "penstock", "serve", "--data", str(self.data)]
+        environment.update(self.environment)
+        command = [sys.executable, *self.launcher, "serve", "--data", str(self.data)]
         command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
         started = time.monotonic()
         with self.log.open("ab") as output:

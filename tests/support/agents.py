@@ -1,0 +1,171 @@
+"""A cluster of real agent processes, with real PostgreSQL and S3, for tests, chaos and benches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.server import REPOSITORY, ServerFailedError, ServerProcess, answers_metadata
+
+SECRET = "a-secret-of-tests-0123456789"
+LIVE_SECONDS_MAX = 20.0
+
+
+@dataclass
+class Agent:
+    """One agent's process and what a test may do to it."""
+
+    server: ServerProcess
+    zone: str
+    paused: bool = False
+
+    @property
+    def address(self) -> str:
+        """host:port for Kafka clients."""
+        return self.server.bootstrap
+
+    def pause(self) -> None:
+        """SIGSTOP: it stops, and notices nothing of it."""
+        self._signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.paused:
+            self._signal(signal.SIGCONT)
+            self.paused = False
+
+    def _signal(self, number: int) -> None:
+        if self.server.process is not None and self.server.process.poll() is None:
+            self.server.process.send_signal(number)
+
+
+@dataclass
+class Agents:
+    """Agents over one journal and one store.
+
+    Args:
+        folder: of logs and replicas.
+        journal: the journal's URL, or one for each agent (each through a link of its own).
+        objects: the store's URL.
+        environment: variables with which agents find the store.
+    """
+
+    folder: Path
+    journal: str | list[str]
+    objects: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    zones: tuple[str, ...] = ("a", "b", "c")
+    agents: list[Agent] = field(default_factory=list)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def add(self, **settings: str) -> Agent:
+        """Start one more agent and wait until it serves."""
+        agent = self.prepare(**settings)
+        agent.server.start()
+        return agent
+
+    def prepare(self, **settings: str) -> Agent:
+        """One more agent, not started."""
+        number = next(self._numbers)
+        zone = self.zones[number % len(self.zones)]
+        journal = self.journal if isinstance(self.journal, str) else self.journal[number]
+        server = ServerProcess(
+            self.folder / f"agent-{number}",
+            self.folder / f"agent-{number}.log",
+            settings={
+                "JOURNAL": journal,
+                "OBJECTS": self.objects,
+                "CLUSTER_SECRET": SECRET,
+                "LABELS": f"region=test,zone={zone}",
+                **self.settings,
+                **settings,
+            },
+            environment=dict(self.environment),
+        )
+        agent = Agent(server, zone)
+        self.agents.append(agent)
+        return agent
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of all agents, joined by commas."""
+        return ",".join(agent.address for agent in self.agents)
+
+    def wait_live(self, count: int | None = None) -> None:
+        """Wait until every running agent answers and names `count` brokers (default: those that
+        run)."""
+        running = [agent for agent in self.agents if agent.server.running() and not agent.paused]
+        wanted = len(running) if count is None else count
+        deadline = time.monotonic() + LIVE_SECONDS_MAX
+        while True:
+            seen = [brokers_named(agent.address) for agent in running]
+            if all(number == wanted for number in seen):
+                return
+            if time.monotonic() > deadline:
+                raise ServerFailedError(f"agents name {seen} brokers, not {wanted}")
+            time.sleep(0.05)
+
+    def stop(self) -> list[int]:
+        """Resume, drain and end all; their exit statuses."""
+        statuses = []
+        for agent in self.agents:
+            agent.resume()
+        for agent in self.agents:
+            if agent.server.running():
+                statuses.append(agent.server.stop())
+        return statuses
+
+    def __enter__(self) -> Agents:  # noqa: PYI034 - a dataclass without subclasses
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self.agents:
+            agent.resume()
+            if agent.server.running():
+                agent.server.kill()
+
+
+def brokers_named(address: str) -> int:
+    """How many brokers an agent names in its metadata; 0 when it doesn't answer."""
+    from penstock.cli.client.connection import Connection
+    from penstock.config.addresses import parse_address
+    from penstock.kafka.schema import build
+    from penstock.model.errors import PenstockError
+
+    host, _, port = address.rpartition(":")
+    if not answers_metadata(host, int(port)):
+        return 0
+    try:
+        connection = Connection(parse_address(address, setting="agent"), timeout_s=3)
+        answer: Any = connection.request(
+            "metadata", lambda types: build(types.MetadataRequest, topics=())
+        )
+        connection.close()
+    except (PenstockError, OSError):
+        return 0
+    return len(answer.brokers)
+
+
+def run_cli(*arguments: str, timeout_seconds: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run one `penstock` command with the cluster's secret."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    environment["PYTHONPATH"] = str(REPOSITORY / "src")
+    environment["PENSTOCK_CLUSTER_SECRET"] = SECRET
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=False,
+    )

@@ -1,0 +1,113 @@
+"""Links between processes that a test may cut: TCP forwarders on an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self
+
+CHUNK_BYTES = 64 << 10
+
+
+class Link:
+    """Forwards a port of loopback to host:port. While cut, connections are reset and new ones too;
+    while frozen, nothing passes and nothing is closed, as when packets are dropped."""
+
+    def __init__(self, links: Links, host: str, port: int) -> None:
+        self._links = links
+        self._upstream = (host, port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._is_cut = False
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    def cut(self) -> None:
+        """Reset all connections, and each new one."""
+        self._links.call(self._cut())
+
+    def freeze(self) -> None:
+        """Let nothing through."""
+        self._links.call(self._freeze())
+
+    def heal(self) -> None:
+        """Let everything through again."""
+        self._links.call(self._heal())
+
+    async def listen(self) -> None:
+        """Take a free port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _cut(self) -> None:
+        self._is_cut = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _freeze(self) -> None:
+        self._flows.clear()
+
+    async def _heal(self) -> None:
+        self._is_cut = False
+        self._flows.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        try:
+            await self._flows.wait()
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, up_writer}
+        try:
+            await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
+        finally:
+            self._writers -= {writer, up_writer}
+            writer.transport.abort()
+            up_writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.close()
+
+
+class Links:
+    """Owns the thread. Use as a context."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    def open(self, host: str, port: int) -> Link:
+        """A new link to host:port."""
+
+        async def make() -> Link:
+            link = Link(self, host, port)
+            await link.listen()
+            return link
+
+        link: Link = self.call(make())
+        return link
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Carry out on the thread's loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
