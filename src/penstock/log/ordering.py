@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from penstock.metadata import ordering as metadata_ordering
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyAnswer, AnyCommand
 
@@ -54,32 +55,5 @@ class Submits(Protocol):
         ...
 
 
-class Ordering(Submits, Protocol):
+class Ordering(metadata_ordering.Ordering, Submits, Protocol):
     """One agent's end of a cluster's journal. Event loop only."""
-
-    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.metadata.committer.Committer`."""
-        ...
-
-    async def confirm_head(self) -> None:
-        """Return once this replica is at a head of the journal that was read after the call.
-
-        Raises:
-            RetryableError: the journal is away.
-        """
-        ...
-
-    @property
-    def position(self) -> int:
-        """The last entry that was applied here."""
-        ...
-
-    @property
-    def time_ms(self) -> int:
-        """Journal time at that position."""
-        ...
-
-    @property
-    def head_confirmed_s(self) -> float:
-        """Monotonic time of the last successful read of the journal's head."""
-        ...

@@ -51,8 +51,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRun:
-    """The batches of one partition that go into a segment. `parts` together are `length` bytes,
-    with final base offsets."""
+    """The batches of one partition that go into a segment. `parts` together are `length` bytes."""
 
     topic_id: bytes
     partition: int
@@ -124,11 +123,12 @@ class IndexedRun:
         return self.position + start, self.position + relative_end
 
 
-def build_segment(runs: Sequence[SegmentRun]) -> BuiltSegment:
+def build_segment(runs: Sequence[SegmentRun], *, offsets_final: bool = True) -> BuiltSegment:
     """Lay runs out in a segment. The data is not copied.
 
     Args:
         runs: sorted by (topic id, partition), each at most once, at least one.
+        offsets_final: false: the offsets in data and index count from each run's first record.
     """
     assert runs
     parts: list[Buffer] = [_HEADER_BLOCK]
@@ -165,7 +165,8 @@ def build_segment(runs: Sequence[SegmentRun]) -> BuiltSegment:
         ]
         position += run.length
     index = b"".join([_COUNTS.pack(len(rows), len(mark_rows)), *rows, *mark_rows])
-    footer = _FOOTER_FIELDS.pack(position, len(index), crc32c(index), OFFSETS_FINAL, VERSION)
+    flags = OFFSETS_FINAL if offsets_final else 0
+    footer = _FOOTER_FIELDS.pack(position, len(index), crc32c(index), flags, VERSION)
     parts += [index, footer + _CRC.pack(crc32c(footer)) + MAGIC]
     return BuiltSegment(
         parts=parts, size_bytes=position + len(index) + FOOTER_BYTES, positions=positions

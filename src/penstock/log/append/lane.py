@@ -176,11 +176,16 @@ class CommitLane:
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
-        if self._closed:
-            raise _closed_error()
+        return await self.submit_commands(commands)
+
+    def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
+        """As `commit`; calls take their places in the order in which they are made."""
         future: asyncio.Future[list[AnyAnswer]] = self._loop.create_future()
-        self._queue.put(CommandRequest(commands, future))
-        return await future
+        if self._closed:
+            future.set_exception(_closed_error())
+        else:
+            self._queue.put(CommandRequest(commands, future))
+        return future
 
     async def close(self) -> None:
         """Refuse new work, finish what waits, end the thread."""

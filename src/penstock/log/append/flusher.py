@@ -1,0 +1,398 @@
+"""The append path of an agent in a cluster: gather, make durable, order, answer. Event loop only.
+
+Order of effects: bytes durable -> `CommitRuns` submitted, in the order of the flushes whatever
+order their bytes became durable in -> applied here -> answered. Flushes overlap in all of these.
+
+A flush fails for good only before it is submitted: then its appends fail retriably, and whatever
+stood behind them from the same producer and partition, too. Once submitted it is applied or the
+agent is over; a request that waited long enough meanwhile is answered retriably without anything
+being taken back: its retry is a duplicate by its sequences.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from penstock.log.append.broken import BrokenSequences, follower_error
+from penstock.log.append.flight import Flight, Waiting
+from penstock.log.append.lane import AppendRequest
+from penstock.log.append.plan import PartitionAppend, take_answer
+from penstock.log.append.stored import Stored, plan_commit
+from penstock.log.ordering import Applied, Submits
+from penstock.metadata.commands import Refused, RunsCommitted
+from penstock.model.errors import FatalStorageError, PenstockError, RetryableError
+from penstock.model.ids import TopicKey, topic_key_of
+from penstock.ports.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+HELD_TURN_S: Final = 0.1
+"""How often requests that wait for a flush to end are looked at for their deadlines."""
+
+
+class ByteStore(Protocol):
+    """Makes bytes durable: `penstock.log.append.durable`. Event loop only."""
+
+    flights_max: int
+    """Flushes that may be made durable at once."""
+
+    async def store(self, appends: Sequence[PartitionAppend]) -> Stored | None:
+        """Return once the batches are durable; None: there was nothing to keep. Cancelled when
+        nobody waits any more: then the bytes are never named.
+
+        Raises:
+            FatalStorageError: what is durable is unknown; the process must end.
+            PenstockError: they aren't durable, or nobody knows.
+        """
+        ...
+
+    def is_over(self, stored: Stored, *, named: bool) -> None:
+        """The command that names these bytes was applied, or never will be."""
+        ...
+
+
+class Flusher:
+    """Appends by flushes.
+
+    Args:
+        flush_bytes: a flush begins as soon as so many bytes wait.
+        store_wait_s: a flush that isn't durable so long after it began has failed. Requests are
+            answered at their own deadlines, whatever becomes of their flush.
+        unordered_max: flushes whose outcome is open; past it, requests wait.
+        deliver: called with each flush whose batches were given offsets, before it is answered.
+        on_fatal: ends the process.
+    """
+
+    def __init__(
+        self,
+        *,
+        ordering: Submits,
+        bytes_store: ByteStore,
+        clock: Clock,
+        flush_bytes: int,
+        store_wait_s: float,
+        unordered_max: int,
+        deliver: Callable[[Flight], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._ordering = ordering
+        self._bytes = bytes_store
+        self._clock = clock
+        self._flush_bytes = flush_bytes
+        self._store_wait_s = store_wait_s
+        self._unordered_max = unordered_max
+        self._deliver = deliver
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._broken = BrokenSequences()
+        self._pending: deque[Waiting] = deque()
+        self._pending_bytes = 0
+        self._due_s = float("inf")
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+        self._held_timer: asyncio.TimerHandle | None = None
+        self._unsubmitted: deque[Flight] = deque()
+        self._submitted: dict[Flight, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._place = 0
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.waiting_bytes = 0
+        """Bytes handed in and not yet resolved, be they answered or not."""
+        self.flush_count = 0
+        self.last_error = ""
+
+    def submit(self, request: AppendRequest, *, wait_s: float = 0.0) -> None:
+        """Take one request's batches.
+
+        Args:
+            wait_s: how long others may be waited for that share its flush.
+        """
+        if self._closed:
+            request.done(_closed_error())
+            return
+        self._place += 1
+        self.waiting_bytes += request.length
+        self._pending.append(Waiting(request, self._place))
+        self._pending_bytes += request.length
+        self._idle.clear()
+        if self._pending_bytes >= self._flush_bytes:
+            self._flush()
+            return
+        due_s = self._loop.time() + wait_s
+        if due_s < self._due_s:
+            self._set_due(due_s)
+
+    def holds_topic(self, topic_key: TopicKey) -> bool:
+        """Whether batches of a topic are on their way here."""
+        waiting = [*self._pending]
+        for flight in (*self._unsubmitted, *self._submitted):
+            waiting += flight.waiting
+        return any(
+            topic_key_of(append.partition_key) == topic_key
+            for one in waiting
+            for append in one.request.appends
+        )
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Flush what waits and let all of it be answered; whether it was within `deadline_s`."""
+        self._is_due = True
+        self._flush()
+        try:
+            await asyncio.wait_for(self._idle.wait(), deadline_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Refuse new work and give up what isn't durable yet. Answers what nobody has answered."""
+        self._closed = True
+        for timer in (self._timer, self._held_timer):
+            if timer is not None:
+                timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail_pending(list(self._pending), _closed_error())
+        for flight in list(self._submitted):
+            # It may be applied yet; whoever asks again elsewhere is told so by its sequences.
+            self._answer(flight, _unknown_error("the server is shutting down"))
+
+    # -- beginning flushes ---------------------------------------------------------------------
+
+    def _set_due(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_s = due_s
+        # Also without a wait not at once: what arrives with the same readiness shares the flush.
+        self._timer = self._loop.call_at(due_s, self._come_due)
+
+    def _come_due(self) -> None:
+        self._is_due = True
+        self._flush()
+
+    def _flush(self) -> None:
+        """Begin flushes as long as there is a reason and room."""
+        while self._pending and (self._is_due or self._pending_bytes >= self._flush_bytes):
+            storing = len(self._tasks)
+            if storing >= self._bytes.flights_max or self._open_count >= self._unordered_max:
+                self._watch_held()
+                return
+            self._begin(self._next_group())
+        if not self._pending:
+            self._is_due = False
+            self._due_s = float("inf")
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    @property
+    def _open_count(self) -> int:
+        return len(self._unsubmitted) + len(self._submitted)
+
+    def _next_group(self) -> list[Waiting]:
+        """The first requests up to a flush's size, at least one; none is torn apart."""
+        group = [self._pending.popleft()]
+        length = group[0].request.length
+        while self._pending and length + self._pending[0].request.length <= self._flush_bytes:
+            group.append(self._pending.popleft())
+            length += group[-1].request.length
+        self._pending_bytes -= length
+        return group
+
+    def _begin(self, group: list[Waiting]) -> None:
+        flight = Flight(
+            group, sum(waiting.request.length for waiting in group), self._clock.monotonic_s()
+        )
+        self._unsubmitted.append(flight)
+        self.flush_count += 1
+        task = self._loop.create_task(self._store(flight), name="flush")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # After the task has left the set, so that its room is seen.
+        task.add_done_callback(lambda _: self._after_store())
+        self._watch(flight)
+
+    async def _store(self, flight: Flight) -> None:
+        appends = flight.appends()
+        try:
+            async with asyncio.timeout(self._store_wait_s):
+                flight.stored = await self._bytes.store(appends)
+            if flight.stored is None:
+                flight.stored = Stored(runs=())
+        except FatalStorageError as error:
+            flight.error = error
+            self._on_fatal(error)
+        except TimeoutError:
+            flight.error = RetryableError(
+                "append", "log", f"{flight.length} bytes were not durable in time"
+            )
+        except asyncio.CancelledError:
+            flight.error = _closed_error()
+            raise
+        except PenstockError as error:
+            flight.error = RetryableError("append", "log", str(error))
+        except Exception as error:
+            # A bug in making bytes durable: nothing is named, and nobody hangs.
+            logger.exception("a flush of %d bytes failed", flight.length)
+            flight.error = RetryableError("append", "log", f"{type(error).__name__}: {error}")
+        finally:
+            flight.stored_s = self._clock.monotonic_s() - flight.begun_s
+
+    def _after_store(self) -> None:
+        self._submit_ready()
+        self._flush()
+
+    # -- ordering ------------------------------------------------------------------------------
+
+    def _submit_ready(self) -> None:
+        """Submit, or fail, the flushes whose turn it is."""
+        while self._unsubmitted and self._unsubmitted[0].is_settled:
+            flight = self._unsubmitted.popleft()
+            if flight.error is not None:
+                self._fail(flight, flight.error)
+            else:
+                self._submit(flight)
+
+    def _submit(self, flight: Flight) -> None:
+        stored = flight.stored
+        assert stored is not None
+        if self._broken:
+            flight.refused = [
+                waiting
+                for waiting in flight.waiting
+                if self._broken.is_follower(waiting.request.appends, place=waiting.place)
+            ]
+            for waiting in flight.refused:
+                waiting.answer(follower_error())
+        if not stored.runs or len(flight.refused) == len(flight.waiting):
+            self._bytes.is_over(stored, named=False)
+            self._answer(flight, None)
+            self._resolve(flight)
+            return
+        refused = {id(append) for waiting in flight.refused for append in waiting.request.appends}
+        flight.plan, command = plan_commit(
+            stored, (lambda append: id(append) in refused) if refused else None
+        )
+        if not flight.plan.runs:
+            # What was not refused was kept nowhere: its topics are gone.
+            self._bytes.is_over(stored, named=False)
+            self._answer(flight, None)
+            self._resolve(flight)
+            return
+        self._submitted[flight] = None
+        self._ordering.submit([command]).add_done_callback(partial(self._applied, flight))
+
+    def _applied(self, flight: Flight, future: asyncio.Future[Applied]) -> None:
+        stored, plan = flight.stored, flight.plan
+        assert stored is not None
+        assert plan is not None
+        del self._submitted[flight]
+        error: PenstockError | None = None
+        if future.cancelled():
+            error = _closed_error()
+        elif (failure := future.exception()) is not None:
+            error = (
+                failure
+                if isinstance(failure, PenstockError)
+                else RetryableError("append", "log", f"{type(failure).__name__}: {failure}")
+            )
+        else:
+            answer = future.result().answers[0]
+            if isinstance(answer, Refused):
+                error = RetryableError(
+                    "append", "log", f"{answer.reason.name}: {answer.detail}", "send it again"
+                )
+            else:
+                assert isinstance(answer, RunsCommitted), answer
+                take_answer(plan, answer)
+        self._bytes.is_over(stored, named=error is None)
+        if error is not None:
+            self._fail(flight, error)
+            return
+        self.last_error = ""
+        flight.applied_s = self._clock.monotonic_s() - flight.begun_s - flight.stored_s
+        self._deliver(flight)
+        self._answer(flight, None)
+        self._resolve(flight)
+
+    def _fail(self, flight: Flight, error: PenstockError) -> None:
+        """Nothing of it was or will be committed."""
+        self.last_error = str(error)
+        refused = set(flight.refused)
+        for waiting in flight.waiting:
+            if waiting not in refused:
+                self._broken.note(waiting.request.appends, place=waiting.place)
+        flight.error = error
+        self._answer(flight, error)
+        self._resolve(flight)
+
+    def _answer(self, flight: Flight, error: PenstockError | None) -> None:
+        for waiting in flight.waiting:
+            waiting.answer(error)
+
+    def _resolve(self, flight: Flight) -> None:
+        if flight.timer is not None:
+            # It would keep the batches in memory.
+            flight.timer.cancel()
+        self.waiting_bytes -= flight.length
+        if self._pending:
+            self._flush()
+        elif not self._open_count:
+            self._idle.set()
+
+    # -- deadlines -----------------------------------------------------------------------------
+
+    def _watch(self, flight: Flight) -> None:
+        """Answer what waits too long, though its flush goes on."""
+        left_s = flight.deadline_s - self._clock.monotonic_s()
+        if left_s != float("inf"):
+            flight.timer = self._loop.call_later(max(0.0, left_s), self._expire, flight)
+
+    def _expire(self, flight: Flight) -> None:
+        now_s = self._clock.monotonic_s()
+        for waiting in list(flight.unanswered()):
+            if waiting.request.deadline_s <= now_s:
+                waiting.answer(_unknown_error("not ordered in time"))
+        self._watch(flight)
+
+    def _watch_held(self) -> None:
+        if self._held_timer is None and not self._closed:
+            self._held_timer = self._loop.call_later(HELD_TURN_S, self._expire_held)
+
+    def _expire_held(self) -> None:
+        self._held_timer = None
+        now_s = self._clock.monotonic_s()
+        late = [one for one in self._pending if one.request.deadline_s <= now_s]
+        if late:
+            self._fail_pending(
+                late, RetryableError("append", "log", "the flushes before it take too long")
+            )
+        self._flush()
+
+    def _fail_pending(self, late: list[Waiting], error: PenstockError) -> None:
+        gone = set(map(id, late))
+        kept = [one for one in self._pending if id(one) not in gone]
+        self._pending.clear()
+        self._pending.extend(kept)
+        for waiting in late:
+            length = waiting.request.length
+            self._pending_bytes -= length
+            self.waiting_bytes -= length
+            self._broken.note(waiting.request.appends, place=waiting.place)
+            waiting.answer(error)
+        if not self._pending and not self._open_count:
+            self._idle.set()
+
+
+def _closed_error() -> RetryableError:
+    return RetryableError("append", "log", "the server is shutting down", "try another agent")
+
+
+def _unknown_error(detail: str) -> RetryableError:
+    return RetryableError("append", "log", detail, "it may still be stored: send it again")

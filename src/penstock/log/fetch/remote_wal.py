@@ -1,0 +1,132 @@
+"""Runs in other agents' WALs: read from their directories on this host, else asked of the owners.
+
+An owner that is away makes its runs unreadable until it is back, or another agent has taken its
+WAL over. That is an error of those partitions, to be tried again; never an empty answer.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from penstock.metadata.rows import StoredRun
+from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
+from penstock.ports.device import Device
+from penstock.records.batch import patch_run
+from penstock.wal import WalReader
+
+
+class RemoteWal(Protocol):
+    """Reads another agent's WAL. Calls may overlap."""
+
+    async def read(
+        self, agent: int, wal_key: int, generation: int, position: int, length: int
+    ) -> Buffer:
+        """Bytes of a run.
+
+        Args:
+            agent: the WAL's owner.
+            generation: of the file, without the WAL's key.
+            position, length: bytes in that file.
+
+        Raises:
+            NotFoundError: this way doesn't lead to that WAL; another may.
+            RetryableError: the owner is away, or the file was recycled.
+        """
+        ...
+
+
+class DirectoryWals:
+    """WALs whose directories this process can read. Implements `RemoteWal`.
+
+    Args:
+        find: the device that holds a WAL's folder, by its key; None: it is not on this host.
+    """
+
+    def __init__(self, *, find: Callable[[int], Device | None], pool: Executor) -> None:
+        self._find = find
+        self._pool = pool
+        self._readers: dict[int, WalReader] = {}
+
+    async def read(
+        self, agent: int, wal_key: int, generation: int, position: int, length: int
+    ) -> Buffer:
+        """See `RemoteWal`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, self._read, agent, wal_key, generation, position, length
+        )
+
+    def close(self) -> None:
+        """Close all files."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _read(
+        self, agent: int, wal_key: int, generation: int, position: int, length: int
+    ) -> Buffer:
+        reader = self._readers.get(wal_key)
+        if reader is None:
+            device = self._find(wal_key)
+            if device is None:
+                raise NotFoundError("read WAL", f"WAL {wal_key} of agent {agent}", "not here")
+            reader = self._readers.setdefault(wal_key, WalReader(device))
+        return reader.read(generation, position, length)
+
+
+class FirstThatLeads:
+    """Tries one way after the other. Implements `RemoteWal`."""
+
+    def __init__(self, ways: Sequence[RemoteWal]) -> None:
+        self._ways = ways
+
+    async def read(
+        self, agent: int, wal_key: int, generation: int, position: int, length: int
+    ) -> Buffer:
+        """See `RemoteWal`."""
+        for way in self._ways:
+            try:
+                return await way.read(agent, wal_key, generation, position, length)
+            except NotFoundError:
+                continue
+        raise RetryableError("read WAL", f"WAL {wal_key} of agent {agent}", "no way leads there")
+
+
+class RemoteRuns:
+    """Whole runs of other agents' WALs, with final offsets.
+
+    Args:
+        owner_of: the agent that owns a WAL, by its key; None: nobody does.
+    """
+
+    def __init__(self, wal: RemoteWal, *, owner_of: Callable[[int], int | None]) -> None:
+        self._wal = wal
+        self._owner_of = owner_of
+
+    async def read(self, run: StoredRun) -> memoryview:
+        """
+        Raises:
+            RetryableError: the owner is away, or the run has moved meanwhile.
+            CorruptDataError: the bytes are not the batches that the journal named.
+        """
+        owner = self._owner_of(run.wal_key)
+        subject = f"WAL {run.wal_key} generation {run.file_generation} at {run.position}"
+        if owner is None:
+            raise RetryableError("read WAL", subject, "nobody owns it")
+        try:
+            found = await self._wal.read(
+                owner, run.wal_key, run.file_generation, run.position, run.length
+            )
+        except (RetryableError, CorruptDataError):
+            raise
+        except PenstockError as error:
+            raise RetryableError("read WAL", subject, str(error)) from error
+        data = memoryview(bytearray(found))
+        if len(data) != run.length:
+            raise RetryableError(
+                "read WAL", subject, f"{len(data)} bytes came, the run has {run.length}"
+            )
+        patch_run(data, run.base_offset, subject=subject)
+        return data
