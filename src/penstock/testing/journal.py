@@ -9,16 +9,20 @@ show rows out of order, leave gaps, go away, crash (gaps at the end), and come b
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from penstock.model.errors import NotFoundError, RetryableError
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import JournalHead, JournalRow
 from penstock.ports.random import Random
 
+T = TypeVar("T")
+
 TRIM_ROWS_MAX: Final = 1_000
+_TICK_S: Final = 1e-6
 _CRASH_GAP_MAX: Final = 33
 """PostgreSQL logs a sequence 32 values ahead: after a crash it goes on behind them."""
 
@@ -55,8 +59,14 @@ class SimulatedJournal:
     """The server. One event loop."""
 
     def __init__(
-        self, *, random: Random, clock: Clock, faults: JournalFaults | None = None
+        self,
+        *,
+        random: Random,
+        clock: Clock,
+        faults: JournalFaults | None = None,
+        cluster_id: str = "simulated-cluster-0001",
     ) -> None:
+        self.cluster_id = cluster_id
         self.faults = faults or JournalFaults()
         self.random = random
         self.clock = clock
@@ -71,6 +81,9 @@ class SimulatedJournal:
         self._held: dict[int, asyncio.Future[None]] = {}
         """Positions that open transactions have taken."""
         self._connections: list[SimulatedConnection] = []
+        # What the server does belongs to it: a paused or killed agent stops nothing of it.
+        self._context = copy_context()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def connect(self) -> "SimulatedConnection":
         """One agent's end; it reconnects by itself."""
@@ -126,6 +139,24 @@ class SimulatedJournal:
         return (low if low == high else low + self.random.below(high - low + 1)) / 1000
 
     # -- what connections ask of it --------------------------------------------------------------
+
+    def at(self, when_s: float, work: Callable[..., None], *args: Any) -> None:
+        """Do something on the server's side, at a time of the loop."""
+        asyncio.get_running_loop().call_at(when_s, work, *args, context=self._context)
+
+    def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something on the server's side, to its end."""
+        task = asyncio.get_running_loop().create_task(work, context=self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=self._context)
+
+    async def travel(self) -> None:
+        """One message's way."""
+        delay_s = self.seconds(self.faults.delay_ms)
+        if delay_s:
+            arrived = asyncio.get_running_loop().create_future()
+            self.at(asyncio.get_running_loop().time() + delay_s, _settle, arrived)
+            await arrived
 
     def take_position(self) -> tuple[int, asyncio.Future[None]]:
         """The next position for a transaction; the future is set when that has ended."""
@@ -223,7 +254,7 @@ class SimulatedConnection:
         self._queue: deque[_Append] = deque()
         self._busy = False
         self._unanswered: list[_Append] = []
-        self._reads: set[asyncio.Future[None]] = set()
+        self._asked: set[asyncio.Future[Any]] = set()
         self._waits: dict[asyncio.Future[None], int] = {}
         self._arrival_s = 0.0
         self._reply_s = 0.0
@@ -246,48 +277,53 @@ class SimulatedConnection:
         )
         self._unanswered.append(request)
         self._arrival_s = self._in_order(self._arrival_s)
-        loop.call_at(self._arrival_s, self._arrive, request)
+        self._server.at(self._arrival_s, self._arrive, request)
         return await request.reply
 
     async def read(self, after: int, limit: int) -> list[JournalRow]:
         """See `Journal`."""
-        await self._travel("read")
-        rows = self._server.visible(after, limit)
-        if after + 1 < self._server.first:
-            raise NotFoundError(
-                "read journal",
-                f"position {after + 1}",
-                f"rows below {self._server.first} have been trimmed",
-                "bootstrap from a snapshot",
-            )
-        await self._travel("read")
-        return rows
+
+        async def work() -> list[JournalRow]:
+            if after + 1 < self._server.first:
+                raise NotFoundError(
+                    "read journal",
+                    f"position {after + 1}",
+                    f"rows below {self._server.first} have been trimmed",
+                    "bootstrap from a snapshot",
+                )
+            return self._server.visible(after, limit)
+
+        return await self._ask("read", work)
 
     async def row(self, position: int) -> JournalRow | None:
         """See `Journal`."""
-        await self._travel("read row")
-        row = self._server.row(position)
-        await self._travel("read row")
-        return row
+
+        async def work() -> JournalRow | None:
+            return self._server.row(position)
+
+        return await self._ask("read row", work)
 
     async def head(self) -> JournalHead:
         """See `Journal`."""
-        await self._travel("read head")
-        server = self._server
-        head = JournalHead(server.head, server.first, server.clock.now_ms())
-        await self._travel("read head")
-        return head
+
+        async def work() -> JournalHead:
+            server = self._server
+            return JournalHead(server.head, server.first, server.clock.now_ms())
+
+        return await self._ask("read head", work)
 
     async def seal(self, positions: Sequence[int]) -> None:
         """See `Journal`."""
-        await self._travel("seal")
-        for position in positions:
-            holder = self._server.holder(position)
-            if holder is not None:
-                await asyncio.wait([holder])
-            self._check("seal")
-            self._server.show_seal(position)
-        await self._travel("seal")
+
+        async def work() -> None:
+            for position in positions:
+                holder = self._server.holder(position)
+                if holder is not None:
+                    await asyncio.wait([holder])
+                self._check("seal")
+                self._server.show_seal(position)
+
+        await self._ask("seal", work)
 
     async def wait(self, after: int, timeout_s: float) -> None:
         """See `Journal`."""
@@ -305,8 +341,11 @@ class SimulatedConnection:
 
     async def trim(self, up_to: int) -> int:
         """See `Journal`."""
-        await self._travel("trim")
-        return self._server.trim(up_to)
+
+        async def work() -> int:
+            return self._server.trim(up_to)
+
+        return await self._ask("trim", work)
 
     async def close(self) -> None:
         """See `Journal`."""
@@ -322,11 +361,9 @@ class SimulatedConnection:
         whoever follows looks whether it is still the same journal."""
         self._break_appends(detail)
         self._reads_broken = True
-        for read in self._reads:
-            if not read.done():
-                read.set_exception(_lost("read", detail))
-                read.exception()
-        self._reads.clear()
+        for reply in self._asked:
+            _fail(reply, _lost("read", detail))
+        self._asked.clear()
         for woken in list(self._waits):
             _settle(woken)
 
@@ -337,10 +374,7 @@ class SimulatedConnection:
         self._busy = False
         unanswered, self._unanswered = self._unanswered, []
         for request in unanswered:
-            if not request.reply.done():
-                request.reply.set_exception(_lost("append", detail))
-                # A caller that has gone away is no news for the event loop's handler.
-                request.reply.exception()
+            _fail(request.reply, _lost("append", detail))
 
     def notice(self, head: int) -> None:
         """There are rows up to `head`."""
@@ -372,9 +406,8 @@ class SimulatedConnection:
         # As in a database, the stamp is that of the insert, not of the commit.
         row = JournalRow(position, server.clock.now_ms(), request.body)
         duration = faults.slow_ms if server.chance(faults.slow_permille) else faults.commit_ms
-        asyncio.get_running_loop().call_later(
-            server.seconds(duration), self._commit, request, row, doubled
-        )
+        when_s = asyncio.get_running_loop().time() + server.seconds(duration)
+        server.at(when_s, self._commit, request, row, doubled)
 
     def _commit(self, request: _Append, row: JournalRow, doubled: bool) -> None:  # noqa: FBT001
         server, faults = self._server, self._server.faults
@@ -399,7 +432,7 @@ class SimulatedConnection:
             self._break_appends("the reply was lost")
             return
         self._reply_s = self._in_order(self._reply_s)
-        asyncio.get_running_loop().call_at(self._reply_s, self._answer, request, row.position)
+        server.at(self._reply_s, self._answer, request, row.position)
         self._begin_next()
 
     def _answer(self, request: _Append, position: int) -> None:
@@ -411,31 +444,42 @@ class SimulatedConnection:
         if not request.reply.done():
             request.reply.set_result(position)
 
-    async def _travel(self, operation: str) -> None:
-        """One message's way."""
+    async def _ask(self, operation: str, work: Callable[[], Awaitable[T]]) -> T:
+        """One call and its reply. It is carried out whatever becomes of the caller."""
         self._check(operation)
         if self._reads_broken and operation.startswith("read"):
             self._reads_broken = False
             raise _lost(operation, "the connection was lost")
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Future[None] = loop.create_future()
-        self._reads.add(arrived)
-        timer = loop.call_later(
-            self._server.seconds(self._server.faults.delay_ms), _settle, arrived
-        )
+        reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._asked.add(reply)
+        self._server.serve(self._serve(operation, work, reply))
         try:
-            await arrived
+            return await reply
         finally:
-            timer.cancel()
-            self._reads.discard(arrived)
-        self._check(operation)
-        if self._server.chance(self._server.faults.lost_read_permille):
-            raise _lost(operation, "the message was lost")
+            self._asked.discard(reply)
+
+    async def _serve(
+        self, operation: str, work: Callable[[], Awaitable[T]], reply: "asyncio.Future[T]"
+    ) -> None:
+        try:
+            await self._server.travel()
+            self._check(operation)
+            if self._server.chance(self._server.faults.lost_read_permille):
+                raise _lost(operation, "the message was lost")
+            result = await work()
+            await self._server.travel()
+            self._check(operation)
+        except PenstockError as error:
+            _fail(reply, error)
+        else:
+            if not reply.done():
+                reply.set_result(result)
 
     def _in_order(self, before_s: float) -> float:
         """When a message arrives that is sent now, behind the one that arrives at `before_s`."""
         now_s = asyncio.get_running_loop().time()
-        return max(before_s, now_s + self._server.seconds(self._server.faults.delay_ms))
+        # Timers of one time may swap.
+        return max(before_s + _TICK_S, now_s + self._server.seconds(self._server.faults.delay_ms))
 
     def _hint_lost(self) -> bool:
         return self._server.chance(self._server.faults.lost_hint_permille)
@@ -450,6 +494,13 @@ class SimulatedConnection:
 def _settle(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _fail(future: "asyncio.Future[Any]", error: PenstockError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        # A caller that has gone away is no news for the event loop's handler.
+        future.exception()
 
 
 def _lost(operation: str, detail: str) -> RetryableError:
