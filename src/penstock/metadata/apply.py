@@ -23,7 +23,7 @@ from penstock.metadata import (
     commands,
     migration,
 )
-from penstock.metadata.changes import Change
+from penstock.metadata.changes import AgentSeen, Change
 from penstock.metadata.commands import (
     AnyAnswer,
     AnyCommand,
@@ -31,9 +31,7 @@ from penstock.metadata.commands import (
     Refusal,
     Refused,
     RegisterAgent,
-    decode_answers,
     decode_entry,
-    encode_answers,
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.schema import (
@@ -169,21 +167,13 @@ class LogMachine:
         if agent is None or agent.epoch != entry.epoch:
             agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0, position, fenced=False)
             _open_epoch(context, entry)
+        if tables.meta_int("feature_level") >= CLUSTER_LEVEL:
+            context.changes.append(AgentSeen(entry.agent, position))
         handlers = HANDLERS
         answers = [handlers[type(command)](context, command) for command in entry.commands]
         agent.last_n = entry.n
         agent.position = position
-        # One row holds the agent's last n and what to answer should the entry come again.
-        tables.execute(
-            "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?)",
-            (
-                entry.agent * STORED_ENTRIES + entry.n % STORED_ENTRIES,
-                entry.epoch,
-                entry.n,
-                position,
-                encode_answers(answers),
-            ),
-        )
+        tables.store_entry(entry.agent, entry.epoch, entry.n, position, answers)
         return EntryOutcome(Standing.APPLIED, answers, context.changes)
 
 
@@ -202,12 +192,9 @@ def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> Ent
             entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch}, the agent's is {agent.epoch}"
         )
     if agent.last_n - STORED_ENTRIES < entry.n <= agent.last_n:
-        stored = tables.execute(
-            "SELECT answers FROM agent_entries WHERE slot_key = ? AND epoch = ? AND n = ?",
-            (entry.agent * STORED_ENTRIES + entry.n % STORED_ENTRIES, entry.epoch, entry.n),
-        ).fetchone()
+        stored = tables.stored_answers(entry.agent, entry.epoch, entry.n)
         if stored is not None:
-            return EntryOutcome(Standing.REPEATED, decode_answers(stored[0]), [])
+            return EntryOutcome(Standing.REPEATED, stored, [])
     if agent.fenced:
         return _refused(entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} was ended by another")
     return _refused(

@@ -18,7 +18,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.rows import GENERATION_BITS, Agent, AgentStatus
-from penstock.metadata.schema import FEATURE_LEVEL_MAX, STORED_ENTRIES
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import CorruptDataError
 
 EPOCH_FLOOR = "agent_epoch_floor"
@@ -112,10 +112,7 @@ def remove_agent(context: ApplyContext, command: RemoveAgent) -> AnyAnswer:
             return Refused(Refusal.WAL_IN_USE, f"runs are named in WAL {wal_key}")
     cluster.remove_agent(agent.agent_id)
     tables.agents.pop(agent.agent_id, None)
-    tables.execute(
-        "DELETE FROM agent_entries WHERE slot_key >= ? AND slot_key < ?",
-        (agent.agent_id * STORED_ENTRIES, (agent.agent_id + 1) * STORED_ENTRIES),
-    )
+    tables.forget_entries(agent.agent_id)
     if agent.epoch > tables.meta_int(EPOCH_FLOOR):
         tables.set_meta(EPOCH_FLOOR, agent.epoch)
     context.changes.append(AgentRemoved(agent_id=agent.agent_id))

@@ -2,10 +2,14 @@
 
 A `Replica` of the log's state machine under one agent's identity: it numbers the agent's entries,
 stamps them, and turns a refused entry into an error.
+
+An entry is made durable in one of two ways: `append` commits it to the database and syncs that;
+`append_written` has a WAL frame hold it, and `commit` brings the database there behind. What the
+database lacks after a power cut is given to `open` again.
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +40,9 @@ from penstock.ports.random import Random
 from penstock.replica import JournalEntry, Replica, SnapshotInfo, restore_snapshot
 
 CLUSTER_ID_BYTES: Final = 16
+REPLAY_ENTRIES_MAX: Final = 1000
+REPLAY_BYTES_MAX: Final = 4 << 20
+"""Of one transaction, when entries are applied again."""
 _FREEING: Final = frozenset(
     {
         CondemnObjects,
@@ -62,9 +69,18 @@ class Applied:
     changes: list[Change]
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The next entry, encoded."""
+
+    body: bytes
+    stamp_ms: int
+    frees_space: bool
+
+
 class Order:
-    """An agent's end of the journal. `append` from one thread, the commit lane; `checkpoint`,
-    `snapshot`, `trim_journal` and `journal_after` from any other."""
+    """An agent's end of the journal. `append` and `append_written` by one thread at a time, that
+    of the commit lane; all else by any."""
 
     def __init__(
         self, replica: Replica[EntryOutcome], *, clock: Clock, cluster_id: str, agent_id: int
@@ -89,6 +105,7 @@ class Order:
         labels: dict[str, str] | None = None,
         software: str = "",
         endpoint: str = "",
+        entries: Callable[[int], Iterable[JournalEntry]] | None = None,
     ) -> "Order":
         """Open, or create, the journal at `path`, and register a new epoch of this agent.
 
@@ -97,6 +114,7 @@ class Order:
             agent_id: in [1, 2^31); None: the one that the file was made with.
             fsync: false gives up the last commits in a power cut.
             labels, software, endpoint: what the agent says of itself to others.
+            entries: gives what is durable past a position and may not be in the database.
 
         Raises:
             InvalidRequestError: another program's file, or a newer release's.
@@ -106,6 +124,8 @@ class Order:
         machine = LogMachine()
         replica = Replica.open(path, machine, fsync=fsync)
         try:
+            if entries is not None:
+                _apply_again(replica, entries(replica.position))
             machine.tables.ensure_loaded()
             if agent_id is None:
                 agent_id = _agent_id(replica, machine, random)
@@ -132,17 +152,36 @@ class Order:
 
     @property
     def position(self) -> int:
-        """The last entry's position."""
+        """The last applied entry's position."""
         return self._replica.position
 
+    @property
+    def committed_position(self) -> int:
+        """The position up to which readers of the database see the state."""
+        return self._replica.committed_position
+
+    @property
+    def uncommitted_count(self) -> int:
+        """Entries that `commit` would commit; `uncommitted_bytes`: of their bodies."""
+        return self._replica.uncommitted_count
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """See `uncommitted_count`."""
+        return self._replica.uncommitted_bytes
+
     def append(self, commands: Sequence[AnyCommand]) -> Applied:
-        """Journal commands as one entry and apply them: one durable transaction.
+        """Journal commands as one entry and apply them: one transaction, durable in the database.
 
         Raises:
             StorageFullError: no space; nothing was applied, a later append may succeed.
             FatalStorageError: what is durable is unknown; the process must end.
             FencedError: a newer epoch of this agent exists.
         """
+        return self._append(self.prepare(commands), None)
+
+    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
+        """Encode the next entry; nothing is done yet, so that another may be prepared instead."""
         stamp_ms = self._clock.now_ms()
         body = encode_entry(
             Entry(
@@ -153,8 +192,24 @@ class Order:
                 commands=list(commands),
             )
         )
-        frees_space = all(type(command) in _FREEING for command in commands)
-        appended = self._replica.append(body, stamp_ms=stamp_ms, frees_space=frees_space)
+        return Prepared(body, stamp_ms, all(type(command) in _FREEING for command in commands))
+
+    def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> Applied:
+        """Apply an entry that `write` makes durable, given its position and journal time.
+
+        The database gets it at the next `commit`.
+
+        Raises:
+            StorageFullError: no space here, or `write` raised it: nothing was applied.
+            FatalStorageError: what is durable is unknown; the process must end.
+            FencedError: a newer epoch of this agent exists.
+        """
+        return self._append(entry, write)
+
+    def _append(self, entry: Prepared, write: Callable[[int, int], None] | None) -> Applied:
+        appended = self._replica.append(
+            entry.body, stamp_ms=entry.stamp_ms, frees_space=entry.frees_space, write=write
+        )
         outcome = appended.outcome
         if outcome.standing is Standing.REPEATED:
             # Nobody sends an entry again here, so n and the journal have come apart: answers would
@@ -169,14 +224,26 @@ class Order:
         self._next_n += 1
         return Applied(appended.position, appended.time_ms, outcome.answers, outcome.changes)
 
+    def commit(self) -> int:
+        """Let readers of the database see all that was applied; from any thread.
+
+        Returns: the position up to which they do.
+
+        Raises:
+            StorageFullError: no space; a later call tries again.
+            FatalStorageError: the process must end.
+        """
+        return self._replica.commit()
+
     @property
     def checkpoint_due(self) -> bool:
         """Enough was written that `checkpoint` is worth its syncs."""
         return self._replica.checkpoint_due
 
-    def checkpoint(self) -> None:
-        """Move SQLite's WAL into its file, from a thread other than the lane's. See `Replica`."""
-        self._replica.checkpoint()
+    def checkpoint(self) -> int:
+        """Make the database durable and move SQLite's WAL into its file, from a thread other than
+        the lane's. Returns the position up to which that is so. See `Replica`."""
+        return self._replica.checkpoint()
 
     def snapshot(self, path: Path) -> SnapshotInfo:
         """Write a verified snapshot of the state to `path`; from any thread."""
@@ -211,6 +278,17 @@ def restore(snapshot: Path, path: Path, *, tail: Sequence[JournalEntry] = ()) ->
         format_version=FORMAT_VERSION,
         tail=tail,
     )
+
+
+def _apply_again(replica: Replica[EntryOutcome], entries: Iterable[JournalEntry]) -> None:
+    """Bring the database to where the journal is."""
+    for entry in entries:
+        replica.apply(entry.body, stamp_ms=entry.time_ms, position=entry.position)
+        if (
+            replica.uncommitted_count >= REPLAY_ENTRIES_MAX
+            or replica.uncommitted_bytes >= REPLAY_BYTES_MAX
+        ):
+            replica.commit()
 
 
 def _agent_id(replica: Replica[EntryOutcome], machine: LogMachine, random: Random) -> AgentId:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.metadata.cluster_tables import ClusterTables
+from penstock.metadata.commands import AnyAnswer, decode_answers, encode_answers
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
@@ -22,6 +23,8 @@ PARTITIONS_CACHED_MAX: Final = 100_000
 GROUPS_CACHED_MAX: Final = 20_000
 
 OffsetKey = tuple[str, bytes, int]
+StoredEntry = tuple[int, int, int, list[AnyAnswer]]
+"""Epoch, n, position and answers of an entry."""
 
 
 class TopicRow:
@@ -87,6 +90,8 @@ class Tables:
         self._loaded = False
         self._cluster: ClusterTables | None = None
         self._meta: dict[str, Any] = {}
+        self._dirty_meta: set[str] = set()
+        self._new_entries: dict[int, StoredEntry] = {}
         self.topics_by_id: dict[bytes, TopicRow] = {}
         self.topics_by_name: dict[str, TopicRow] = {}
         self.partitions: dict[int, PartitionRow] = {}
@@ -131,9 +136,9 @@ class Tables:
         return value
 
     def set_meta(self, name: str, value: int | str) -> None:
-        """Set one; written at once, since they change rarely."""
+        """Set one; written at the end of the transaction."""
         self._meta[name] = value
-        self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self._dirty_meta.add(name)
 
     # -- topics and partitions -----------------------------------------------------------------
 
@@ -322,6 +327,33 @@ class Tables:
             )
         return row
 
+    def store_entry(
+        self, agent_id: int, epoch: int, n: int, position: int, answers: list[AnyAnswer]
+    ) -> None:
+        """An agent's last entry, and what to answer should it come again."""
+        slot_key = agent_id * STORED_ENTRIES + n % STORED_ENTRIES
+        # Most are overwritten before they are written, and never encoded.
+        self._new_entries[slot_key] = (epoch, n, position, answers)
+
+    def stored_answers(self, agent_id: int, epoch: int, n: int) -> list[AnyAnswer] | None:
+        """What one of the agent's last entries was answered; None: it is none of those."""
+        slot_key = agent_id * STORED_ENTRIES + n % STORED_ENTRIES
+        new = self._new_entries.get(slot_key)
+        if new is not None:
+            return new[3] if new[:2] == (epoch, n) else None
+        found = self.execute(
+            "SELECT answers FROM agent_entries WHERE slot_key = ? AND epoch = ? AND n = ?",
+            (slot_key, epoch, n),
+        ).fetchone()
+        return None if found is None else decode_answers(found[0])
+
+    def forget_entries(self, agent_id: int) -> None:
+        """Delete what `store_entry` kept of an agent."""
+        span = (agent_id * STORED_ENTRIES, (agent_id + 1) * STORED_ENTRIES)
+        for slot_key in range(*span):
+            self._new_entries.pop(slot_key, None)
+        self.execute("DELETE FROM agent_entries WHERE slot_key >= ? AND slot_key < ?", span)
+
     # -- the cache -----------------------------------------------------------------------------
 
     def flush_offsets(self) -> None:
@@ -374,6 +406,21 @@ class Tables:
             self.dirty_producers.clear()
         if self._new_offsets:
             self.flush_offsets()
+        if self._dirty_meta:
+            self.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                [(name, self._meta[name]) for name in sorted(self._dirty_meta)],
+            )
+            self._dirty_meta.clear()
+        if self._new_entries:
+            self.executemany(
+                "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?)",
+                [
+                    (slot_key, epoch, n, position, encode_answers(answers))
+                    for slot_key, (epoch, n, position, answers) in self._new_entries.items()
+                ],
+            )
+            self._new_entries.clear()
 
     def bound_caches(self) -> None:
         """Keep memory bounded; after a flush, when nothing is dirty."""
