@@ -19,6 +19,7 @@ from penstock.log.fetch.times import find_max_timestamp, find_time
 from penstock.log.fetch.waiters import Waiters
 from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
+from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.keeper import Keeper
 from penstock.log.upload.uploader import Uploader
 from penstock.metadata.changes import HeadMoved, RunsMoved, TopicDeleted
@@ -89,6 +90,7 @@ class Log:
         self._spare: asyncio.Future[None] | None = None
         self.tail = TailCache(limits.tail_cache_bytes)
         self.blocks = BlockCache(limits)
+        self.numbers = ObjectNumbers(identity)
         self.waiters = Waiters()
         self.reader = LogReader(
             queries=queries(),
@@ -119,7 +121,7 @@ class Log:
             clock=clock,
             pool=pool,
             limits=limits,
-            identity=identity,
+            numbers=self.numbers,
         )
         self.keeper = Keeper(
             queries=queries,
@@ -130,7 +132,7 @@ class Log:
             pool=pool,
             limits=limits,
             identity=identity,
-            in_flight_number=self.uploader.in_flight_number,
+            in_flight_number=self.numbers.in_flight_from,
         )
 
     def start(self) -> None:

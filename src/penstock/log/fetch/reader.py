@@ -359,7 +359,7 @@ def read_wal_run(wal: WalReader, run: StoredRun) -> memoryview:
         RetryableError: the file was recycled: the run lies in a segment object by now.
         CorruptDataError: the bytes are not the batches that the journal named.
     """
-    data = bytearray(wal.read(run.generation, run.position, run.length))
+    data = bytearray(wal.read(run.file_generation, run.position, run.length))
     view = memoryview(data)
     patch_run(view, run.base_offset, subject=f"WAL generation {run.generation} at {run.position}")
     return view

@@ -17,17 +17,19 @@ from typing_extensions import Buffer
 from penstock.log.fetch.reader import read_wal_run
 from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
+from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
 from penstock.metadata.commands import MovedRun, Refused, SegmentStored, StoreSegment
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries, StoredRun
+from penstock.metadata.rows import GENERATION_MASK
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import build_segment, object_key
+from penstock.segment import build_segment
 from penstock.wal import WalReader, WalWriter
 
 logger = logging.getLogger(__name__)
@@ -39,8 +41,8 @@ class Uploader:
     """One task on the event loop; reading, copying and storing happen in the pool.
 
     Args:
-        identity: (agent id, epoch), part of each object's key.
-        next_number: gives the n of each new object key.
+        numbers: gives the keys of new objects.
+        wal_key: of the WAL that is emptied; 0: the embedded server's.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class Uploader:
         clock: Clock,
         pool: Executor,
         limits: LogLimits,
-        identity: tuple[int, int],
+        numbers: ObjectNumbers,
+        wal_key: int = 0,
     ) -> None:
         self._queries = queries
         self._view = view
@@ -68,8 +71,8 @@ class Uploader:
         self._clock = clock
         self._pool = pool
         self._limits = limits
-        self._identity = identity
-        self._number = 0
+        self._numbers = numbers
+        self._wal_key = wal_key
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -85,7 +88,7 @@ class Uploader:
 
     def start(self, runs: Sequence[StoredRun]) -> None:
         """Begin; `runs` lie in the WAL from before."""
-        self._generations.update(run.generation for run in runs)
+        self._generations.update(run.file_generation for run in runs)
         self.added(sum(run.length for run in runs), generation=0)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="uploader")
 
@@ -109,11 +112,6 @@ class Uploader:
     def look_again(self) -> None:
         """Something found the WAL full: free what can be freed."""
         self._wake.set()
-
-    def in_flight_number(self) -> int:
-        """The n of the newest object key handed out; keys of this epoch up to it were committed
-        or have failed, except this one."""
-        return self._number
 
     async def drain(self, deadline_s: float) -> bool:
         """Move everything to segments now. Returns whether it was done within `deadline_s`."""
@@ -202,7 +200,7 @@ class Uploader:
         return bool(moves) and left > 0
 
     def _read_runs(self) -> tuple[list[StoredRun], set[PartitionKey]]:
-        runs = self._queries().wal_runs()
+        runs = self._queries().wal_runs(self._wal_key)
         return runs, {run.partition_key for run in runs}
 
     def _plan(
@@ -240,21 +238,19 @@ class Uploader:
             return list(segment.parts), segment.size_bytes, runs
 
         parts, size_bytes, runs = await loop.run_in_executor(self._pool, build)
-        self._number += 1
-        agent, epoch = self._identity
-        key = object_key(agent=agent, epoch=epoch, n=self._number)
-        await self._store.put(key, parts)
-        (answer,) = await self._committer.commit(
-            [
-                StoreSegment(
-                    object_key=key,
-                    object_bytes=size_bytes,
-                    runs=runs,
-                )
-            ]
-        )
-        if isinstance(answer, Refused):
-            raise RetryableError("store segment", key, f"{answer.reason.name}: {answer.detail}")
+        number = self._numbers.begin()
+        key = self._numbers.key(number)
+        is_named = False
+        try:
+            await self._store.put(key, parts)
+            (answer,) = await self._committer.commit(
+                [StoreSegment(object_key=key, object_bytes=size_bytes, runs=runs)]
+            )
+            if isinstance(answer, Refused):
+                raise RetryableError("store segment", key, f"{answer.reason.name}: {answer.detail}")
+            is_named = True
+        finally:
+            self._numbers.end(number, named=is_named)
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
 
@@ -277,7 +273,9 @@ class Uploader:
         # The active generation is read first: commits into those before it are over, so what the
         # state names of them now can only become less.
         active = self._wal_writer.active_generation
-        named = self._queries().wal_generations()
+        named = {
+            place & GENERATION_MASK for place in self._queries().wal_generations(self._wal_key)
+        }
         for generation in sorted(self._generations):
             if generation < active and generation not in named:
                 self._wal_writer.release(generation)
