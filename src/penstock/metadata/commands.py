@@ -78,6 +78,8 @@ class RegisterAgent(Command, frozen=True, tag="agent"):
     """HOST:PORT at which other agents reach it (HTTP)."""
     level_max: int = 1
     """The highest feature level that it knows."""
+    token: bytes = b""
+    """Random, so that of two processes which open the same epoch each knows whose it became."""
 
 
 class Heartbeat(Command, frozen=True, tag="beat"):

@@ -67,6 +67,9 @@ class Applied:
     time_ms: int
     answers: list[AnyAnswer]
     changes: list[Change]
+    agent: int = 0
+    """Whose entry it is; 0: this agent's, and there is no other."""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
