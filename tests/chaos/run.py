@@ -1,0 +1,78 @@
+"""`make chaos MINUTES=10`: agents, PostgreSQL, S3 and clients on this machine, and faults.
+
+Prints what was done, what the checker found, and how to do it again. Exit status 1: an anomaly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
+
+from chaos.checker import Report, check  # noqa: E402
+from chaos.load import LoadRun  # noqa: E402
+from chaos.nemesis import torment  # noqa: E402
+from chaos.world import World, seed_from_system  # noqa: E402
+
+TOPIC = "chaos"
+PARTITIONS = 3
+
+
+def chaos(
+    folder: Path, *, seed: int, seconds: float, settings: dict[str, str] | None = None
+) -> tuple[Report, list[str]]:
+    """One run; the checker's report, and what crashed of the clients."""
+    began_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began_s:7.1f} s  {text}", flush=True)
+
+    with World(folder, settings=settings) as world:
+        create_topic(world.agents.agents[0].address)
+        load = LoadRun(lambda: world.agents.bootstrap, topic=TOPIC, partitions=PARTITIONS)
+        load.start()
+        time.sleep(3)
+        counts = torment(world, seed=seed, seconds=seconds, say=say)
+        say("healing")
+        world.heal()
+        time.sleep(3)
+        load.finish()
+        say(f"faults: {counts}; agents started again: {world.restarts}")
+        report = check(load.recorder.history)
+        if not report.ok or load.crashed:
+            print(world.logs())
+        return report, load.crashed
+
+
+def create_topic(address: str) -> None:
+    """The load's topic."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address})
+    for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
+        created.result(20)
+
+
+def main() -> int:
+    """Returns: the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=None)
+    arguments = parser.parse_args()
+    seed = seed_from_system() if arguments.seed is None else arguments.seed
+    print(f"seed {seed}: make chaos MINUTES={arguments.minutes:g} SEED={seed}")
+    with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
+        report, crashed = chaos(Path(folder), seed=seed, seconds=60 * arguments.minutes)
+    print(report.text())
+    for text in crashed:
+        print(text)
+    return 0 if report.ok and not crashed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

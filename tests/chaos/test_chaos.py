@@ -1,0 +1,20 @@
+"""A short chaos run on real processes; `make chaos` is the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chaos.run import chaos
+from chaos.world import seed_from_system
+
+SECONDS = 75
+
+
+def test_nothing_is_lost_doubled_or_reordered_whatever_dies(tmp_path: Path) -> None:
+    seed = seed_from_system()
+    print(f"seed {seed}")
+    report, crashed = chaos(tmp_path, seed=seed, seconds=SECONDS)
+    print(report.text())
+    assert report.ok, report.text()
+    assert not crashed, crashed
+    assert report.counts["sends acknowledged"] > 1000

@@ -1,0 +1,109 @@
+"""The whole of a chaos run on this machine: PostgreSQL, S3 behind a proxy, links, agents."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from support.postgres import PostgresServer
+
+from support.agents import Agent, Agents
+from support.links import Link, Links
+from support.s3 import S3Server, environment
+from support.s3_proxy import S3ProxyProcess
+from support.server import ServerFailedError
+
+SKEWED = str(Path(__file__).with_name("skewed.py"))
+
+
+class World:
+    """Everything, started by `with`; each agent reaches PostgreSQL through a link of its own."""
+
+    def __init__(self, folder: Path, *, agents: int = 3, settings: dict[str, str] | None = None):
+        self.folder = folder
+        self.count = agents
+        self.settings = settings or {}
+        self.links: list[Link] = []
+        self.restarts = 0
+
+    def __enter__(self) -> World:  # noqa: PYI034 - no subclasses
+        with ExitStack() as stack:
+            self.postgres = PostgresServer(self.folder / "postgres").start()
+            stack.callback(self.postgres.stop)
+            self.s3 = S3Server(self.folder / "s3.log").start()
+            stack.callback(self.s3.stop)
+            self.bucket = self.s3.make_bucket()
+            self.proxy = stack.enter_context(
+                S3ProxyProcess(upstream=self.s3.endpoint, log=self.folder / "proxy.log")
+            )
+            links = stack.enter_context(Links())
+            self.links = [links.open("127.0.0.1", self.postgres.port) for _ in range(self.count)]
+            self.agents = stack.enter_context(
+                Agents(
+                    self.folder,
+                    journal=[self.postgres.url_at(link.port) for link in self.links],
+                    objects=f"s3://{self.bucket}/log",
+                    environment=environment(self.proxy.endpoint),
+                    settings=self.settings,
+                )
+            )
+            for _ in range(self.count):
+                self.agents.add()
+            self.agents.wait_live(self.count)
+            self._closing = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def skew(self, agent: Agent, milliseconds: int) -> None:
+        """Start an agent anew with its wall clock off by so much; 0: right again."""
+        if agent.server.running():
+            agent.server.kill()
+        agent.server.launcher = (SKEWED,) if milliseconds else ("-m", "penstock")
+        agent.server.environment["PENSTOCK_TEST_CLOCK_SKEW_MS"] = str(milliseconds)
+        if not milliseconds:
+            del agent.server.environment["PENSTOCK_TEST_CLOCK_SKEW_MS"]
+        self.start_again(agent)
+
+    def start_again(self, agent: Agent) -> None:
+        """Start an agent that ended, as its supervisor would; it may fail while things are away."""
+        if agent.server.running() or agent.paused:
+            return
+        agent.server.process = None
+        with contextlib.suppress(ServerFailedError):
+            agent.server.start()
+        self.restarts += 1
+
+    def heal(self) -> None:
+        """Everything is there again, and every agent serves."""
+        for link in self.links:
+            link.heal()
+        self.proxy.set_rules()
+        self.proxy.refuse(False)
+        self.postgres.ensure_running()
+        for agent in self.agents.agents:
+            agent.resume()
+        for agent in self.agents.agents:
+            if "PENSTOCK_TEST_CLOCK_SKEW_MS" in agent.server.environment:
+                self.skew(agent, 0)
+        self.keep_alive()
+        self.agents.wait_live(self.count)
+
+    def keep_alive(self) -> None:
+        """Start agents that ended by themselves."""
+        for agent in self.agents.agents:
+            self.start_again(agent)
+
+    def logs(self) -> str:
+        """The end of each agent's log."""
+        return "\n".join(
+            f"== {agent.server.log.name}\n{agent.server.tail(3000)}" for agent in self.agents.agents
+        )
+
+
+def seed_from_system() -> int:
+    """A seed that nobody had before."""
+    return int.from_bytes(os.urandom(4), "big")
