@@ -62,6 +62,15 @@ class AgentChanged:
     agent: Agent
 
 
+@dataclass(frozen=True, slots=True)
+class AgentSeen:
+    """An entry of an agent was applied at a position. Of each entry, from the cluster's feature
+    level on. Positional, as `HeadMoved`."""
+
+    agent_id: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRemoved:
     """An agent was forgotten."""
@@ -90,6 +99,7 @@ Change = (
     | HeadMoved
     | RunsMoved
     | AgentChanged
+    | AgentSeen
     | AgentRemoved
     | ShardMoved
     | LevelChanged

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from penstock.metadata.changes import (
     AgentChanged,
     AgentRemoved,
+    AgentSeen,
     Change,
     ClusterConfigsChanged,
     HeadMoved,
@@ -61,6 +62,7 @@ class MetadataView:
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
+        self._last_positions: dict[int, int] = {}
         self._shards: dict[int, Shard] = {}
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
@@ -81,6 +83,7 @@ class MetadataView:
             }
             view.feature_level = queries.feature_level()
             view._agents = {agent.agent_id: agent for agent in queries.agents()}
+            view._last_positions = queries.last_positions()
             view._shards = {shard.shard: shard for shard in queries.shards()}
         finally:
             queries.end()
@@ -96,6 +99,8 @@ class MetadataView:
                 if head is not None:
                     head.log_start = change.log_start
                     head.next_offset = change.next_offset
+            elif type(change) is AgentSeen:
+                self._last_positions[change.agent_id] = change.position
             elif type(change) is RunsMoved:
                 pass
             elif type(change) is TopicChanged:
@@ -136,6 +141,11 @@ class MetadataView:
         """By id."""
         return self._agents.get(agent_id)
 
+    def last_position(self, agent_id: int) -> int:
+        """Of an agent's last applied entry; 0: none is known. Followed from the cluster's feature
+        level on."""
+        return self._last_positions.get(agent_id, 0)
+
     def shard_owner(self, shard: int) -> int | None:
         """The agent that owns a shard of groups; None: nobody does now."""
         found = self._shards.get(shard)
@@ -155,6 +165,7 @@ class MetadataView:
                 self._agents = dict(sorted(agents.items()))
         elif type(change) is AgentRemoved:
             self._agents.pop(change.agent_id, None)
+            self._last_positions.pop(change.agent_id, None)
         elif type(change) is ShardMoved:
             self._shards[change.shard.shard] = change.shard
         else:
