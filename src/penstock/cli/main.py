@@ -60,6 +60,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "topic": Lazy("topic", "Create, list, describe, alter and delete topics."),
     "produce": Lazy("produce", "Send lines of files or of standard input to a topic."),
     "consume": Lazy("consume", "Print the records of topics."),
+    "agent": Lazy("agent", "List, drain and remove the agents of a cluster."),
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
     "status": Lazy("status", "Show what a server says about itself."),
     "verify": Lazy("verify", "Read everything in a data directory and check it."),

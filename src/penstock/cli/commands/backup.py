@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.commands.status import DEFAULT_URL
+from penstock.cli.client.http import http_option, open_call
 from penstock.cli.options import json_option
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
@@ -23,17 +21,7 @@ SILENCE_S = 60.0
 
 @click.command("backup")
 @click.option("--to", "destination", required=True, metavar="URL", help="Path or URL, without one.")
-@click.option(
-    "--http",
-    "--url",
-    "url",
-    metavar="HOST:PORT",
-    envvar="PENSTOCK_STATUS_URL",
-    default=DEFAULT_URL,
-    show_default=True,
-    show_envvar=True,
-    help="HTTP port of the server, which makes the backup while it serves; or its URL.",
-)
+@http_option("HTTP port of the server, which makes the backup while it serves; or its URL.")
 @click.option(
     "--data",
     metavar="DIR",
@@ -60,35 +48,23 @@ def command(destination: str, url: str, data: Path | None, as_json: bool) -> Non
 
 
 def _ask(url: str, destination: str) -> dict[str, Any]:
-    if "://" not in url:
-        url = f"http://{url}"
-    if not url.startswith(("http://", "https://")):
-        raise InvalidRequestError("back up", url, "not a URL of http or https")
-    request = urllib.request.Request(  # noqa: S310 - checked above
-        url.rstrip("/") + "/v1/backup",
-        data=json.dumps({"to": destination}).encode(),
-        headers={"content-type": "application/json", "accept": "application/x-ndjson"},
-        method="POST",
-    )
-    try:
-        with (
-            urllib.request.urlopen(request, timeout=SILENCE_S) as response,  # noqa: S310 - as above
-            Progress("bytes", total=1) as progress,
-        ):
-            return _follow(response, progress, url)
-    except urllib.error.HTTPError as error:
-        try:
-            detail = json.load(error)["error"]
-        except (ValueError, KeyError):
-            detail = str(error)
-        raise InvalidRequestError("back up", url, detail) from None
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-        raise RetryableError(
+    with (
+        open_call(
             "back up",
             url,
-            str(getattr(error, "reason", error)),
-            "is a server running there? --data DIR backs up a directory without one",
-        ) from error
+            "/v1/backup",
+            method="POST",
+            body={"to": destination},
+            headers={"accept": "application/x-ndjson"},
+            timeout_s=SILENCE_S,
+            hint="is a server running there? --data DIR backs up a directory without one",
+        ) as response,
+        Progress("bytes", total=1) as progress,
+    ):
+        try:
+            return _follow(response, progress, url)
+        except (TimeoutError, ConnectionError) as error:
+            raise RetryableError("back up", url, str(error)) from error
 
 
 def _follow(lines: Iterable[bytes], progress: Progress, url: str) -> dict[str, Any]:
