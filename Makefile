@@ -8,6 +8,10 @@ TEST_STAMP := $(TEST_ENV)/.stamp
 BIN := $(TEST_ENV)/bin
 DATA ?= .data
 ARGS ?=
+MINUTES ?= 10
+SEED ?=
+N ?= 1000
+SEED ?=
 
 # What is installed is what the locks name, by hash; nothing is built in an environment of its
 # own, since its tools would be pinned by nobody.
@@ -15,7 +19,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-build-iso
 LOCKED := $(PIP_INSTALL) --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit demo bench peers sim docs lock clean
+.PHONY: help run test lint format unit demo bench peers sim cluster chaos docs lock clean
 
 help: ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +53,14 @@ bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating;
 peers: $(TEST_STAMP) ## Tests with real Kafka clients alone.
 	$(BIN)/pytest tests/clients $(ARGS)
 
-sim: $(TEST_STAMP) ## Simulated devices and power losses alone; HYPOTHESIS_PROFILE=long runs longer.
-	$(BIN)/pytest tests/unit/testing tests/unit/wal tests/crash/test_power_loss.py $(ARGS)
+sim: $(TEST_STAMP) ## Simulated clusters, N of them with new seeds; SEED=... has one again.
+	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed=$(SEED),--count=$(N)) $(ARGS)
+
+cluster: $(TEST_STAMP) ## Three agents, PostgreSQL and an S3 server on this machine, until Ctrl-C.
+	@exec $(BIN)/python demo/cluster.py $(ARGS)
+
+chaos: $(TEST_STAMP) ## Clients on a cluster of real processes that are killed, paused and cut off.
+	$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 docs: $(TEST_STAMP) ## Make the pages that come from code.
 	$(BIN)/python tests/make_docs.py

@@ -42,6 +42,8 @@ STAGES = (
     suite("tests/clients", 180),
     suite("tests/demo", 180),
     suite("tests/crash", 300),
+    suite("tests/cluster", 240),
+    suite("tests/chaos", 180),
 )
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
 
