@@ -125,6 +125,15 @@ def _throttled_replicas(value: str) -> str | None:
     return None
 
 
+def _durability(value: str) -> str | None:
+    if value == "quorum":
+        return (
+            "a quorum of buckets is not there yet: object acknowledges what is in one bucket, "
+            "which itself keeps it in several places"
+        )
+    return _one_of("", "wal", "object")(value)
+
+
 def split_list(value: str) -> list[str]:
     """The items of a list config."""
     return [item.strip() for item in value.split(",") if item.strip()]
@@ -370,6 +379,32 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         synonyms=(("min.insync.replicas", 1),),
     ),
     TopicConfig(
+        name="penstock.durability",
+        type=ConfigType.STRING,
+        default="",
+        check=_durability,
+        documentation=(
+            "When a batch is acknowledged: `wal`, once it is in the WAL of the agent that took it; "
+            "`object`, once it is in the object store. Empty: as the agents' setting `durability` "
+            "says. See docs/durability.md."
+        ),
+        standing=_H,
+        synonyms=(("penstock.durability", 1),),
+    ),
+    TopicConfig(
+        name="penstock.flush.interval.ms",
+        type=ConfigType.INT,
+        default="-1",
+        check=_int(-1),
+        documentation=(
+            "With durability `object`, how many milliseconds a batch waits at most for others to "
+            "share its object; -1: as the agents' setting `flush_interval_ms` says. A flush takes "
+            "along all that waits, of whatever topic."
+        ),
+        standing=_H,
+        synonyms=(("penstock.flush.interval.ms", 1),),
+    ),
+    TopicConfig(
         name="preallocate",
         type=ConfigType.BOOLEAN,
         default="false",
@@ -484,8 +519,6 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         reason=_NO_REPLICAS,
         synonyms=(("unclean.leader.election.enable", 1),),
     ),
-    # Configs of our own (`penstock.durability`, `penstock.placement`) take their place here, with
-    # the prefix `penstock.`, once a topic can choose them.
 )
 
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}

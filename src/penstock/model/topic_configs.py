@@ -121,6 +121,10 @@ class TopicSettings:
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    durability: str
+    """`wal`, `object`, or empty: as the agent says."""
+    flush_interval_ms: int
+    """-1: as the agent says."""
 
 
 def topic_settings(
@@ -152,4 +156,6 @@ def topic_settings(
         delete_retention_ms=number("delete.retention.ms"),
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        durability=text("penstock.durability"),
+        flush_interval_ms=number("penstock.flush.interval.ms"),
     )

@@ -51,8 +51,26 @@ KAFKA_4_NAMES = [
 ]
 
 
-def test_every_topic_config_of_kafka_4_is_known_in_order() -> None:
-    assert list(TOPIC_CONFIGS) == KAFKA_4_NAMES
+OWN_NAMES = ["penstock.durability", "penstock.flush.interval.ms"]
+
+
+def test_every_topic_config_of_kafka_4_is_known_in_order_and_ours_have_a_prefix() -> None:
+    assert list(TOPIC_CONFIGS) == sorted(KAFKA_4_NAMES + OWN_NAMES)
+
+
+@pytest.mark.parametrize("value", ["wal", "object"])
+def test_a_topic_chooses_its_durability(value: str) -> None:
+    validate({"penstock.durability": value})
+    assert topic_settings({"penstock.durability": value}, {}).durability == value
+    assert topic_settings({}, {"penstock.durability": value}).durability == value
+    assert topic_settings({}, {}).durability == ""
+
+
+def test_a_quorum_is_refused_and_the_error_says_why() -> None:
+    with pytest.raises(InvalidRequestError, match="quorum of buckets is not there yet"):
+        validate({"penstock.durability": "quorum"})
+    with pytest.raises(InvalidRequestError, match="one of"):
+        validate({"penstock.durability": "disk"})
 
 
 def test_every_default_is_valid_and_every_other_standing_has_a_reason() -> None:
