@@ -1,0 +1,193 @@
+"""Sends an agent's entries to the journal until applying them has resolved them.
+
+The shell around `entry_window.EntryWindow`. It never guesses: a failed append is sent again under
+its number, and the answer is what this agent's replica made of whichever copy came first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.metadata.apply import EntryOutcome, Standing
+from penstock.metadata.commands import AnyCommand, Refusal, Refused
+from penstock.metadata.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
+from penstock.metadata.order import Applied
+from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.ports.clock import Clock
+from penstock.ports.journal import Journal
+from penstock.replica.follower import Followed
+
+logger = logging.getLogger(__name__)
+
+
+class EntrySender:
+    """The entries of one agent and epoch. Event loop only."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        agent: int,
+        epoch: int,
+        clock: Clock,
+        position: Callable[[], int],
+        appended: Callable[[], None],
+        epoch_over: Callable[[FencedError], None],
+        backoff_min_ms: int,
+        backoff_max_ms: int,
+    ) -> None:
+        """
+        Args:
+            position: what is applied and told here.
+            appended: called when an entry has got its place in the journal.
+            epoch_over: called once: the epoch was ended, or is another process's.
+            backoff_min_ms, backoff_max_ms: before entries are sent again whose sending failed.
+        """
+        self.agent = agent
+        self.epoch = epoch
+        self._journal = journal
+        self._clock = clock
+        self._position = position
+        self._appended = appended
+        self._epoch_over = epoch_over
+        self._backoff_min_ms = backoff_min_ms
+        self._backoff_max_ms = backoff_max_ms
+        self._backoff_ms = backoff_min_ms
+        self._window = EntryWindow(agent=agent, epoch=epoch)
+        self.failure: PenstockError | None = None
+        """Why nothing is sent any more."""
+        self._appends: set[asyncio.Task[None]] = set()
+        self._resending: asyncio.TimerHandle | None = None
+
+    def submit(
+        self, commands: Sequence[AnyCommand], *, refused: RetryableError | None = None
+    ) -> Call:
+        """Queue commands; errors come by the call's future.
+
+        Args:
+            refused: why they may not be written now, if so.
+        """
+        assert commands, "nothing to commit"
+        future: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        call = Call(commands, future, weigh(commands))
+        failure = self.failure or refused
+        if failure is not None:
+            _fail_calls([call], failure)
+            return call
+        try:
+            self._window.add(call)
+        except RetryableError as error:
+            _fail_calls([call], error)
+        else:
+            self.pump()
+        return call
+
+    def withdraw(self, call: Call) -> bool:
+        """Take a call back; False: it may have been sent."""
+        return self._window.withdraw(call)
+
+    def settle(self, n: int, item: Followed[EntryOutcome]) -> None:
+        """A copy of this epoch's entry `n` was applied here, with this outcome."""
+        entry = self._window.find(n)
+        if entry is None:
+            return  # a further copy of one that is resolved
+        outcome = item.outcome
+        if item.row.body != entry.body:
+            # An entry is sent again as it is: another process opened this epoch.
+            self._end_epoch("it was opened by another process")
+        elif outcome.standing is not Standing.REFUSED:
+            self._window.resolve(entry)
+            self._answer(entry, item)
+        else:
+            refusal = outcome.answers[0]
+            assert isinstance(refusal, Refused), refusal
+            # OUT_OF_ORDER_ENTRY: `due` tells, now that this position is applied.
+            if refusal.reason is Refusal.FENCED_AGENT:
+                self._end_epoch(refusal.detail)
+
+    def pump(self) -> None:
+        """Send what may be sent. To be called when the position has moved."""
+        if self.failure is not None or self._resending is not None:
+            return
+        unresolved = self._window.unresolved
+        due = self._window.due(self._position())
+        if due:
+            has_failed = any(entry.sending is Sending.FAILED for entry in due)
+            # Out of order alone: the journal answers, so there is nothing to wait for.
+            delay_ms = self._backoff_ms if has_failed else 0
+            loop = asyncio.get_running_loop()
+            self._resending = loop.call_later(delay_ms / 1000, self._resend)
+        elif not any(entry.sending is Sending.FAILED for entry in unresolved):
+            while (entry := self._window.next_entry(self._clock.now_ms())) is not None:
+                self._send(entry)
+
+    def fail(self, error: PenstockError) -> None:
+        """Send nothing more; all that wait get this error."""
+        if self.failure is None:
+            self.failure = error
+            _fail_calls(self._window.drain(), error)
+
+    async def close(self) -> None:
+        """End what is under way; `fail` comes first."""
+        assert self.failure is not None, "closed without a reason"
+        if self._resending is not None:
+            self._resending.cancel()
+        for task in self._appends:
+            task.cancel()
+        if self._appends:
+            await asyncio.wait(self._appends)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _answer(self, entry: WindowEntry, item: Followed[EntryOutcome]) -> None:
+        answers = item.outcome.answers
+        position, time_ms = item.row.position, item.time_ms
+        first = 0
+        for call in entry.calls:
+            end = first + len(call.commands)
+            if not call.future.done():
+                call.future.set_result(
+                    Applied(position, time_ms, answers[first:end], [], self.agent, self.epoch)
+                )
+            first = end
+
+    def _end_epoch(self, detail: str) -> None:
+        if self.failure is None:
+            error = FencedError(
+                "commit", f"agent {self.agent}", f"epoch {self.epoch}: {detail}", "restart it"
+            )
+            self.fail(error)
+            self._epoch_over(error)
+
+    def _resend(self) -> None:
+        self._resending = None
+        for entry in self._window.due(self._position()):
+            self._send(entry)
+        self.pump()
+
+    def _send(self, entry: WindowEntry) -> None:
+        entry.sending = Sending.IN_FLIGHT
+        task = asyncio.get_running_loop().create_task(self._append(entry))
+        self._appends.add(task)
+        task.add_done_callback(self._appends.discard)
+
+    async def _append(self, entry: WindowEntry) -> None:
+        try:
+            entry.position = await self._journal.append(entry.body)
+        except RetryableError as error:
+            entry.sending = Sending.FAILED
+            self._backoff_ms = min(2 * self._backoff_ms, self._backoff_max_ms)
+            logger.debug("entry %d of epoch %d: %s", entry.n, self.epoch, error)
+        else:
+            entry.sending = Sending.ACKED
+            self._backoff_ms = self._backoff_min_ms
+            self._appended()
+        self.pump()
+
+
+def _fail_calls(calls: list[Call], error: PenstockError) -> None:
+    for call in calls:
+        if not call.future.done():
+            call.future.set_exception(error)
+            # Who submitted may not look any more, which is no news for the loop's handler.
+            call.future.exception()
