@@ -10,10 +10,11 @@ from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup
+from penstock.groups.ownership import NotServedError
 from penstock.groups.plan import NOTHING, expired_of
 from penstock.groups.settings import GroupSettings
+from penstock.metadata.cluster_tables import group_shard
 from penstock.metadata.commands import DeleteGroups
-from penstock.model.errors import RetryableError
 from penstock.ports.clock import Clock
 
 if TYPE_CHECKING:
@@ -80,10 +81,11 @@ class GroupAdministration:
         """A group; None when there is none.
 
         Raises:
-            RetryableError: the coordinator has ended.
+            NotServedError: this agent does not coordinate it.
         """
-        if self._memory.closed:
-            raise RetryableError("describe group", group_id, "the coordinator has ended")
+        refused = self._memory.refused(group_id)
+        if refused is not GroupError.NONE:
+            raise NotServedError("describe group", group_id, refused)
         loaded = self._memory.find(group_id)
         if loaded is None or loaded.machine.state is GroupState.DEAD:
             return None
@@ -108,13 +110,16 @@ class GroupAdministration:
         )
 
     def overviews(self) -> Iterator[GroupOverview]:
-        """All groups, those that are only in memory first.
+        """All groups that this agent coordinates, those that are only in memory first.
 
         Raises:
-            RetryableError: the coordinator has ended.
+            NotServedError: it has ended, or is cut off from the journal.
         """
         if self._memory.closed:
-            raise RetryableError("list groups", "all", "the coordinator has ended")
+            raise NotServedError("list groups", "all", GroupError.NOT_COORDINATOR)
+        ownership = self._memory.ownership
+        if not ownership.served_s():
+            raise NotServedError("list groups", "all", GroupError.COORDINATOR_NOT_AVAILABLE)
         in_memory = list(self._memory.groups.values())
         for loaded in in_memory:
             machine = loaded.machine
@@ -126,18 +131,20 @@ class GroupAdministration:
                 )
         seen = {loaded.machine.group_id for loaded in in_memory}
         for row in self._memory.rows():
-            if row.group_id not in seen:
+            if row.group_id not in seen and ownership.epoch(row.group_id) is not None:
                 yield GroupOverview(
                     group_id=row.group_id, protocol_type=row.protocol_type, state=GroupState.EMPTY
                 )
 
     async def delete(self, group_ids: Sequence[str]) -> list[GroupError]:
         """Delete groups that have no members, with their offsets; an error for each."""
-        if self._memory.closed:
-            return [GroupError.NOT_COORDINATOR] * len(group_ids)
         errors: dict[str, GroupError] = {}
         doomed: list[LoadedGroup] = []
         for group_id in dict.fromkeys(group_ids):
+            refused = self._memory.refused(group_id)
+            if refused is not GroupError.NONE:
+                errors[group_id] = refused
+                continue
             loaded = self._memory.find(group_id)
             if loaded is None or loaded.machine.state is GroupState.DEAD:
                 errors[group_id] = GroupError.GROUP_ID_NOT_FOUND
@@ -145,8 +152,7 @@ class GroupAdministration:
                 errors[group_id] = GroupError.NON_EMPTY_GROUP
             else:
                 doomed.append(loaded)
-        failure = await self._delete_groups(doomed) if doomed else GroupError.NONE
-        errors.update((loaded.machine.group_id, failure) for loaded in doomed)
+        errors.update(await self._delete_groups(doomed))
         return [errors[group_id] for group_id in group_ids]
 
     async def expire(self) -> int:
@@ -167,6 +173,9 @@ class GroupAdministration:
         counts: list[int] = []
         deleted = 0
         for row in rows:
+            # Another agent's groups are its own to expire.
+            if self._memory.refused(row.group_id) is not GroupError.NONE:
+                continue
             loaded = self._memory.groups.get(row.group_id)
             # A group in the middle of something has no need to expire now.
             if loaded is not None and not self._may_expire(loaded):
@@ -191,31 +200,45 @@ class GroupAdministration:
             else:
                 deletions.append(self._offsets.begin_deletion(loaded, list(plan.offsets)))
                 counts.append(len(plan.offsets))
-        if doomed and await self._delete_groups(doomed) is GroupError.NONE:
-            deleted += len(doomed)
+        outcomes = await self._delete_groups(doomed)
+        deleted += sum(error is GroupError.NONE for error in outcomes.values())
         for deletion, count in zip(deletions, counts, strict=True):
             if await self._journal.finish(deletion) is GroupError.NONE:
                 deleted += count
         return deleted
 
-    async def _delete_groups(self, doomed: list[LoadedGroup]) -> GroupError:
-        group_ids = [loaded.machine.group_id for loaded in doomed]
+    async def _delete_groups(self, doomed: list[LoadedGroup]) -> dict[str, GroupError]:
+        """What became of each, by group id."""
         for loaded in doomed:
             self._memory.carry_out(loaded, loaded.machine.end(GroupError.COORDINATOR_NOT_AVAILABLE))
-        command = DeleteGroups(
-            group_ids=group_ids, shard_epoch=self._journal.shard_epoch(group_ids[0])
-        )
+        # A command names the epoch of one shard: one per shard, and all are under way together.
+        # On an embedded server nobody claims shards, and all of them are at epoch 0.
+        by_shard: dict[tuple[int, int], list[LoadedGroup]] = {}
+        for loaded in doomed:
+            epoch = loaded.shard_epoch
+            shard = group_shard(loaded.machine.group_id) if epoch else 0
+            by_shard.setdefault((shard, epoch), []).append(loaded)
+        deletions = [
+            (groups, self._journal.own(self._delete_of_shard(groups, shard_epoch)))
+            for (_, shard_epoch), groups in by_shard.items()
+        ]
+        outcomes: dict[str, GroupError] = {}
+        for groups, deletion in deletions:
+            error = await self._journal.finish(deletion)
+            outcomes.update((loaded.machine.group_id, error) for loaded in groups)
+        return outcomes
 
-        async def delete() -> GroupError:
-            try:
-                answer = await self._journal.commit(command)
-            finally:
-                # Read again at the next use: not there, or as it was.
-                for loaded in doomed:
-                    self._memory.forget(loaded.machine.group_id)
-            return answer if isinstance(answer, GroupError) else GroupError.NONE
-
-        return await self._journal.finish(self._journal.own(delete()))
+    async def _delete_of_shard(self, groups: list[LoadedGroup], shard_epoch: int) -> GroupError:
+        group_ids = [loaded.machine.group_id for loaded in groups]
+        try:
+            answer = await self._journal.commit(
+                DeleteGroups(group_ids=group_ids, shard_epoch=shard_epoch)
+            )
+        finally:
+            # Read again at the next use: not there, or as it was.
+            for loaded in groups:
+                self._memory.forget_this(loaded)
+        return answer if isinstance(answer, GroupError) else GroupError.NONE
 
     @staticmethod
     def _may_expire(loaded: LoadedGroup) -> bool:

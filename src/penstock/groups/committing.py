@@ -10,6 +10,7 @@ from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup
 from penstock.groups.offsets import CommittedOffset, PartitionId
+from penstock.groups.ownership import NotServedError
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.metadata.commands import (
     AnyAnswer,
@@ -19,7 +20,6 @@ from penstock.metadata.commands import (
     OffsetsCommitted,
     OffsetWrite,
 )
-from penstock.model.errors import RetryableError
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
@@ -57,8 +57,9 @@ class GroupOffsets:
         Returns: GROUP_ID_NOT_FOUND when a member of some generation commits to a group that there
             is not; old versions' clients are told otherwise by the face.
         """
-        if self._memory.closed:
-            return CommitResult(error=GroupError.NOT_COORDINATOR)
+        refused = self._memory.refused(group_id)
+        if refused is not GroupError.NONE:
+            return CommitResult(error=refused)
         loaded = self._memory.find(group_id, create=generation < 0)
         if loaded is None:
             return CommitResult(error=GroupError.GROUP_ID_NOT_FOUND)
@@ -73,9 +74,7 @@ class GroupOffsets:
         if not writes:
             self._memory.settle(loaded)
             return CommitResult()
-        command = CommitOffsets(
-            group_id=group_id, offsets=writes, shard_epoch=self._journal.shard_epoch(group_id)
-        )
+        command = CommitOffsets(group_id=group_id, offsets=writes, shard_epoch=loaded.shard_epoch)
 
         def keep(answer: AnyAnswer) -> CommitResult:
             assert isinstance(answer, OffsetsCommitted)
@@ -90,10 +89,11 @@ class GroupOffsets:
         """All committed offsets of a group; none when there is no such group.
 
         Raises:
-            RetryableError: the coordinator has ended.
+            NotServedError: this agent does not coordinate it.
         """
-        if self._memory.closed:
-            raise RetryableError("fetch offsets", group_id, "the coordinator has ended")
+        refused = self._memory.refused(group_id)
+        if refused is not GroupError.NONE:
+            raise NotServedError("fetch offsets", group_id, refused)
         loaded = self._memory.find(group_id)
         if loaded is None:
             return {}
@@ -109,8 +109,9 @@ class GroupOffsets:
             items: topic name, and topic id with partition.
         Returns: an error for all, or one for each.
         """
-        if self._memory.closed:
-            return GroupError.NOT_COORDINATOR, []
+        refused = self._memory.refused(group_id)
+        if refused is not GroupError.NONE:
+            return refused, []
         loaded = self._memory.find(group_id)
         if loaded is None or loaded.machine.state is GroupState.DEAD:
             return GroupError.GROUP_ID_NOT_FOUND, []
@@ -136,9 +137,7 @@ class GroupOffsets:
     ) -> asyncio.Task[GroupError]:
         """Delete these of a group, whoever reads them, and before all that is committed later."""
         group_id = loaded.machine.group_id
-        command = DeleteOffsets(
-            group_id=group_id, items=keys, shard_epoch=self._journal.shard_epoch(group_id)
-        )
+        command = DeleteOffsets(group_id=group_id, items=keys, shard_epoch=loaded.shard_epoch)
 
         def keep(_: AnyAnswer) -> GroupError:
             loaded.offsets.remove(keys)

@@ -4,7 +4,8 @@ All on the event loop. The groups are in `memory`, their offsets in `committing`
 to them in `administration`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.administration import GroupAdministration, GroupDescription, GroupOverview
@@ -21,6 +22,7 @@ from penstock.groups.messages import (
     SyncRequest,
 )
 from penstock.groups.offsets import CommittedOffset, PartitionId
+from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
 from penstock.metadata.commands import OffsetWrite
 from penstock.metadata.committer import Committer
@@ -49,11 +51,21 @@ class GroupCoordinator:
         clock: Clock,
         random: Random,
         settings: GroupSettings | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
+        """
+        Args:
+            ownership: which groups are this agent's; None: all of them.
+        """
         self.settings = settings or GroupSettings()
         self._random = random
         self._journal = GroupJournal(committer)
-        self._memory = GroupMemory(journal=self._journal, queries=queries, settings=self.settings)
+        self._memory = GroupMemory(
+            journal=self._journal,
+            queries=queries,
+            settings=self.settings,
+            ownership=ownership or AllGroups(),
+        )
         self._offsets = GroupOffsets(memory=self._memory, journal=self._journal, queries=queries)
         self._administration = GroupAdministration(
             memory=self._memory,
@@ -66,10 +78,33 @@ class GroupCoordinator:
         )
 
     def start(self) -> None:
-        """Take up all groups that have members, so that their sessions run."""
+        """Take up all groups that have members and are this agent's, so that their sessions run."""
         for row in self._memory.rows():
             if row.empty_since_ms is None:
                 self._memory.find(row.group_id, row=row)
+
+    def take_up(self, is_new: Callable[[str], bool]) -> None:
+        """Groups became this agent's: take up those that have members, page by page.
+
+        Args:
+            is_new: whether a group, by its id, is one of them.
+        """
+        self._journal.own(self._take_up(is_new))
+
+    async def _take_up(self, is_new: Callable[[str], bool]) -> None:
+        after: str | None = ""
+        while after is not None and not self._memory.closed:
+            # A request for a group that is not reached yet reads it by itself.
+            after = self._memory.load_page(after, is_new)
+            await _turn()
+
+    def release(self, is_gone: Callable[[str], bool]) -> None:
+        """Groups became another agent's: whoever waits is told so, and memory forgets them."""
+        self._memory.release(is_gone)
+
+    def refused(self, group_id: str) -> GroupError:
+        """What everybody who asks for a group is told; NONE: it is served here, now."""
+        return self._memory.refused(group_id)
 
     async def close(self) -> None:
         """End: every request that waits is told to look for the coordinator again."""
@@ -162,7 +197,7 @@ class GroupCoordinator:
         """All committed offsets of a group; none when there is no such group.
 
         Raises:
-            RetryableError: the coordinator has ended.
+            NotServedError: this agent does not coordinate it.
         """
         return self._offsets.fetch(group_id)
 
@@ -181,7 +216,7 @@ class GroupCoordinator:
         """A group; None when there is none.
 
         Raises:
-            RetryableError: the coordinator has ended.
+            NotServedError: this agent does not coordinate it.
         """
         return self._administration.describe(group_id)
 
@@ -189,7 +224,7 @@ class GroupCoordinator:
         """All groups, those that are only in memory first.
 
         Raises:
-            RetryableError: the coordinator has ended.
+            NotServedError: this agent does not coordinate it.
         """
         return self._administration.overviews()
 
@@ -207,4 +242,12 @@ class GroupCoordinator:
     def _refused(self, group_id: str) -> GroupError:
         if not group_id:
             return GroupError.INVALID_GROUP_ID
-        return GroupError.NOT_COORDINATOR if self._memory.closed else GroupError.NONE
+        return self._memory.refused(group_id)
+
+
+async def _turn() -> None:
+    """Let others run."""
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+    loop.call_soon(turn.set_result, None)
+    await turn

@@ -69,12 +69,6 @@ class GroupJournal:
             return GroupError.NOT_COORDINATOR if stale else GroupError.UNKNOWN_SERVER_ERROR
         return answer
 
-    def shard_epoch(self, group_id: str) -> int:  # noqa: ARG002
-        """The epoch under which this agent writes a group."""
-        # One agent owns all groups for now. Once shards of groups are owned by journal entries,
-        # this is the epoch of the entry that gave us the shard of this group.
-        return 0
-
 
 def _journal_error(error: PenstockError) -> GroupError:
     if isinstance(error, FencedError):

@@ -5,8 +5,10 @@ resolve it.
 """
 
 import asyncio
+import logging
+import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.groups.durable import decode_state
@@ -15,27 +17,41 @@ from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
 from penstock.groups.messages import CancelTimer, Effect, Reply, Save, SetTimer, Timer
 from penstock.groups.offsets import OffsetCache
+from penstock.groups.ownership import Ownership
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.groups.timers import GroupTimers
 from penstock.metadata.commands import SaveGroup
+from penstock.model.errors import CorruptDataError
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
     from penstock.metadata.rows import GroupRow
 
+logger = logging.getLogger(__name__)
+
 PAGE_GROUPS: Final = 1_000
+UNSERVED_TURN_MS: Final = 500
+"""How often a timer that has run out looks whether its group is served again."""
 
 
 class LoadedGroup:
-    """A group in memory. `stored`: the state machine has it, too."""
+    """A group in memory. `stored`: the state machine has it, too.
 
-    __slots__ = ("machine", "offsets", "stored", "timers")
+    `shard_epoch`: as of which it was read, and which all its writes carry. One that is read again
+    after its shard went away and came back is another value, so that nothing of the former is
+    ever written under the latter's epoch.
+    """
 
-    def __init__(self, machine: ClassicGroup, timers: GroupTimers, *, stored: bool) -> None:
+    __slots__ = ("machine", "offsets", "shard_epoch", "stored", "timers")
+
+    def __init__(
+        self, machine: ClassicGroup, timers: GroupTimers, *, shard_epoch: int, stored: bool
+    ) -> None:
         self.machine = machine
         self.timers = timers
         self.offsets = OffsetCache()
+        self.shard_epoch = shard_epoch
         self.stored = stored
 
     @property
@@ -53,11 +69,17 @@ class GroupMemory:
     """All groups that are in use, and some that were. Use on the event loop only."""
 
     def __init__(
-        self, *, journal: GroupJournal, queries: "Queries", settings: GroupSettings
+        self,
+        *,
+        journal: GroupJournal,
+        queries: "Queries",
+        settings: GroupSettings,
+        ownership: Ownership,
     ) -> None:
         self._journal = journal
         self._queries = queries
         self._settings = settings
+        self.ownership = ownership
         self.closed = False
         self.groups: dict[str, LoadedGroup] = {}
         # Those that could be dropped from memory, the longest unused first.
@@ -75,6 +97,35 @@ class GroupMemory:
         self.groups.clear()
         self._idle.clear()
 
+    def refused(self, group_id: str) -> GroupError:
+        """What everybody who asks for a group is told; NONE: it is served here, now."""
+        if self.closed:
+            return GroupError.NOT_COORDINATOR
+        return self.ownership.error(group_id)
+
+    def release(self, is_gone: Callable[[str], bool]) -> None:
+        """Drop groups that another agent coordinates; whoever waits looks for that one."""
+        for group_id in [group_id for group_id in self.groups if is_gone(group_id)]:
+            loaded = self.groups[group_id]
+            self.carry_out(loaded, loaded.machine.end(GroupError.NOT_COORDINATOR))
+            loaded.timers.cancel_all()
+            self.forget(group_id)
+
+    def load_page(self, after: str, is_wanted: Callable[[str], bool]) -> str | None:
+        """Load those groups with members of one page that are wanted.
+
+        Returns: where the next page begins; None behind the last.
+        """
+        rows = self._queries.groups_page(after, limit=PAGE_GROUPS)
+        for row in rows:
+            if row.empty_since_ms is None and is_wanted(row.group_id):
+                try:
+                    self.find(row.group_id, row=row)
+                except CorruptDataError as error:
+                    # Its clients are told at each request; the other groups are well.
+                    logger.warning("left out a group: %s", error)
+        return rows[-1].group_id if len(rows) == PAGE_GROUPS else None
+
     def rows(self) -> "Iterator[GroupRow]":
         """All groups that the state machine has."""
         after = ""
@@ -89,16 +140,25 @@ class GroupMemory:
         loaded = self.groups.get(group_id)
         if loaded is not None:
             return loaded
+        shard_epoch = self.ownership.epoch(group_id)
+        if shard_epoch is None:
+            return None
         row = row or self._queries.group(group_id)
         if row is None and not create:
             return None
         machine = ClassicGroup(group_id, self._settings)
 
-        def fired(timer: Timer) -> None:
+        def fired(timer: Timer, delay_ms: int) -> None:
+            unserved_ms = delay_ms - 1000 * self.ownership.served_s()
+            if unserved_ms > 0:
+                # Nobody could be heard for all of that time, so nobody's silence is held against
+                # them: it counts from when the group was served again.
+                timers.set_again(timer, max(UNSERVED_TURN_MS, math.ceil(unserved_ms)))
+                return
             self.carry_out(made, machine.timer_fired(timer))
 
         timers = GroupTimers(asyncio.get_running_loop(), fired)
-        made = LoadedGroup(machine, timers, stored=row is not None)
+        made = LoadedGroup(machine, timers, shard_epoch=shard_epoch, stored=row is not None)
         # Read before it is kept: a damaged group must not pass for an empty one at its next use.
         durable = None if row is None else decode_state(row.state, group_id=group_id)
         self.groups[group_id] = made
@@ -130,6 +190,11 @@ class GroupMemory:
         """Let a group go; it is read again at its next use."""
         self._idle.pop(group_id, None)
         self.groups.pop(group_id, None)
+
+    def forget_this(self, loaded: LoadedGroup) -> None:
+        """As `forget`, unless another value has taken its place meanwhile."""
+        if self.groups.get(loaded.machine.group_id) is loaded:
+            self.forget(loaded.machine.group_id)
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -177,7 +242,7 @@ class GroupMemory:
                     protocol_type=save.protocol_type,
                     empty=save.empty,
                     state=save.state,
-                    shard_epoch=self._journal.shard_epoch(machine.group_id),
+                    shard_epoch=loaded.shard_epoch,
                 )
             )
         finally:

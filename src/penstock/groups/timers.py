@@ -12,14 +12,21 @@ from penstock.groups.messages import Timer
 
 
 class GroupTimers:
-    """Timers by name; `fired` is called with the name. The loop's time is the clock."""
+    """Timers by name. The loop's time is the clock.
 
-    __slots__ = ("_deadlines", "_fired", "_loop", "_wakes")
+    Args:
+        fired: called with the name and the delay in ms that the timer was set with.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fired: Callable[[Timer], None]) -> None:
+    __slots__ = ("_deadlines", "_delays", "_fired", "_loop", "_wakes")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fired: Callable[[Timer, int], None]
+    ) -> None:
         self._loop = loop
         self._fired = fired
         self._deadlines: dict[Timer, float] = {}
+        self._delays: dict[Timer, int] = {}
         # When the loop's timer fires is kept beside it: uvloop gives a plain handle, which does
         # not know its time, for one that is due at once.
         self._wakes: dict[Timer, tuple[float, asyncio.Handle]] = {}
@@ -29,6 +36,11 @@ class GroupTimers:
 
     def set(self, timer: Timer, delay_ms: int) -> None:
         """Set a timer, in place of one of that name."""
+        self._delays[timer] = delay_ms
+        self.set_again(timer, delay_ms)
+
+    def set_again(self, timer: Timer, delay_ms: int) -> None:
+        """Let a timer fire later, as of the delay that it was set with first."""
         deadline = self._loop.time() + delay_ms / 1000
         self._deadlines[timer] = deadline
         wake = self._wakes.get(timer)
@@ -42,6 +54,7 @@ class GroupTimers:
     def cancel(self, timer: Timer) -> None:
         """Take a timer back, if it is set."""
         if self._deadlines.pop(timer, None) is not None:
+            del self._delays[timer]
             _, handle = self._wakes.pop(timer)
             handle.cancel()
 
@@ -51,6 +64,7 @@ class GroupTimers:
             handle.cancel()
         self._wakes.clear()
         self._deadlines.clear()
+        self._delays.clear()
 
     def _wake_at(self, when_s: float, timer: Timer) -> None:
         self._wakes[timer] = (when_s, self._loop.call_at(when_s, self._wake, timer))
@@ -62,4 +76,7 @@ class GroupTimers:
             self._wake_at(deadline, timer)
             return
         del self._deadlines[timer], self._wakes[timer]
-        self._fired(timer)
+        delay_ms = self._delays[timer]
+        self._fired(timer, delay_ms)
+        if timer not in self._deadlines:
+            self._delays.pop(timer, None)

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 from penstock.kafka.fetch_session import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
+from penstock.kafka.nodes import Nodes, OneNode
 from penstock.kafka.settings import KafkaSettings
 from penstock.metadata.committer import Committer
+from penstock.metadata.ordering import Heads
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 
@@ -36,3 +38,13 @@ class Broker:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     epoch: int = 0
     """Leader epoch of every partition: the number of restores of this cluster."""
+    heads: Heads | None = None
+    """How far this replica is against the cluster's journal; None: this server has it to itself,
+    so that it is never behind."""
+    cluster: Nodes | None = None
+    """The cluster's agents; None: this server stands alone."""
+    nodes: Nodes = field(init=False)
+    """Whom clients are sent to."""
+
+    def __post_init__(self) -> None:
+        self.nodes = self.cluster or OneNode(self)

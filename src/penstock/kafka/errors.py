@@ -116,6 +116,14 @@ _BY_REFUSAL: Final = {
     Refusal.OBJECT_CONDEMNED: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.OBJECT_EXISTS: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.GROUP_SUBSCRIBED: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    # What agents ask of the cluster for themselves; no client's request becomes such a command.
+    Refusal.UNKNOWN_AGENT: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.AGENT_IS_ALIVE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.WAL_IN_USE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.LEVEL_NOT_KNOWN: ErrorCode.UNKNOWN_SERVER_ERROR,
+    # This agent's epoch is over, or its level is about to come on: others serve meanwhile.
+    Refusal.WAL_NOT_OWNED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    Refusal.LEVEL_NOT_ON: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     # The agent sends the entry again in order; a client never waits for that.
     Refusal.OUT_OF_ORDER_ENTRY: ErrorCode.REQUEST_TIMED_OUT,
 }

@@ -27,5 +27,8 @@ class KafkaSettings:
     stall_timeout_s: float = 30.0
     """A peer that takes no byte of a reply, or sends none of a request begun, for this long is
     disconnected."""
+    confirm_timeout_s: float = 5.0
+    """How long a request waits to know the present of the cluster's journal before it is answered
+    with an error that clients retry."""
     log_dir: str = "penstock"
     """What DescribeLogDirs names as the directory."""

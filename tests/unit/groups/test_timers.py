@@ -14,7 +14,7 @@ def test_a_timer_fires_once_and_when_it_is_due() -> None:
         loop = asyncio.get_running_loop()
         fired: list[tuple[Timer, float]] = []
         start_s = loop.time()
-        timers = GroupTimers(loop, lambda timer: fired.append((timer, loop.time() - start_s)))
+        timers = GroupTimers(loop, lambda timer, _: fired.append((timer, loop.time() - start_s)))
         session = Timer("session", "m")
         timers.set(session, 1000)
         # Moved out many times, moved in once, taken back and set anew.
@@ -40,7 +40,7 @@ def test_a_timer_fires_once_and_when_it_is_due() -> None:
 def test_none_fires_after_all_were_taken_back() -> None:
     async def work() -> None:
         fired: list[Timer] = []
-        timers = GroupTimers(asyncio.get_running_loop(), fired.append)
+        timers = GroupTimers(asyncio.get_running_loop(), lambda timer, _: fired.append(timer))
         timers.set(JOIN_TIMER, 10)
         timers.set(Timer("session", "m"), 10)
         timers.cancel_all()
@@ -55,7 +55,7 @@ def test_a_timer_without_delay_fires_on_the_loop_of_production() -> None:
 
     async def work() -> None:
         fired = asyncio.Event()
-        timers = GroupTimers(asyncio.get_running_loop(), lambda _: fired.set())
+        timers = GroupTimers(asyncio.get_running_loop(), lambda *_: fired.set())
         for _ in range(2):
             fired.clear()
             timers.set(JOIN_TIMER, 10)

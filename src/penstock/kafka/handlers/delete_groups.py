@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -14,6 +15,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     types = response_types("delete_groups", context.api_version)
     group_ids = list(dict.fromkeys(request.groups_names))
     errors = await context.broker.groups.delete_groups(group_ids)
+    errors = [
+        await fresh.group_error(context, group_id, error) if error else error
+        for group_id, error in zip(group_ids, errors, strict=True)
+    ]
     return build(
         types.DeleteGroupsResponse,
         results=tuple(

@@ -1,10 +1,11 @@
-"""DescribeCluster 0 to 2: the one broker, which is the controller too (KIP-700)."""
+"""DescribeCluster 0 to 2: the brokers; any of them is a controller (KIP-700)."""
 
 from typing import Any, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build, response_types
+from penstock.placement.zones import zone_of
 
 API_KEY: Final = 60
 VERSIONS: Final = range(3)
@@ -27,15 +28,16 @@ async def handle(context: RequestContext, request: Any) -> Any:
         message = f"endpoint type {endpoints} is unknown"
     brokers: tuple[Any, ...] = ()
     if error is ErrorCode.NONE:
-        brokers = (
+        brokers = tuple(
             build(
                 types.DescribeClusterBroker,
-                broker_id=broker.node_id,
-                host=broker.advertised_host,
-                port=broker.advertised_port,
-                rack=None,
+                broker_id=node.node_id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
                 is_fenced=False,
-            ),
+            )
+            for node in broker.nodes.all()
         )
     return build(
         types.DescribeClusterResponse,
@@ -43,6 +45,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
         error_message=message,
         endpoint_type=BROKERS,
         cluster_id=broker.cluster_id,
-        controller_id=broker.node_id,
+        controller_id=broker.nodes.controller(zone_of(context.client_id)),
         brokers=brokers,
     )

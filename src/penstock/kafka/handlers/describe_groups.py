@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
+from penstock.groups.ownership import told
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
@@ -21,6 +23,10 @@ OPERATIONS_UNKNOWN: Final = -(1 << 31)
 async def handle(context: RequestContext, request: Any) -> Any:
     """Describe each group by itself."""
     types = response_types("describe_groups", context.api_version)
+    if not await fresh.confirm(context):
+        away = GroupError.COORDINATOR_NOT_AVAILABLE
+        unknown = (_absent(types, group_id, away, None, state="") for group_id in request.groups)
+        return build(types.DescribeGroupsResponse, groups=tuple(unknown))
     described = tuple(_described(context, types, group_id) for group_id in request.groups)
     return build(types.DescribeGroupsResponse, groups=described)
 
@@ -28,8 +34,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
 def _described(context: RequestContext, types: Any, group_id: str) -> Any:
     try:
         group = context.broker.groups.describe(group_id)
-    except PenstockError:
-        return _absent(types, group_id, GroupError.NOT_COORDINATOR, None, state="")
+    except PenstockError as failure:
+        return _absent(types, group_id, told(failure), None, state="")
     if group is None:
         missing = context.api_version >= NOT_FOUND_FROM
         error = GroupError.GROUP_ID_NOT_FOUND if missing else GroupError.NONE

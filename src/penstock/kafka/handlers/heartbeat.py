@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -17,5 +18,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         getattr(request, "group_instance_id", None),
         request.generation_id,
     )
+    if error:
+        error = await fresh.group_error(context, request.group_id, error)
     types = response_types("heartbeat", context.api_version)
     return build(types.HeartbeatResponse, error_code=error)

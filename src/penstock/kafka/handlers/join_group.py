@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from penstock.groups.messages import JoinRequest, Protocol
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -46,11 +47,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         may_skip_assignment=version >= SKIPS_ASSIGNMENT_FROM,
     )
     reply = await groups.join(request.group_id, join)
+    error = reply.error
+    if error:
+        error = await fresh.group_error(context, request.group_id, error)
     types = response_types("join_group", version)
     no_name = None if version >= NULLABLE_PROTOCOL_FROM else ""
     return build(
         types.JoinGroupResponse,
-        error_code=reply.error,
+        error_code=error,
         generation_id=reply.generation,
         protocol_type=reply.protocol_type,
         protocol_name=no_name if reply.protocol_name is None else reply.protocol_name,

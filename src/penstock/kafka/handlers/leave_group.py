@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import Leaver
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -22,6 +23,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         else [Leaver(request.member_id, None)]
     )
     error, results = context.broker.groups.leave(request.group_id, leavers)
+    doubt = error or next((result.error for result in results if result.error), GroupError.NONE)
+    if doubt:
+        settled = await fresh.group_error(context, request.group_id, doubt)
+        if settled is not doubt:
+            error, results = settled, []
     types = response_types("leave_group", context.api_version)
     if not batch:
         if error is GroupError.NONE:

@@ -1,9 +1,11 @@
-"""ListGroups 0 to 5: all groups; filtered by state from version 4 on (KIP-518), by type from 5 on
-(KIP-848). Filters don't look at upper and lower case, as in Kafka."""
+"""ListGroups 0 to 5: the groups that this broker coordinates; filtered by state from version 4 on
+(KIP-518), by type from 5 on (KIP-848). Filters don't look at upper and lower case, as in Kafka."""
 
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
+from penstock.groups.ownership import told
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
@@ -21,6 +23,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     kinds = {kind.lower() for kind in getattr(request, "types_filter", ())}
     if kinds and GROUP_TYPE not in kinds:
         return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=())
+    if not await fresh.confirm(context):
+        return build(
+            types.ListGroupsResponse, error_code=GroupError.COORDINATOR_NOT_AVAILABLE, groups=()
+        )
     try:
         groups = tuple(
             build(
@@ -33,6 +39,6 @@ async def handle(context: RequestContext, request: Any) -> Any:
             for group in context.broker.groups.overviews()
             if not states or group.state.value.lower() in states
         )
-    except PenstockError:
-        return build(types.ListGroupsResponse, error_code=GroupError.NOT_COORDINATOR, groups=())
+    except PenstockError as error:
+        return build(types.ListGroupsResponse, error_code=told(error), groups=())
     return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=groups)

@@ -9,11 +9,16 @@
 | -5 | latest in the remote tier (KIP-1005): -1 without tiers | 9 |
 | -6 | earliest that waits for upload (KIP-1023): -1 without tiers | 11 |
 | 0 and more | first record at or after that time, in ms; -1 when there is none | |
+
+Answers are of the present: a client that comes from another agent must not see the end of a
+partition go back. While the journal is away they are LEADER_NOT_AVAILABLE, which every client
+tries again.
 """
 
 import asyncio
 from typing import Any, Final, NamedTuple
 
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import duplicates
@@ -56,6 +61,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     """Look all partitions up."""
     types = response_types("list_offsets", context.api_version)
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    known = await fresh.confirm(context)
     twice = duplicates(
         (topic.name, partition.partition_index)
         for topic in request.topics
@@ -67,6 +73,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
         for partition in topic.partitions:
             if (topic.name, partition.partition_index) in twice:
                 found.append(_Found(ErrorCode.INVALID_REQUEST))
+                continue
+            if not known:
+                found.append(_Found(ErrorCode.LEADER_NOT_AVAILABLE))
                 continue
             one = _find(context, topic.name, partition, committed=committed)
             # What is known at once takes no task: clients ask for thousands of partitions.

@@ -4,9 +4,11 @@ Answered once the offsets are journaled. `retention_time` (versions 2 to 4) is i
 retention, a setting, holds for all.
 """
 
+from functools import partial
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, refusal_code
 from penstock.kafka.schema import build, response_types
@@ -24,23 +26,49 @@ _TOO_LARGE: Final = ErrorCode.OFFSET_METADATA_TOO_LARGE
 async def handle(context: RequestContext, request: Any) -> Any:
     """Commit what can be committed; each partition has its own outcome."""
     version, broker = context.api_version, context.broker
+    writes, errors = await fresh.settled(context, partial(_plan, context, request))
+    result = await broker.groups.commit_offsets(
+        request.group_id,
+        writes,
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=_generation(request),
+    )
+    if result.error is GroupError.NONE:
+        codes = iter(result.codes)
+        outcomes = [_stored(next(codes)) if error is None else error for error in errors]
+    else:
+        failure = await fresh.group_error(context, request.group_id, result.error)
+        if failure is GroupError.GROUP_ID_NOT_FOUND and version < MISSING_GROUP_FROM:
+            # What these versions' clients know it as.
+            failure = GroupError.ILLEGAL_GENERATION
+        # A topic that is not there stays the answer of its own: Kafka looks at topics first.
+        outcomes = [failure if error in {None, _TOO_LARGE} else error for error in errors]
+    return _response(context, request, outcomes)
+
+
+def _plan(
+    context: RequestContext, request: Any, certainty: fresh.Certainty
+) -> tuple[list[OffsetWrite], list[int | None]]:
+    """What to write, and an error per partition in the request's order; None: it is written, and
+    the journal says."""
     unknown_topic = (
         ErrorCode.UNKNOWN_TOPIC_ID
-        if version >= TOPIC_IDS_FROM
+        if context.api_version >= TOPIC_IDS_FROM
         else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
-    metadata_length_max = broker.groups.settings.offset_metadata_length_max
+    away = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    metadata_length_max = context.broker.groups.settings.offset_metadata_length_max
     writes: list[OffsetWrite] = []
-    # An error per partition, in the request's order; None: it is written, and the journal says.
     errors: list[int | None] = []
     for topic in request.topics:
         known = _find_topic(context, topic)
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             if known is None:
-                errors.append(unknown_topic)
+                errors.append(certainty.no(unknown_topic, away))
             elif not 0 <= partition.partition_index < known.partitions:
-                errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                errors.append(certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, away))
             elif len(metadata) > metadata_length_max:
                 errors.append(_TOO_LARGE)
             else:
@@ -54,24 +82,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
                         metadata=metadata,
                     )
                 )
-    result = await broker.groups.commit_offsets(
-        request.group_id,
-        writes,
-        member_id=request.member_id,
-        instance_id=getattr(request, "group_instance_id", None),
-        generation=_generation(request),
-    )
-    if result.error is GroupError.NONE:
-        codes = iter(result.codes)
-        outcomes = [_stored(next(codes)) if error is None else error for error in errors]
-    else:
-        failure = result.error
-        if failure is GroupError.GROUP_ID_NOT_FOUND and version < MISSING_GROUP_FROM:
-            # What these versions' clients know it as.
-            failure = GroupError.ILLEGAL_GENERATION
-        # A topic that is not there stays the answer of its own: Kafka looks at topics first.
-        outcomes = [failure if error in {None, _TOO_LARGE} else error for error in errors]
-    return _response(context, request, outcomes)
+    return writes, errors
 
 
 def _stored(code: int) -> ErrorCode:

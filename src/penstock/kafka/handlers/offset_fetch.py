@@ -4,6 +4,8 @@ version 10 on.
 A partition without a committed offset, and every partition of a group that is not there, is
 answered with -1 and no error. `require_stable` (7 and later, KIP-447) asks not to be shown offsets
 that an open transaction may still change: there are none yet.
+
+Answers are of the present: a group's offsets must not go back when its coordinator moves.
 """
 
 import uuid
@@ -13,6 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import CommittedOffset, PartitionId
+from penstock.groups.ownership import NotServedError, told
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build, response_types
@@ -42,8 +46,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     """Look the offsets of all groups up."""
     version = context.api_version
     types = response_types("offset_fetch", version)
+    known = await fresh.confirm(context)
     if version < GROUPS_FROM:
-        error, topics = _of_group(context, request.group_id, request.topics)
+        error, topics = _of_group(context, request.group_id, request.topics, known=known)
         return build(
             types.OffsetFetchResponse,
             error_code=error,
@@ -53,7 +58,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         )
     groups = []
     for group in request.groups:
-        error, topics = _of_group(context, group.group_id, group.topics)
+        error, topics = _of_group(context, group.group_id, group.topics, known=known)
         groups.append(
             build(
                 types.OffsetFetchResponseGroup,
@@ -68,13 +73,19 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 def _of_group(
-    context: RequestContext, group_id: str, topics: Iterable[Any] | None
+    context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, known: bool
 ) -> tuple[GroupError, list[_Topic]]:
     """An error for the whole group, or its topics."""
     try:
+        if not known:
+            # Every client asks the same coordinator again; some take other errors for final.
+            raise NotServedError("fetch offsets", group_id, GroupError.COORDINATOR_LOAD_IN_PROGRESS)
         offsets = context.broker.groups.fetch_offsets(group_id)
-    except PenstockError:
-        error = GroupError.NOT_COORDINATOR
+    except PenstockError as failure:
+        error = told(failure)
+        if error is GroupError.COORDINATOR_NOT_AVAILABLE:
+            # Older clients know NOT_COORDINATOR alone, here.
+            error = GroupError.NOT_COORDINATOR
         if context.api_version >= 2:
             return error, []
         # Version 1 can only say it of each partition.

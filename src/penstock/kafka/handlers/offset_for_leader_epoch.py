@@ -2,11 +2,13 @@
 
 A log here is never truncated while it is served: an acknowledged record stays at its offset. The
 leader epoch counts restores and is otherwise constant, so every epoch up to the current one ends
-at the high watermark; a later one is unknown (KIP-320).
+at the high watermark; a later one is unknown (KIP-320). Answers are of the present, as those of
+ListOffsets.
 """
 
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.partitions import find_partition, leader_epoch_error
@@ -21,6 +23,7 @@ UNDEFINED: Final = -1
 async def handle(context: RequestContext, request: Any) -> Any:
     """The end of the asked epoch, per partition."""
     types = response_types("offset_for_leader_epoch", context.api_version)
+    known = await fresh.confirm(context)
     return build(
         types.OffsetForLeaderEpochResponse,
         topics=tuple(
@@ -28,7 +31,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 types.OffsetForLeaderTopicResult,
                 topic=topic.topic,
                 partitions=tuple(
-                    _end(context, types, topic.topic, partition) for partition in topic.partitions
+                    _end(context, types, topic.topic, partition, known=known)
+                    for partition in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -36,11 +40,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _end(context: RequestContext, types: Any, topic_name: str, asked: Any) -> Any:
+def _end(context: RequestContext, types: Any, topic_name: str, asked: Any, *, known: bool) -> Any:
     broker = context.broker
     epoch, end = UNDEFINED, UNDEFINED
     key = find_partition(broker.view, topic_name, asked.partition)
-    if key is None:
+    if not known:
+        error = ErrorCode.LEADER_NOT_AVAILABLE
+    elif key is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         error = leader_epoch_error(asked.current_leader_epoch, broker.epoch)

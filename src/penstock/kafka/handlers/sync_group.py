@@ -7,6 +7,7 @@ protocol it believes in (KIP-559).
 from typing import Any, Final
 
 from penstock.groups.messages import SyncRequest
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -27,9 +28,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
             assignments={one.member_id: bytes(one.assignment) for one in request.assignments},
         ),
     )
+    error = reply.error
+    if error:
+        error = await fresh.group_error(context, request.group_id, error)
     return build(
         response_types("sync_group", context.api_version).SyncGroupResponse,
-        error_code=reply.error,
+        error_code=error,
         protocol_type=reply.protocol_type,
         protocol_name=reply.protocol_name,
         assignment=reply.assignment,

@@ -1,0 +1,59 @@
+"""Which groups this agent coordinates, as the coordinator asks it.
+
+On an embedded server all of them. In a cluster those of the shards that it has claimed
+(`groups.shards`), and only while the journal answers.
+"""
+
+import math
+from typing import Protocol
+
+from penstock.groups.errors import GroupError
+from penstock.model.errors import PenstockError, RetryableError
+
+
+class Ownership(Protocol):
+    """Who coordinates a group. Event loop only."""
+
+    def epoch(self, group_id: str) -> int | None:
+        """The epoch under which this agent writes a group; None: it isn't this agent's."""
+        ...
+
+    def error(self, group_id: str) -> GroupError:
+        """What everybody who asks for a group is told; NONE: it is served here, now."""
+        ...
+
+    def served_s(self) -> float:
+        """For how long groups have been served here without a break, in seconds; 0: they aren't.
+
+        A member can't show that it lives while it isn't served, so its session doesn't end.
+        """
+        ...
+
+
+class AllGroups:
+    """The only agent: everything is its own, at epoch 0, from the beginning."""
+
+    def epoch(self, group_id: str) -> int | None:  # noqa: ARG002 - the port's
+        """See `Ownership`."""
+        return 0
+
+    def error(self, group_id: str) -> GroupError:  # noqa: ARG002 - the port's
+        """See `Ownership`."""
+        return GroupError.NONE
+
+    def served_s(self) -> float:
+        """See `Ownership`."""
+        return math.inf
+
+
+class NotServedError(RetryableError):
+    """A group isn't served here now; `error` is what a client is told."""
+
+    def __init__(self, operation: str, subject: str, error: GroupError) -> None:
+        super().__init__(operation, subject, f"not served by this agent now: {error.name}")
+        self.error = error
+
+
+def told(error: PenstockError) -> GroupError:
+    """What a client is told of an error of the coordinator's."""
+    return error.error if isinstance(error, NotServedError) else GroupError.NOT_COORDINATOR

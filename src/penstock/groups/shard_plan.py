@@ -1,0 +1,68 @@
+"""Which shards of groups an agent should claim. Pure.
+
+Rendezvous hashing over the agents that are live and not being drained proposes one agent per
+shard, the same on every agent that sees the same agents. A proposal is no ownership: that is
+the claim's journal entry.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from penstock.metadata.cluster_tables import GROUP_SHARDS
+from penstock.metadata.rows import Agent, AgentStatus
+from penstock.placement.rendezvous import owner_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlan:
+    """Shards that this agent should own and does not, by how soon it should claim them."""
+
+    free: tuple[int, ...] = ()
+    """Nobody's, or an agent's whose epoch is over: their groups wait for an owner."""
+    drained: tuple[int, ...] = ()
+    """An agent's that is being drained: it serves them until they are claimed."""
+    moved: tuple[int, ...] = ()
+    """A live agent's that is not proposed any more, since others came: there is no hurry."""
+
+
+def proposed_owner(shard: int, candidates: tuple[int, ...]) -> int | None:
+    """The agent that should own a shard; None without candidates."""
+    return owner_of(b"group shard %d" % shard, candidates)
+
+
+def shard_candidates(agents: Iterable[Agent]) -> tuple[int, ...]:
+    """Those that may own shards: live ones, or else those that are being drained."""
+    known = [agent for agent in agents if agent.live]
+    staying = [agent for agent in known if agent.status is AgentStatus.LIVE]
+    return tuple(agent.agent_id for agent in staying or known)
+
+
+def plan_shards(
+    me: int, agents: Iterable[Agent], owner_of_shard: Callable[[int], int | None]
+) -> ShardPlan:
+    """What to claim.
+
+    Args:
+        me: this agent.
+        agents: all that are known.
+        owner_of_shard: the owner by shard; None: nobody.
+    """
+    by_id = {agent.agent_id: agent for agent in agents}
+    candidates = shard_candidates(by_id.values())
+    free: list[int] = []
+    drained: list[int] = []
+    moved: list[int] = []
+    if me not in candidates:
+        return ShardPlan()
+    for shard in range(GROUP_SHARDS):
+        owner_id = owner_of_shard(shard)
+        if owner_id == me or proposed_owner(shard, candidates) != me:
+            continue
+        owner = None if owner_id is None else by_id.get(owner_id)
+        if owner is None or not owner.live:
+            free.append(shard)
+        elif owner.status is AgentStatus.DRAINING:
+            drained.append(shard)
+        else:
+            moved.append(shard)
+    return ShardPlan(free=tuple(free), drained=tuple(drained), moved=tuple(moved))

@@ -1,0 +1,167 @@
+"""The brokers that clients are shown: this server alone, or the agents of its cluster.
+
+Any agent serves any partition, so a leader is nothing but where clients of a partition are sent:
+to one agent of their zone, the same one for all of them, so that caches hold it once. Being
+shown another leader than a moment ago costs a client a connection and nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from penstock.metadata.rows import Agent, AgentStatus
+from penstock.placement.leaders import Leaders
+from penstock.placement.rendezvous import owner_of
+from penstock.placement.zones import ZONE_LABEL, Place, candidates
+
+if TYPE_CHECKING:
+    from penstock.kafka.broker import Broker
+    from penstock.metadata.view import MetadataView
+
+
+class Node(NamedTuple):
+    """A broker as clients see it. `rack` is its zone."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Nodes(Protocol):
+    """Whom clients are sent to."""
+
+    def all(self) -> Sequence[Node]:
+        """The brokers that may be connected to, by id."""
+        ...
+
+    def leaders(self, zone: str) -> Leaders:
+        """Of partitions, for clients of a zone ("": of none)."""
+        ...
+
+    def controller(self, zone: str) -> int:
+        """A broker for administrators of a zone to ask; any would do."""
+        ...
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """A group's; None: there is none at the moment."""
+        ...
+
+    def nearer(self, zone: str, topic_id: bytes, partition: int) -> int | None:
+        """A broker in a zone to read a partition from; None: this one is as near (KIP-392)."""
+        ...
+
+
+class Coordinators(Protocol):
+    """`penstock.groups.shards.ShardKeeper`, as far as it is needed here."""
+
+    def coordinator(self, group_id: str) -> int | None:
+        """The live agent that coordinates a group."""
+        ...
+
+
+class OneNode:
+    """A server that stands alone. It is what the broker says of itself."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._leaders = Leaders((broker.node_id,))
+
+    def all(self) -> Sequence[Node]:
+        """See `Nodes`."""
+        broker = self._broker
+        return (Node(broker.node_id, broker.advertised_host, broker.advertised_port),)
+
+    def leaders(self, zone: str) -> Leaders:  # noqa: ARG002 - the port's
+        """See `Nodes`."""
+        return self._leaders
+
+    def controller(self, zone: str) -> int:  # noqa: ARG002 - the port's
+        """See `Nodes`."""
+        return self._broker.node_id
+
+    def coordinator(self, group_id: str) -> Node | None:  # noqa: ARG002 - the port's
+        """See `Nodes`."""
+        return self.all()[0]
+
+    def nearer(self, zone: str, topic_id: bytes, partition: int) -> int | None:  # noqa: ARG002
+        """See `Nodes`."""
+        return None
+
+
+class ClusterNodes:
+    """The agents that the journal knows, as this agent's view has them."""
+
+    def __init__(self, *, me: int, view: "MetadataView", coordinators: Coordinators) -> None:
+        """
+        Args:
+            me: this agent's id.
+        """
+        self._me = me
+        self._view = view
+        self._coordinators = coordinators
+        self._generation = -1
+        self._nodes: dict[int, Node] = {}
+        self._places: list[Place] = []
+        self._leaders: dict[str, Leaders] = {}
+
+    def all(self) -> Sequence[Node]:
+        """See `Nodes`. Those that are being drained stay until their groups have moved, since
+        tools ask each broker that they are shown for its groups."""
+        self._follow()
+        return tuple(self._nodes.values())
+
+    def leaders(self, zone: str) -> Leaders:
+        """See `Nodes`."""
+        self._follow()
+        known = self._leaders.get(zone)
+        if known is None:
+            known = Leaders(candidates(self._places, zone) or (self._me,))
+            # Zones come from clients, so what is kept of them is bounded.
+            if any(place.zone == zone for place in self._places) or not zone:
+                self._leaders[zone] = known
+        return known
+
+    def controller(self, zone: str) -> int:
+        """See `Nodes`."""
+        self._follow()
+        owner = owner_of(b"controller", candidates(self._places, zone))
+        return self._me if owner is None else owner
+
+    def coordinator(self, group_id: str) -> Node | None:
+        """See `Nodes`."""
+        self._follow()
+        owner = self._coordinators.coordinator(group_id)
+        return None if owner is None else self._nodes.get(owner)
+
+    def nearer(self, zone: str, topic_id: bytes, partition: int) -> int | None:
+        """See `Nodes`."""
+        self._follow()
+        if not zone or any(
+            place.zone == zone and place.agent == self._me for place in self._places
+        ):
+            return None
+        if not any(place.zone == zone and not place.draining for place in self._places):
+            return None
+        return self.leaders(zone).leader(topic_id, partition)
+
+    def _follow(self) -> None:
+        view = self._view
+        if self._generation == view.agents_generation:
+            return
+        self._generation = view.agents_generation
+        live = [agent for agent in view.agents() if agent.live and agent.endpoint]
+        self._nodes = {agent.agent_id: _node(agent) for agent in live}
+        self._places = [
+            Place(
+                agent=agent.agent_id,
+                zone=agent.labels.get(ZONE_LABEL, ""),
+                draining=agent.status is AgentStatus.DRAINING,
+            )
+            for agent in live
+        ]
+        self._leaders.clear()
+
+
+def _node(agent: Agent) -> Node:
+    host, _, port = agent.endpoint.rpartition(":")
+    return Node(agent.agent_id, host.strip("[]"), int(port), agent.labels.get(ZONE_LABEL) or None)
