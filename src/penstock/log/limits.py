@@ -25,6 +25,17 @@ class LogLimits:
     append_wait_ms_max: int = 10_000
     """How long an append waits for a full WAL before it is refused retriably."""
 
+    durability: str = "wal"
+    """Of topics that leave it to the agent: `wal` or `object`."""
+    flush_bytes: int = 8 * MIB
+    """Durability `object`: a flush begins when so many bytes wait, or after `flush_interval_ms`."""
+    flush_interval_ms: int = 250
+    flush_puts_max: int = 8
+    """Objects that are being put at once."""
+    flushes_open_max: int = 64
+    """Flushes whose order isn't known yet; past it appends wait. Their bytes are counted in
+    `waiting_bytes_max` in any case."""
+
     tail_cache_bytes: int = 64 * MIB
     block_cache_bytes: int = 64 * MIB
     block_bytes: int = 4 * MIB

@@ -14,11 +14,13 @@ from struct import Struct
 from typing import Final
 
 from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.fetch.raw_runs import RawRuns, raw_run_key
+from penstock.log.fetch.remote_wal import RemoteRuns
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.windows import RunWindows
 from penstock.log.limits import LogLimits
 from penstock.metadata.queries import Queries, StoredRun
-from penstock.model.errors import NotFoundError, RetryableError
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import batch_bounds, patch_run
@@ -47,11 +49,21 @@ class LogReader:
         queries: Queries,
         tail: TailCache,
         blocks: BlockCache,
-        wal: WalReader,
+        wal: WalReader | None,
         store: ObjectStore,
         pool: Executor,
         limits: LogLimits,
+        own_wal_key: int = 0,
+        remote_runs: RemoteRuns | None = None,
+        before_stored: Callable[[], None] | None = None,
     ) -> None:
+        """
+        Args:
+            wal: of the own WAL, whose key is `own_wal_key`; None: there is none.
+            remote_runs: reads runs of other WALs.
+            before_stored: called before anything but the tail cache is served; raises if it must
+                not be.
+        """
         self._queries = queries
         self._tail = tail
         self._blocks = blocks
@@ -60,6 +72,13 @@ class LogReader:
         self._pool = pool
         self._limits = limits
         self._windows = RunWindows()
+        self._raw_runs = RawRuns(blocks=blocks, store=store, pool=pool, limits=limits)
+        self._own_wal_key = own_wal_key
+        self._remote_runs = remote_runs
+        self._before_stored = before_stored
+        self._away: dict[PartitionKey, PenstockError] = {}
+        """What the last load of a partition from another agent's WAL failed with, until its next
+        read has raised it."""
         self._may_load = True
         self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
         """Where a reader goes on: (partition, offset) -> (object, byte position), of the batch that
@@ -79,10 +98,15 @@ class LogReader:
         Returns:
             The batches; Missing when they must be loaded first; None when the state names no
             run with that offset (it was trimmed just now).
+
+        Raises:
+            RetryableError: stored data must not be served now, or these records lie in the WAL
+                of an agent that is away.
         """
         cached = self._tail.read(key, offset, bytes_max)
         if cached is not None:
             return cached
+        self._check_servable(key)
         self._may_load = may_load
         views: list[memoryview] = []
         length = 0
@@ -107,7 +131,7 @@ class LogReader:
     async def read_loaded(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | None:
         """As `read`, waiting for what must be loaded. Raises: what the load raised."""
         for _ in range(1000):
-            found = self.read(key, offset, bytes_max)
+            found = self.read(key, offset, bytes_max)  # raises what befell the last load elsewhere
             if not isinstance(found, Missing):
                 return found
             try:
@@ -140,6 +164,8 @@ class LogReader:
     ) -> TailRead | Missing | None:
         if run.generation:
             return self._read_wal_run(run, offset, bytes_max, first=first)
+        if run.raw:
+            return self._read_raw_run(run, offset, bytes_max, first=first)
         cursor = self._cursors.get((key, offset))
         position = run.position
         if cursor is not None and cursor[0] == run.object_key:
@@ -181,12 +207,47 @@ class LogReader:
         return _read_in_block(block, offset, bytes_max, first=first)
 
     def _wal_run_reader(self, run: StoredRun) -> Callable[[], Awaitable[memoryview]]:
+        wal, remote = self._wal, self._remote_runs
+
         async def read() -> memoryview:
+            if wal is None or run.wal_key != self._own_wal_key:
+                return await self._read_remote(remote, run)
             return await asyncio.get_running_loop().run_in_executor(
-                self._pool, read_wal_run, self._wal, run
+                self._pool, read_wal_run, wal, run
             )
 
         return read
+
+    async def _read_remote(self, remote: RemoteRuns | None, run: StoredRun) -> memoryview:
+        key = run.partition_key
+        try:
+            if remote is None:
+                raise RetryableError(
+                    "read WAL", f"WAL {run.wal_key}", "it is another agent's, and no way leads there"
+                )
+            return await remote.read(run)
+        except PenstockError as error:
+            # It may lie in an object by now: then whoever asks again finds it there.
+            found = self._queries.runs_from(key, run.base_offset, limit=1)
+            if found and found[0].generation == run.generation:
+                self._away[key] = error
+            raise
+
+    def _read_raw_run(
+        self, run: StoredRun, offset: int, bytes_max: int, *, first: bool
+    ) -> TailRead | Missing | None:
+        block = self._blocks.get(raw_run_key(run))
+        if block is None:
+            return Missing(self._raw_runs.load(run)) if self._may_load else None
+        return _read_in_block(block, offset, bytes_max, first=first)
+
+    def _check_servable(self, key: PartitionKey) -> None:
+        if self._before_stored is not None:
+            self._before_stored()
+        if self._away:
+            error = self._away.pop(key, None)
+            if error is not None:
+                raise error
 
     def _load_block(self, run: StoredRun, number: int) -> Missing | None:
         if not self._may_load:
