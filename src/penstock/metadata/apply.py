@@ -31,6 +31,8 @@ from penstock.metadata.commands import (
     Refusal,
     Refused,
     RegisterAgent,
+    Relay,
+    Relayed,
     decode_entry,
 )
 from penstock.metadata.context import ApplyContext
@@ -89,7 +91,7 @@ HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
 }
 
 
-class Standing(enum.Enum):
+class Standing(enum.IntEnum):
     """What an entry's key made of it."""
 
     APPLIED = enum.auto()
@@ -151,30 +153,48 @@ class LogMachine:
             # The seal of a position that nobody took in the end.
             return EntryOutcome(Standing.APPLIED, [], [])
         entry = decode_entry(body, position=position)
-        tables = self.tables
-        tables.ensure_loaded()
-        agent = tables.agent(entry.agent)
-        if (
-            agent is None
-            or entry.epoch != agent.epoch
-            or entry.n != agent.last_n + 1
-            or agent.fenced
-        ):
-            settled = _settle_unusual(tables, entry, agent)
-            if settled is not None:
-                return settled
-        context = ApplyContext(tables, position, time_ms, agent=entry.agent, epoch=entry.epoch)
-        if agent is None or agent.epoch != entry.epoch:
-            agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0, position, fenced=False)
-            _open_epoch(context, entry)
-        if tables.meta_int("feature_level") >= CLUSTER_LEVEL:
-            context.changes.append(AgentSeen(entry.agent, position))
-        handlers = HANDLERS
-        answers = [handlers[type(command)](context, command) for command in entry.commands]
-        agent.last_n = entry.n
-        agent.position = position
-        tables.store_entry(entry.agent, entry.epoch, entry.n, position, answers)
-        return EntryOutcome(Standing.APPLIED, answers, context.changes)
+        self.tables.ensure_loaded()
+        return apply_entry(self.tables, position, time_ms, entry)
+
+
+def apply_entry(tables: Tables, position: int, time_ms: int, entry: Entry) -> EntryOutcome:
+    """Apply an entry by its key."""
+    agent = tables.agent(entry.agent)
+    if agent is None or entry.epoch != agent.epoch or entry.n != agent.last_n + 1 or agent.fenced:
+        settled = _settle_unusual(tables, entry, agent)
+        if settled is not None:
+            return settled
+    context = ApplyContext(tables, position, time_ms, agent=entry.agent, epoch=entry.epoch)
+    if agent is None or agent.epoch != entry.epoch:
+        agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0, position, fenced=False)
+        _open_epoch(context, entry)
+    context.changes.append(AgentSeen(entry.agent, position))
+    handlers = HANDLERS
+    answers = [handlers[type(command)](context, command) for command in entry.commands]
+    agent.last_n = entry.n
+    agent.position = position
+    tables.store_entry(entry.agent, entry.epoch, entry.n, position, answers)
+    return EntryOutcome(Standing.APPLIED, answers, context.changes)
+
+
+def relay(context: ApplyContext, command: Relay) -> AnyAnswer:
+    """Apply another agent's entry inside this one."""
+    nested = any(isinstance(inner, Relay) for inner in command.commands)
+    if nested or command.agent == context.agent:
+        return Refused(Refusal.OUT_OF_ORDER_ENTRY, "a relay inside a relay, or from itself")
+    entry = Entry(
+        agent=command.agent,
+        epoch=command.epoch,
+        n=command.n,
+        stamp_ms=0,
+        commands=command.commands,
+    )
+    outcome = apply_entry(context.tables, context.position, context.time_ms, entry)
+    context.changes += outcome.changes
+    return Relayed(outcome.standing, outcome.answers)
+
+
+HANDLERS[Relay] = _in_cluster(relay)
 
 
 def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> EntryOutcome | None:

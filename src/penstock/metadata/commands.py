@@ -327,8 +327,20 @@ class DeleteOffsets(Command, frozen=True, tag="offsets-"):
     shard_epoch: int = 0
 
 
+class Relay(Command, frozen=True, tag="relay"):
+    """An entry of another agent of this host, which hands its entries to the one that writes the
+    journal. Applied by its own key (agent, epoch, n), as if it lay in the journal by itself, so
+    that it may be handed over again. Answer: Relayed, or Refused inside another or from itself."""
+
+    agent: int
+    epoch: int
+    n: int
+    commands: list["AnyCommand"]
+
+
 AnyCommand = (
     InitCluster
+    | Relay
     | RegisterAgent
     | Heartbeat
     | Fence
@@ -402,6 +414,13 @@ class ShardClaimed(Answer, frozen=True, tag="shard"):
     shard_epoch: int
 
 
+class Relayed(Answer, frozen=True, tag="relay"):
+    """What became of the relayed entry: a `penstock.metadata.apply.Standing`, and its answers."""
+
+    standing: int
+    answers: list["AnyAnswer"]
+
+
 class BatchStatus(enum.IntEnum):
     """What became of one batch."""
 
@@ -449,6 +468,7 @@ AnyAnswer = (
     | ProducerIds
     | WalClaimed
     | ShardClaimed
+    | Relayed
     | RunsCommitted
     | SegmentStored
     | LogTrimmed

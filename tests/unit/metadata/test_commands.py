@@ -39,6 +39,15 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return structs(kind)
     if isinstance(kind, type) and issubclass(kind, commands.Refusal):
         return st.sampled_from(list(commands.Refusal))
+    if kind in {AnyCommand, AnyAnswer}:
+        # Inside a relayed entry: any other, no relay again.
+        return st.one_of(
+            *(
+                structs(one)
+                for one in typing.get_args(kind)
+                if one not in {commands.Relay, commands.Relayed}
+            )
+        )
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
         return st.lists(values(arguments[0]), max_size=3)
