@@ -64,8 +64,7 @@ class AgentChanged:
 
 @dataclass(frozen=True, slots=True)
 class AgentSeen:
-    """An entry of an agent was applied at a position. Of each entry, from the cluster's feature
-    level on. Positional, as `HeadMoved`."""
+    """An entry of an agent was applied at a position. Positional, since there is one per entry."""
 
     agent_id: int
     position: int

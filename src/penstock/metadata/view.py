@@ -142,8 +142,7 @@ class MetadataView:
         return self._agents.get(agent_id)
 
     def last_position(self, agent_id: int) -> int:
-        """Of an agent's last applied entry; 0: none is known. Followed from the cluster's feature
-        level on."""
+        """Of an agent's last applied entry; 0: none is known."""
         return self._last_positions.get(agent_id, 0)
 
     def shard_owner(self, shard: int) -> int | None:

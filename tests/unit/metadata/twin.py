@@ -222,7 +222,8 @@ class Twin:
             if refusal := self._object_refusal(place):
                 return refusal
             self.objects[place] = None
-        self.last_generation = max(self.last_generation, command.wal)
+        if command.wal < 1 << 32:
+            self.last_generation = max(self.last_generation, command.wal)
         answers = []
         last: tuple[int, Batch] | None = None
         for run in command.runs:
