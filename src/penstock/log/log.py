@@ -132,7 +132,7 @@ class Log:
             pool=pool,
             limits=limits,
             identity=identity,
-            in_flight_number=self.numbers.in_flight_from,
+            numbers=self.numbers,
         )
 
     def start(self) -> None:

@@ -223,7 +223,7 @@ class LogReader:
         try:
             if remote is None:
                 raise RetryableError(
-                    "read WAL", f"WAL {run.wal_key}", "it is another agent's, and no way leads there"
+                    "read WAL", f"WAL {run.wal_key}", "another agent's, and no way leads there"
                 )
             return await remote.read(run)
         except PenstockError as error:

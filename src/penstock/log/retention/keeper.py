@@ -4,16 +4,22 @@ Nothing expires by itself in apply. Each pass pages through the state and propos
 bounded size; what they result in is decided by apply. Deletion is in three steps, each of which
 may be repeated after a crash: condemned by an entry -> deleted from the store after the grace ->
 forgotten by an entry.
+
+In a cluster every agent has a keeper, and one of them, which rendezvous hashing picks, proposes;
+two that do so at once propose the same. What other agents' epochs put and never named is an
+orphan once that epoch is over: apply refuses what it might still send. Of a live epoch only its
+own agent knows what came to nothing, and condemns that by itself.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
 from penstock.log.limits import LogLimits
+from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.plan import new_log_start
 from penstock.metadata.commands import (
     Condemned,
@@ -29,7 +35,7 @@ from penstock.model.ids import PartitionKey, partition_key
 from penstock.model.topic_configs import topic_settings
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import parse_object_key
+from penstock.segment import SegmentKey, parse_object_key
 
 T = TypeVar("T")
 
@@ -38,7 +44,17 @@ _SEGMENTS_PREFIX: Final = "segments/"
 
 
 class Keeper:
-    """Makes one pass each time that `run_once` is called."""
+    """Makes one pass each time that `run_once` is called.
+
+    Args:
+        numbers: of this epoch's objects.
+        now_ms: what ages are measured by; journal time in a cluster, where one agent's clock must
+            not end another's grace.
+        may_propose: whether this agent is the one that does what one is enough for.
+        confirm_head: returns once the state is at a head of the journal read after the call.
+        held_since_ms: journal time of the oldest position at which somebody outside still reads;
+            what was condemned then or later stays. None: nobody does.
+    """
 
     def __init__(
         self,
@@ -51,17 +67,25 @@ class Keeper:
         pool: Executor,
         limits: LogLimits,
         identity: tuple[int, int],
-        in_flight_number: Callable[[], int],
+        numbers: ObjectNumbers,
+        now_ms: Callable[[], int] | None = None,
+        may_propose: Callable[[], bool] = lambda: True,
+        confirm_head: Callable[[], Awaitable[None]] | None = None,
+        held_since_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._queries = queries
         self._view = view
         self._store = store
         self._committer = committer
-        self._clock = clock
+        self._now_ms = now_ms or clock.now_ms
+        self._may_propose = may_propose
+        self._confirm_head = confirm_head
+        self._held_since_ms = held_since_ms
         self._pool = pool
         self._limits = limits
         self._identity = identity
-        self._in_flight_number = in_flight_number
+        self._numbers = numbers
+        self._in_flight_number = numbers.in_flight_from
         self._holds = 0
 
     @contextmanager
@@ -75,6 +99,9 @@ class Keeper:
 
     async def run_once(self) -> None:
         """One pass of everything. Raises: PenstockError, to be tried again at the next pass."""
+        await self.condemn_failed()
+        if not self._may_propose():
+            return
         await self.trim_expired()
         await self.expire_producers()
         await self.condemn_unreferenced()
@@ -93,7 +120,7 @@ class Keeper:
     async def _trim_topic(self, topic: Topic) -> int:
         settings = topic_settings(topic.configs, self._view.cluster_configs)
         keys = partition_keys(topic)
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
 
         def plan() -> list[int]:
             queries = self._queries()
@@ -122,7 +149,7 @@ class Keeper:
             page = await self._in_pool(partial(self._producers_page, after))
             if not page:
                 return proposed
-            before_ms = self._clock.now_ms() - self._limits.producer_id_expiration_ms
+            before_ms = self._now_ms() - self._limits.producer_id_expiration_ms
             expired = [row for row in page if row[2] < before_ms]
             if expired:
                 await self._committer.commit(
@@ -141,36 +168,62 @@ class Keeper:
             if not condemned:
                 return count
 
+    async def condemn_failed(self) -> int:
+        """Condemn what this epoch put, or tried to, and never named; returns how many."""
+        count = 0
+        while keys := self._numbers.take_orphans(_PAGE):
+            try:
+                count += await self._condemn(keys)
+            except BaseException:
+                self._numbers.put_back(keys)
+                raise
+        return count
+
     async def condemn_orphans(self) -> int:
         """Condemn stored objects that were never named: a crash between put and commit.
 
-        Those that this very epoch may still commit are left alone; everything of older epochs
-        can't be committed any more, since apply refuses it.
+        Those that a live epoch may still commit are left alone; everything of older epochs can't
+        be committed any more, since apply refuses it.
         """
         agent, epoch = self._identity
         limit = self._in_flight_number()
-        oldest_ms = self._clock.now_ms() - self._limits.delete_grace_ms
-        found: list[str] = []
+        oldest_ms = self._now_ms() - self._limits.delete_grace_ms
+        found: list[tuple[str, SegmentKey]] = []
         async for stored in self._store.list(_SEGMENTS_PREFIX):
             key = parse_object_key(stored.key)
             if key is None or stored.modified_ms > oldest_ms:
                 continue
             if (key.agent, key.epoch) == (agent, epoch) and key.n >= limit:
                 continue
-            found.append(stored.key)
+            found.append((stored.key, key))
+        # An epoch is registered before it puts anything: at this head the view knows all whose
+        # objects were listed.
+        if self._confirm_head is not None:
+            await self._confirm_head()
+        orphans = [text for text, key in found if not self._is_live(key)]
         count = 0
-        for at in range(0, len(found), _PAGE):
-            page = found[at : at + _PAGE]
+        for at in range(0, len(orphans), _PAGE):
+            page = orphans[at : at + _PAGE]
             unknown = await self._in_pool(partial(self._unknown, page))
             count += await self._condemn(unknown)
         return count
+
+    def _is_live(self, key: SegmentKey) -> bool:
+        """Whether another agent may still name an object."""
+        if key.agent == self._identity[0]:
+            return False
+        known = self._view.agent(key.agent)
+        return known is not None and known.live and known.epoch <= key.epoch
 
     async def delete_condemned(self) -> int:
         """Delete what was condemned longer than the grace ago; returns how many."""
         count = 0
         while not self._holds:
             rows = await self._in_pool(lambda: self._queries().condemned_objects(limit=_PAGE))
-            before_ms = self._clock.now_ms() - self._limits.delete_grace_ms
+            before_ms = self._now_ms() - self._limits.delete_grace_ms
+            held_ms = self._held_since_ms()
+            if held_ms is not None:
+                before_ms = min(before_ms, held_ms - 1)
             keys = [key for key, condemned_ms in rows if condemned_ms <= before_ms]
             if not keys:
                 return count
