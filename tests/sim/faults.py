@@ -1,0 +1,152 @@
+"""What goes wrong in a run, when, and to whom: drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.agent import Agent
+    from sim.world import World
+
+HOUR_MS = 3_600_000
+AGENTS_MAX = 5
+
+
+class Faults:
+    """The nemesis of one run. Each run has a liking for some faults and leaves others out."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance = world.chance.fork()
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            self._crash,
+            self._power_loss,
+            self._pause,
+            self._pause,
+            self._journal_away,
+            self._journal_crash,
+            self._store_away,
+            self._cut_journal,
+            self._cut_store,
+            self._cut_clients,
+            self._cut_peers,
+            self._drain,
+            self._join,
+            self._skew,
+        ]
+        liked = 1 + self.chance.below(6)
+        self._kinds = self.chance.shuffled(kinds)[:liked]
+        self._pending: set[asyncio.Task[None]] = set()
+        self._between_s = self.chance.pick((0.4, 1.0, 3.0))
+
+    async def run(self, seconds: float) -> None:
+        """Do harm for so long."""
+        world, chance = self.world, self.chance
+        end_s = world.loop.time() + seconds
+        world.set_weather(world.store_permille)
+        while world.loop.time() < end_s:
+            await asyncio.sleep(chance.uniform(0.1, 2 * self._between_s))
+            kind = chance.pick(self._kinds)
+            task = asyncio.get_running_loop().create_task(kind())
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+
+    async def heal(self) -> None:
+        """Take everything back."""
+        for task in list(self._pending):
+            task.cancel()
+        await asyncio.sleep(0)
+        world = self.world
+        world.calm_down()
+        world.journal.come_back()
+        world.bucket.away = False
+        for agent in world.agents:
+            agent.heal()
+
+    def _victim(self) -> Agent:
+        return self.chance.pick(self.world.agents)
+
+    async def _for(self, least: float, most: float) -> None:
+        await asyncio.sleep(self.chance.uniform(least, most))
+
+    async def _crash(self) -> None:
+        agent = self._victim()
+        agent.crash()
+        await self._for(0.05, 4)
+        agent.start()
+
+    async def _power_loss(self) -> None:
+        agent = self._victim()
+        agent.power_loss(self.chance)
+        await self._for(0.05, 4)
+        agent.start()
+
+    async def _pause(self) -> None:
+        agent = self._victim()
+        agent.pause()
+        await self._for(0.1, 5)
+        agent.resume()
+
+    async def _journal_away(self) -> None:
+        self.world.note("journal away")
+        self.world.journal.go_away()
+        await self._for(0.1, 5)
+        self.world.note("journal back")
+        self.world.journal.come_back()
+
+    async def _journal_crash(self) -> None:
+        self.world.note("journal crash")
+        self.world.journal.crash()
+
+    async def _store_away(self) -> None:
+        self.world.note("store away")
+        self.world.bucket.away = True
+        await self._for(0.1, 5)
+        self.world.note("store back")
+        self.world.bucket.away = False
+
+    async def _cut_journal(self) -> None:
+        agent = self._victim()
+        agent.cut_journal(cut=True)
+        await self._for(0.1, 5)
+        agent.cut_journal(cut=False)
+
+    async def _cut_store(self) -> None:
+        agent = self._victim()
+        agent.cut_store(cut=True)
+        await self._for(0.1, 5)
+        agent.cut_store(cut=False)
+
+    async def _cut_clients(self) -> None:
+        agent = self._victim()
+        agent.cut_from_clients = True
+        await self._for(0.1, 5)
+        agent.cut_from_clients = False
+
+    async def _cut_peers(self) -> None:
+        agent = self._victim()
+        agent.cut_from_peers = True
+        await self._for(0.1, 5)
+        agent.cut_from_peers = False
+
+    async def _drain(self) -> None:
+        agent = self._victim()
+        await agent.set_draining(draining=True)
+        await self._for(0.5, 4)
+        await agent.set_draining(draining=False)
+
+    async def _join(self) -> None:
+        if len(self.world.agents) < AGENTS_MAX:
+            self.world.join()
+
+    async def _skew(self) -> None:
+        """One agent's wall clock is up to an hour off, either way."""
+        if any(agent.clock.skew_ms for agent in self.world.agents):
+            return
+        agent = self._victim()
+        agent.clock.skew_ms = self.chance.below(2 * HOUR_MS) - HOUR_MS
+        self.world.note(f"{agent} clock {agent.clock.skew_ms} ms off")
+        await self._for(0.5, 8)
+        agent.clock.skew_ms = 0

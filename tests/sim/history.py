@@ -1,0 +1,239 @@
+"""What clients did and saw, checked as it happens: the anomalies of Jepsen's Kafka workload.
+
+A `violation` is a broken promise of the log; the first one ends the run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+Place = tuple[str, int]
+"""A topic's name, which is never used again, and a partition's number."""
+
+
+class ViolationError(Exception):
+    """A promise was broken. `kind` is one of docs/simulation.md's."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {detail}")
+
+
+@dataclass(slots=True)
+class Growing:
+    """A number that everybody who asks after an answer must find at least as great."""
+
+    facts: list[tuple[float, int, str]] = field(default_factory=list)
+
+    def learn(self, ended_s: float, value: int, why: str) -> None:
+        """An answer that was given at `ended_s`."""
+        if not self.facts or value > self.facts[-1][1]:
+            self.facts.append((ended_s, value, why))
+
+    def at(self, began_s: float) -> tuple[int, str]:
+        """What is known of a question that began then."""
+        best, why = -1, "nothing"
+        for ended_s, value, reason in self.facts:
+            if ended_s < began_s and value > best:
+                best, why = value, reason
+        return best, why
+
+
+@dataclass(slots=True)
+class Partition:
+    """What is known of a partition."""
+
+    log: dict[int, bytes] = field(default_factory=dict)
+    """Offset -> value, by acknowledgements and reads."""
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    acked: dict[int, bytes] = field(default_factory=dict)
+    end: Growing = field(default_factory=Growing)
+    start: Growing = field(default_factory=Growing)
+    start_wanted: int = 0
+    """The greatest log start that anybody asked for, answered or not."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is known of a topic: times in seconds, None: not yet."""
+
+    partitions_acked: list[tuple[float, int]] = field(default_factory=list)
+    delete_began_s: float | None = None
+    delete_ended_s: float | None = None
+
+
+class History:
+    """Facts, each checked against those before."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self.partitions: dict[Place, Partition] = defaultdict(Partition)
+        self.topics: dict[str, Topic] = {}
+        self.sent: dict[bytes, Place] = {}
+        self.committed: dict[tuple[str, Place], Growing] = defaultdict(Growing)
+        self.commit_begun: dict[tuple[str, Place], int] = defaultdict(lambda: -1)
+        self.generations: dict[tuple[str, int], tuple[str, str]] = {}
+        self.assigned: dict[tuple[str, int, int], str] = {}
+        self.counts: dict[str, int] = defaultdict(int)
+        self.violation: ViolationError | None = None
+
+    def count(self, what: str) -> None:
+        """For the trace and for showing that runs do something."""
+        self.counts[what] += 1
+        self._world.note(what)
+
+    def violate(self, kind: str, detail: str) -> None:
+        """A promise is broken."""
+        raise self._world.violated(ViolationError(kind, detail))
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def sending(self, place: Place, value: bytes) -> None:
+        """A value was given to a producer, once."""
+        assert value not in self.sent
+        self.sent[value] = place
+
+    def acked(self, place: Place, offset: int, value: bytes) -> None:
+        """A producer was told that its value lies at an offset."""
+        if offset < 0:
+            self.violate("spurious-offset", f"{place} {value!r} acknowledged at {offset}")
+        self._place(place, offset, value, "acknowledged")
+        partition = self.partitions[place]
+        partition.acked[offset] = value
+        partition.end.learn(self._world.loop.time(), offset + 1, f"ack of {value!r}")
+        self.count("acked")
+
+    def read(self, place: Place, asked: int, records: list[tuple[int, bytes]], who: str) -> None:
+        """Records came from `asked` on."""
+        expected = asked
+        partition = self.partitions[place]
+        for offset, value in records:
+            if offset != expected and not (
+                offset > expected and offset <= partition.start_wanted and expected == asked
+            ):
+                self.violate("poll-skip", f"{who} {place}: {offset} where {expected} was due")
+            self._place(place, offset, value, f"read by {who}")
+            expected = offset + 1
+        if records:
+            self.count("read")
+
+    def _place(self, place: Place, offset: int, value: bytes, how: str) -> None:
+        partition = self.partitions[place]
+        known = partition.log.setdefault(offset, value)
+        if known != value:
+            self.violate(
+                "inconsistent-offsets", f"{place} offset {offset}: {known!r}, then {value!r} {how}"
+            )
+        first = partition.offsets.setdefault(value, offset)
+        if first != offset:
+            self.violate("duplicate", f"{place} {value!r} at {first}, then at {offset} {how}")
+        if self.sent.get(value) != place:
+            self.violate("phantom", f"{place} offset {offset}: {value!r} was not sent there")
+
+    def out_of_range(self, place: Place, offset: int, began_s: float, who: str) -> None:
+        """A fetch was told that its offset doesn't exist."""
+        partition = self.partitions[place]
+        if offset < partition.start_wanted:
+            return
+        end, why = partition.end.at(began_s)
+        if offset <= end:
+            self.violate(
+                "spurious-out-of-range", f"{who} {place} offset {offset}, though {end}: {why}"
+            )
+
+    def listed(self, place: Place, offset: int, began_s: float, *, latest: bool, who: str) -> None:
+        """ListOffsets was answered."""
+        partition = self.partitions[place]
+        numbers = partition.end if latest else partition.start
+        least, why = numbers.at(began_s)
+        if offset < least:
+            self.violate("went-back", f"{who} {place}: told {offset} after {least} ({why})")
+        numbers.learn(self._world.loop.time(), offset, f"listed to {who}")
+        if not latest and offset > partition.start_wanted:
+            self.violate("log-start", f"{place} starts at {offset}, asked {partition.start_wanted}")
+        self.count("listed")
+
+    def trimming(self, place: Place, offset: int) -> None:
+        """Someone asks to delete records below an offset."""
+        partition = self.partitions[place]
+        partition.start_wanted = max(partition.start_wanted, offset)
+
+    def trimmed(self, place: Place, start: int) -> None:
+        """It was answered."""
+        self.partitions[place].start.learn(self._world.loop.time(), start, "DeleteRecords")
+        self.count("trimmed")
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def created(self, name: str, partitions: int) -> None:
+        """A topic has (at least) so many partitions."""
+        topic = self.topics.setdefault(name, Topic())
+        topic.partitions_acked.append((self._world.loop.time(), partitions))
+        self.count("created")
+
+    def deleting(self, name: str) -> None:
+        """Someone asks to delete it."""
+        topic = self.topics[name]
+        if topic.delete_began_s is None:
+            topic.delete_began_s = self._world.loop.time()
+
+    def unknown(self, place: Place, began_s: float, who: str) -> None:
+        """Somebody was told that there is no such topic or partition."""
+        topic = self.topics.get(place[0])
+        if topic is None or topic.delete_began_s is not None:
+            return
+        known = [count for ended_s, count in topic.partitions_acked if ended_s < began_s]
+        if known and place[1] < max(known):
+            self.violate("spurious-unknown", f"{who} {place}: {max(known)} partitions are known")
+
+    def is_deleted(self, name: str) -> bool:
+        """Whether anybody asked for it."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.delete_began_s is not None
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def committing(self, group: str, place: Place, offset: int) -> None:
+        """A group's offset is being committed."""
+        key = (group, place)
+        self.commit_begun[key] = max(self.commit_begun[key], offset)
+
+    def committed_offset(self, group: str, place: Place, offset: int) -> None:
+        """It was answered."""
+        self.committed[group, place].learn(self._world.loop.time(), offset, "commit")
+        self.count("committed")
+
+    def fetched_offset(
+        self, group: str, place: Place, offset: int, began_s: float, who: str
+    ) -> None:
+        """OffsetFetch was answered. Holds where offsets only grow."""
+        if self.is_deleted(place[0]):
+            return
+        least, why = self.committed[group, place].at(began_s)
+        if offset < least:
+            self.violate(
+                "lost-commit", f"{who} {group} {place}: told {offset} after {least}, {why}"
+            )
+        if offset > self.commit_begun[group, place]:
+            self.violate("phantom-commit", f"{group} {place}: {offset} was never committed")
+        self.committed[group, place].learn(self._world.loop.time(), offset, f"fetched by {who}")
+        self.count("offset fetched")
+
+    def joined(self, group: str, generation: int, leader: str, protocol: str) -> None:
+        """A member was told its generation."""
+        known = self.generations.setdefault((group, generation), (leader, protocol))
+        if known != (leader, protocol):
+            self.violate("two-generations", f"{group} {generation}: {known} and {leader}")
+        self.count("joined")
+
+    def assigned_to(self, group: str, generation: int, partitions: list[int], member: str) -> None:
+        """A member was given partitions."""
+        for partition in partitions:
+            owner = self.assigned.setdefault((group, generation, partition), member)
+            if owner != member:
+                self.violate(
+                    "two-owners", f"{group} {generation} partition {partition}: {owner}, {member}"
+                )
+        self.count("assigned")

@@ -1,0 +1,153 @@
+"""The truth: one machine in memory that applies the journal's dense prefix, and what must hold.
+
+Agents' replicas are compared with it, and so is what they do to the bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from typing import Any
+
+from penstock.metadata.apply import LogMachine, Standing
+from penstock.metadata.changes import HeadMoved, TopicDeleted
+from penstock.metadata.commands import CommitRuns, Refused, StoreSegment, decode_entry
+from penstock.replica.dump import canonical_dump
+from penstock.testing.journal import SimulatedJournal
+
+
+class Oracle:
+    """Applies each entry by itself, as no agent does."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._journal: SimulatedJournal = world.journal
+        self._machine = LogMachine()
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._machine.create(self._connection)
+        self._machine.bind(self._connection)
+        self.position = 0
+        self.time_ms = 0
+        self._heads: dict[int, tuple[int, int]] = {}
+        self._last: list[bytes] = []
+        self.entries = 0
+        self.refused = 0
+
+    def catch_up(self) -> None:
+        """Apply what became part of the dense prefix, checking each entry."""
+        row = self._journal.row(self.position + 1)
+        if row is None:
+            return
+        self._connection.execute("BEGIN")
+        while row is not None:
+            self.position = row.position
+            if row.body:
+                self.time_ms = max(self.time_ms, row.stamp_ms)
+                self._apply(row.position, row.body)
+            row = self._journal.row(self.position + 1)
+        self._connection.execute("COMMIT")
+
+    def _apply(self, position: int, body: bytes) -> None:
+        machine = self._machine
+        outcome = machine.apply(position, self.time_ms, body)
+        machine.flush()
+        self.entries += 1
+        if outcome.standing is not Standing.APPLIED:
+            self.refused += 1
+            if outcome.standing is Standing.REFUSED and outcome.changes:
+                self._violate("refused-changes", f"position {position}")
+            return
+        for change in outcome.changes:
+            if isinstance(change, HeadMoved):
+                start, end = self._heads.get(change.partition_key, (0, 0))
+                if change.log_start < start or change.next_offset < end:
+                    self._violate("head-went-back", f"position {position}: {change}")
+                self._heads[change.partition_key] = (change.log_start, change.next_offset)
+            elif isinstance(change, TopicDeleted):
+                for key in [key for key in self._heads if key >> 20 == change.topic_key]:
+                    del self._heads[key]
+        self._check_named(position, body, outcome.answers)
+        if position % 7 == 0:
+            self._apply_again(position, body)
+
+    def _check_named(self, position: int, body: bytes, answers: list[Any]) -> None:
+        commands = decode_entry(body, position=position).commands
+        for command, answer in zip(commands, answers, strict=True):
+            if not isinstance(command, CommitRuns | StoreSegment) or isinstance(answer, Refused):
+                continue
+            key = command.object_key
+            if key and key not in self._world.bucket.ever_put:
+                self._violate("named-before-durable", f"position {position}: {key}")
+
+    def _apply_again(self, position: int, body: bytes) -> None:
+        """An entry that comes twice is as one that comes once."""
+        before = self._connection.total_changes
+        outcome = self._machine.apply(position, self.time_ms, body)
+        self._machine.flush()
+        if outcome.standing is not Standing.REPEATED or outcome.changes:
+            self._violate("applied-twice", f"position {position}: {outcome.standing}")
+        if self._connection.total_changes != before:
+            self._violate("applied-twice", f"position {position} changed rows")
+
+    def deleting(self, key: str) -> None:
+        """An agent deletes an object from the bucket."""
+        self.catch_up()
+        row = self._connection.execute(
+            "SELECT live_runs, condemned_position, condemned_ms FROM objects WHERE key = ?", (key,)
+        ).fetchone()
+        if row is None:
+            # Forgotten once it was gone: a delete that comes again, or late.
+            if key not in self._world.bucket.ever_deleted and key.startswith(
+                self._world.segments_prefix
+            ):
+                self._violate("deleted-uncondemned", key)
+            return
+        live_runs, condemned_position, condemned_ms = row
+        if condemned_position is None:
+            self._violate("deleted-uncondemned", f"{key}, {live_runs} runs in it")
+        if live_runs:
+            self._violate("deleted-named", f"{key}, {live_runs} runs in it")
+        waited_ms = self._world.clock.now_ms() - condemned_ms
+        if waited_ms < self._world.grace_ms - self._world.skew_allowed_ms:
+            self._violate("deleted-early", f"{key}, {waited_ms} ms after it was condemned")
+
+    def missing_objects(self) -> list[str]:
+        """Objects that runs lie in and that the bucket hasn't got."""
+        rows = self._connection.execute(
+            "SELECT key FROM objects WHERE live_runs > 0 ORDER BY key"
+        ).fetchall()
+        return [key for (key,) in rows if key not in self._world.bucket.objects]
+
+    def check_runs(self) -> None:
+        """Runs of each partition lie side by side from its start to its end, without overlap."""
+        runs: dict[int, list[tuple[int, int]]] = {}
+        for table in ("wal_runs", "object_runs"):
+            for key, base, end in self._connection.execute(
+                f"SELECT partition_key, base_offset, end_offset FROM {table}"
+            ):
+                runs.setdefault(key, []).append((base, end))
+        for key, start, end in self._connection.execute(
+            "SELECT partition_key, log_start, next_offset FROM partitions"
+        ).fetchall():
+            expected = None
+            for base, after in sorted(runs.get(key, [])):
+                if expected is not None and base != expected:
+                    self._violate("runs-gap", f"partition {key}: {base} where {expected} was due")
+                if expected is None and base > start:
+                    self._violate("runs-gap", f"partition {key}: starts at {base}, not {start}")
+                expected = after
+            if expected is None and start != end:
+                self._violate("runs-gap", f"partition {key}: no runs from {start} to {end}")
+            if expected is not None and expected != end:
+                self._violate("runs-gap", f"partition {key}: runs end at {expected}, not {end}")
+
+    def dump(self) -> list[bytes]:
+        """The canonical dump."""
+        return list(canonical_dump(self._connection))
+
+    def digest(self) -> str:
+        """Of the dump."""
+        return hashlib.sha256(b"".join(self.dump())).hexdigest()
+
+    def _violate(self, kind: str, detail: str) -> None:
+        self._world.history.violate(kind, detail)

@@ -1,0 +1,145 @@
+"""An agent's parts, put together as `penstock.app` does for a cluster, on simulated ports."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.settings import GroupSettings
+from penstock.groups.shards import ShardKeeper, ShardSettings
+from penstock.kafka.broker import Broker
+from penstock.kafka.nodes import ClusterNodes
+from penstock.kafka.settings import KafkaSettings
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.metadata.commands import SetFeatureLevel
+from penstock.metadata.order import Applied
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.replica import Replica
+from penstock.replica.dump import canonical_dump
+from penstock.testing.inline_executor import InlineExecutor
+from penstock.testing.journal import SimulatedConnection
+from penstock.testing.simulated_store import SimulatedStore
+
+if TYPE_CHECKING:
+    from sim.agent import Agent
+    from sim.chance import Chance
+
+DATABASE = "replica.sqlite"
+LEVEL = 2
+
+
+@dataclass(slots=True)
+class Parts:
+    """One life's parts. What it opens is closed by `let_go`, since a death runs no `finally`."""
+
+    agent: Agent
+    journal: SimulatedConnection
+    store: SimulatedStore
+    pool: InlineExecutor
+    replica_pool: InlineExecutor
+    random: Chance
+    order: Any = None
+    broker: Broker | None = None
+    closes: list[Callable[[], None]] = field(default_factory=list)
+
+    def let_go(self) -> None:
+        """Close files and connections, as the system does for a dead process."""
+        while self.closes:
+            self.closes.pop()()
+
+    def dump(self) -> tuple[int, list[bytes]]:
+        """The replica as a file: its position and canonical dump."""
+        connection = sqlite3.connect(self.agent.folder / DATABASE)
+        try:
+            (position,) = connection.execute("SELECT position FROM replica").fetchone()
+            return position, list(canonical_dump(connection))
+        finally:
+            connection.close()
+
+
+async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> None:
+    """Open everything and begin to serve.
+
+    Args:
+        on_end: called when the process has to end.
+    """
+    agent, world = parts.agent, parts.agent.world
+    path = agent.folder / DATABASE
+    machine = LogMachine()
+    replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
+    parts.closes.append(replica.close)
+    order = await ClusterOrder.open(
+        parts.journal,
+        replica,
+        machine,
+        identity=AgentIdentity(
+            agent_id=agent.agent_id,
+            labels={"zone": agent.zone},
+            software="simulated",
+            endpoint=agent.endpoint,
+            peer=agent.peer,
+            level_max=LEVEL,
+        ),
+        cluster_id=world.journal.cluster_id,
+        clock=agent.clock,
+        random=parts.random,
+        executor=parts.replica_pool,
+        settings=ClusterOrderSettings(commit_timeout_s=4.0, confirm_timeout_s=2.0),
+    )
+    queries = Queries(path)
+    parts.closes.append(queries.close)
+    view = MetadataView.load(queries)
+
+    shards = ShardKeeper(
+        me=agent.agent_id,
+        order=order,
+        view=view,
+        clock=agent.clock,
+        settings=ShardSettings(move_delay_ms=800),
+    )
+
+    def on_applied(applied: list[Applied]) -> None:
+        for entry in applied:
+            view.apply(entry.changes)
+        shards.follow()
+
+    parts.order = order
+    await order.start(on_applied=on_applied, on_stopped=on_end)
+    if view.feature_level < LEVEL:
+        await order.commit([SetFeatureLevel(level=LEVEL)])
+    groups = GroupCoordinator(
+        committer=order,
+        view=view,
+        queries=queries,
+        clock=agent.clock,
+        random=parts.random,
+        settings=group_settings(),
+        ownership=shards,
+    )
+    shards.start(groups)
+    nothing: Any = None
+    parts.broker = Broker(
+        view=view,
+        committer=order,
+        log=nothing,
+        groups=groups,
+        clock=agent.clock,
+        random=parts.random,
+        cluster_id=order.cluster_id,
+        node_id=agent.agent_id,
+        advertised_host=agent.name,
+        advertised_port=9092,
+        settings=KafkaSettings(auto_create_topics=False),
+        heads=order,
+        cluster=ClusterNodes(me=agent.agent_id, view=view, coordinators=shards),
+    )
+
+
+def group_settings() -> GroupSettings:
+    """Quick enough for runs of some seconds."""
+    return GroupSettings(initial_rebalance_delay_ms=100, session_timeout_ms_min=500)

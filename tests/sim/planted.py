@@ -1,0 +1,125 @@
+"""Plants known bugs, one at a time, in a copy of the tree, and sees that the simulation finds them.
+
+`planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
+which violations show it (`finds: kind, kind`). A bug that isn't found within SEEDS_MAX seeds is a
+hole in the simulation; a patch that doesn't apply any more is to be made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+SEEDS_MAX = 200
+FIRST_SEED = 1
+SECONDS_MAX = 600
+FOUND = re.compile(r"^SEED (\d+): ([a-z-]+):", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one planted bug. `seed`: the one that showed it."""
+
+    patch: str
+    found: bool
+    kind: str = ""
+    seed: int = -1
+    detail: str = ""
+
+
+def expected_kinds(patch: Path) -> set[str]:
+    """The violations that its header names; empty: any."""
+    match = re.search(r"^# finds: (.+)$", patch.read_text(), re.MULTILINE)
+    return set() if match is None else {kind.strip() for kind in match[1].split(",")}
+
+
+def plant(patch: Path, folder: Path) -> Path:
+    """A copy of the tree's sources with the bug in it.
+
+    Raises:
+        ValueError: the patch does not apply.
+    """
+    tree = folder / patch.stem
+    shutil.copytree(TREE / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        ["patch", "-p1", "--batch", "--fuzz=3", "-i", str(patch)],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(f"{patch.name} does not apply:\n{done.stdout}")
+    return tree
+
+
+def look_for(patch: Path, folder: Path, *, seeds_max: int = SEEDS_MAX) -> Verdict:
+    """Simulate the planted tree until something is found."""
+    try:
+        tree = plant(patch, folder)
+    except ValueError as error:
+        return Verdict(patch.stem, found=False, detail=str(error))
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(HERE / "run.py"),
+            f"--base={FIRST_SEED}",
+            f"--count={seeds_max}",
+            "--processes=1",
+            "--stop-at=1",
+            f"--budget={SECONDS_MAX}",
+        ],
+        env={**os.environ, "PENSTOCK_TREE": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shutil.rmtree(tree, ignore_errors=True)
+    match = FOUND.search(done.stdout)
+    if match is None:
+        return Verdict(patch.stem, found=False, detail=(done.stdout + done.stderr)[-2000:])
+    kinds = expected_kinds(patch)
+    seed, kind = int(match[1]), match[2]
+    if kinds and kind not in kinds:
+        detail = f"seed {seed} shows {kind}, expected {sorted(kinds)}\n{done.stdout[:3000]}"
+        return Verdict(patch.stem, found=False, kind=kind, seed=seed, detail=detail)
+    return Verdict(patch.stem, found=True, kind=kind, seed=seed)
+
+
+def look_for_all(patches: list[Path], *, processes: int = 2) -> list[Verdict]:
+    """Several at a time."""
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-planted-") as folder,
+        ThreadPoolExecutor(processes) as pool,
+    ):
+        return list(pool.map(lambda patch: look_for(patch, Path(folder)), patches))
+
+
+def main() -> int:
+    """All patches, or those named; the exit status."""
+    names = sys.argv[1:]
+    patches = sorted((HERE / "planted").glob("*.patch"))
+    if names:
+        patches = [patch for patch in patches if patch.stem in names]
+    verdicts = look_for_all(patches)
+    for verdict in verdicts:
+        if verdict.found:
+            print(f"  {verdict.patch:<32} {verdict.kind:<24} seed {verdict.seed}")
+        else:
+            print(f"  {verdict.patch:<32} NOT FOUND {verdict.detail}")
+    failed = sum(not verdict.found for verdict in verdicts)
+    print(f"{len(verdicts) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

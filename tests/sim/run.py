@@ -1,0 +1,177 @@
+"""Runs seeds of the simulation: `make sim N=10000`, `make sim SEED=123`.
+
+A seed that breaks a promise is printed with what was broken and how to have it again. Without
+`--base` the seeds are new ones at each call. The last line is "N passed, N failed".
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[1]
+SEED_SECONDS_MAX = 60
+"""Real seconds after which a seed counts as hung."""
+SHOWN_MAX = 5
+NOTES_MAX = 60
+
+
+class HungError(Exception):
+    """A seed took too long in real time."""
+
+
+def paths() -> list[str]:
+    """What must be importable: the tree that PENSTOCK_TREE names, or the one this file is of."""
+    tree = Path(os.environ.get("PENSTOCK_TREE", TESTS.parent))
+    return [str(tree / "src"), str(TESTS)]
+
+
+@contextmanager
+def _alarm() -> Iterator[None]:
+    def ring(_number: int, _frame: Any) -> None:
+        raise HungError
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(SEED_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def one(seed: int) -> Any:
+    """Run a seed in this process."""
+    from sim.world import Result, simulate
+
+    quiet()
+    # Collected between runs only: what a dead agent leaves must not run its `finally` clauses in
+    # the middle of something else.
+    gc.disable()
+    try:
+        with _alarm():
+            return simulate(seed)
+    except HungError:
+        return Result(seed, "hung", f"more than {SEED_SECONDS_MAX} s")
+    except Exception as error:
+        import traceback
+
+        return Result(seed, "simulation-failed", "".join(traceback.format_exception(error)))
+    finally:
+        with silence():
+            gc.collect()
+        gc.enable()
+
+
+def quiet() -> None:
+    """Thousands of runs full of faults would log without end."""
+    import logging
+    import warnings
+
+    logging.disable(logging.CRITICAL)
+    # Coroutines of agents that died.
+    warnings.simplefilter("ignore", RuntimeWarning)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """What is thrown away may complain."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+
+
+def show(result: Any, *, notes: bool = True) -> str:
+    """What a person needs to see of a failed seed."""
+    lines = [f"SEED {result.seed}: {result.detail or 'ok'}"]
+    if notes and result.kind:
+        lines += result.notes[-NOTES_MAX:]
+    lines.append(
+        f"  trace {result.trace & (2**64 - 1):016x}, {result.steps} callbacks, "
+        f"{result.entries} entries, {result.virtual_s:.1f} s of virtual time"
+    )
+    if result.kind:
+        lines.append(f"  again: make sim SEED={result.seed}")
+    return "\n".join(lines)
+
+
+def run_one(seed: int) -> int:
+    """Run a seed twice, the second time to see that it is the same."""
+    first, second = one(seed), one(seed)
+    print("\n".join(first.notes))
+    print(show(first, notes=False))
+    for name, count in sorted(first.counts.items()):
+        print(f"  {name:<40} {count}")
+    if (first.trace, first.notes) != (second.trace, second.notes):
+        print(f"NOT REPEATABLE: the second time the trace was {second.trace & (2**64 - 1):016x}")
+        return 1
+    return 1 if first.kind else 0
+
+
+def run_many(seeds: list[int], *, processes: int, budget_s: float, stop_at: int) -> int:
+    """Run seeds until they or the budget are used up; the exit status."""
+    started_s = time.monotonic()
+    failed: list[Any] = []
+    done = 0
+    counts: Counter[str] = Counter()
+    context = multiprocessing.get_context("fork")
+    with context.Pool(processes, maxtasksperchild=200) as pool:
+        for result in pool.imap_unordered(one, seeds):
+            done += 1
+            counts.update(result.counts)
+            counts["entries"] += result.entries
+            if result.kind:
+                failed.append(result)
+                if len(failed) <= SHOWN_MAX:
+                    print(show(result), flush=True)
+                else:
+                    print(f"SEED {result.seed}: {result.detail.splitlines()[0]}", flush=True)
+            if len(failed) >= stop_at or time.monotonic() - started_s > budget_s:
+                pool.terminate()
+                break
+    seconds = time.monotonic() - started_s
+    print(f"{done} seeds in {seconds:.0f} s, {processes} processes")
+    for name, count in counts.most_common(40):
+        print(f"  {name:<40} {count}")
+    print(f"{done - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    """Returns: the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one, twice, with its trace")
+    parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--base", type=int, help="first seed; without it a new one")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds")
+    parser.add_argument("--stop-at", type=int, default=20, help="failures after which to stop")
+    arguments = parser.parse_args()
+    sys.path[:0] = paths()
+    if arguments.seed is not None:
+        return run_one(arguments.seed)
+    base = arguments.base
+    if base is None:
+        base = int.from_bytes(os.urandom(5), "big")
+    print(f"seeds {base} to {base + arguments.count - 1}", flush=True)
+    return run_many(
+        list(range(base, base + arguments.count)),
+        processes=arguments.processes,
+        budget_s=arguments.budget,
+        stop_at=arguments.stop_at,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,531 @@
+"""Clients' connections to agents: requests go to the real handlers, over a network that fails.
+
+A connection keeps its requests in order, as TCP does. When it breaks, whatever was under way fails
+for the client; of that, a first part still arrives and is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.client import fetching, producing
+from penstock.cli.client.offsets import TopicPartition
+from penstock.kafka import schema
+from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.registry import BY_MODULE
+from penstock.model.errors import PenstockError
+from sim.history import ViolationError
+
+if TYPE_CHECKING:
+    from penstock.testing.virtual_loop import VirtualLoop
+    from sim.agent import Agent
+    from sim.chance import Chance
+
+PATIENCE_S = 4.0
+PRODUCE_VERSION = producing.VERSION
+FETCH_VERSION = fetching.VERSION
+VERSIONS = {
+    "list_offsets": 7,
+    "offset_fetch": 7,
+    "offset_commit": 8,
+    "find_coordinator": 3,
+    "create_topics": 5,
+    "delete_topics": 5,
+    "delete_records": 2,
+    "create_partitions": 2,
+    "incremental_alter_configs": 1,
+    "leave_group": 4,
+    "heartbeat": 4,
+    "join_group": 7,
+    "sync_group": 5,
+    "init_producer_id": 4,
+    "metadata": 9,
+}
+
+
+class BrokenError(Exception):
+    """The connection broke, or there was no answer in time: the outcome is unknown."""
+
+
+class KafkaError(Exception):
+    """The agent answered with an error."""
+
+    def __init__(self, code: int, operation: str) -> None:
+        self.code = ErrorCode(code)
+        super().__init__(f"{operation}: {self.code.name}")
+
+
+class _Sink:
+    """The connection as handlers see it: nothing is ever unsent."""
+
+    def unsent_bytes(self) -> int:
+        return 0
+
+    def reply_room_bytes(self) -> int:
+        return 1 << 30
+
+    def reserve_reply(self, byte_count: int) -> None:
+        pass
+
+
+class Connection:
+    """One client's connection to one agent's present life."""
+
+    def __init__(self, client: Client, agent: Agent) -> None:
+        self._client = client
+        self._loop = client.loop
+        self._chance = client.chance
+        self._agent = agent
+        self._life = agent.life
+        self.broken = False
+        self._sent = 0
+        self._arrives_up_to = 1 << 60
+        self._arrival_s = self._reply_s = 0.0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._state = ConnectionState(client.world.next_connection_id(), _Sink())
+        self._tail: asyncio.Future[None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be sent: as far as the client knows."""
+        return not self.broken
+
+    async def exchange(
+        self, name: str, work: Callable[[RequestContext], Awaitable[Any]], version: int
+    ) -> Any:
+        """Have a request carried out at the agent; its answer.
+
+        Raises:
+            BrokenError: the connection broke, before or after it was carried out.
+        """
+        if self.broken:
+            raise BrokenError(name)
+        loop, chance = self._loop, self._chance
+        number = self._sent
+        self._sent += 1
+        reply = self._waiting[number] = loop.create_future()
+        world = loop.context_of(loop.world)
+        self._arrival_s = max(self._arrival_s + 1e-6, loop.time() + self._client.delay())
+        loop.call_at(self._arrival_s, self._arrive, number, name, work, version, context=world)
+        if chance.happens(self._client.world.break_share):
+            loop.call_later(chance.uniform(0, 0.3), self.break_off, context=world)
+        timer = loop.call_later(PATIENCE_S, self.break_off)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
+            self._waiting.pop(number, None)
+
+    def break_off(self) -> None:
+        """Lose the connection."""
+        if self.broken:
+            return
+        self.broken = True
+        self._arrives_up_to = self._chance.below(self._sent + 1)
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(BrokenError("the connection broke"))
+                reply.exception()
+
+    def _arrive(
+        self,
+        number: int,
+        name: str,
+        work: Callable[[RequestContext], Awaitable[Any]],
+        version: int,
+    ) -> None:
+        agent = self._agent
+        if agent.life != self._life or agent.broker is None or self._client.cut_from(agent):
+            self.break_off()
+            return
+        if self.broken and number >= self._arrives_up_to:
+            return
+        api = BY_MODULE[name]
+        context = RequestContext(
+            api.key, version, number, self._client.name, "10.0.0.1", agent.broker, self._state
+        )
+        before, self._tail = self._tail, None
+        serve = self._serve(number, work(context), before, overlaps=name == "produce")
+        task = self._loop.spawn(agent.node, serve, name=name)
+        self._tail = task
+
+    async def _serve(
+        self, number: int, work: Awaitable[Any], before: Any, *, overlaps: bool
+    ) -> None:
+        # As `KafkaConnection`: produces overlap, all else waits for what was sent before it.
+        if not overlaps and before is not None and not before.done():
+            await asyncio.wait([before])
+        try:
+            answer = await work
+        except PenstockError as error:
+            # As the real connection: a handler that raises ends it.
+            self._client.world.history.count(f"connection ended: {type(error).__name__}")
+            self.break_off()
+            return
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            self._client.world.violated(ViolationError("handler-failed", text))
+            return
+        if overlaps and before is not None and not before.done():
+            await asyncio.wait([before])
+        loop = self._loop
+        self._reply_s = max(self._reply_s + 1e-6, loop.time() + self._client.delay())
+        loop.call_at(
+            self._reply_s, self._answer, number, answer, context=loop.context_of(loop.world)
+        )
+
+    def _answer(self, number: int, answer: Any) -> None:
+        reply = self._waiting.get(number)
+        if self._client.cut_from(self._agent):
+            self.break_off()
+        if reply is not None and not reply.done():
+            reply.set_result(answer)
+
+
+class Client:
+    """One client process: a name, a stream of chance, and a connection to each agent."""
+
+    def __init__(self, world: Any, name: str, chance: Chance) -> None:
+        self.world = world
+        self.name = name
+        self.chance = chance
+        self.loop: VirtualLoop = world.loop
+        self._connections: dict[int, Connection] = {}
+
+    def delay(self) -> float:
+        """One way of the network, in seconds."""
+        if self.chance.happens(self.world.slow_share):
+            return self.chance.uniform(0.05, 2 * PATIENCE_S)
+        return self.chance.uniform(0.0003, 0.003)
+
+    def cut_from(self, agent: Agent) -> bool:
+        """Whether nothing gets through to that agent."""
+        return agent.cut_from_clients
+
+    def connection(self, agent: Agent) -> Connection:
+        """A usable one."""
+        found = self._connections.get(agent.number)
+        if found is None or not found.usable:
+            found = self._connections[agent.number] = Connection(self, agent)
+        return found
+
+    async def request(self, agent: Agent, name: str, fill: Callable[[Any], Any]) -> Any:
+        """Any API but Produce and Fetch. `fill(types)` makes the request's entity."""
+        version = VERSIONS[name]
+        request = fill(schema.request_types(name, version))
+        handler = BY_MODULE[name].load()
+
+        async def work(context: RequestContext) -> Any:
+            return await handler.handle(context, request)
+
+        return await self.connection(agent).exchange(name, work, version)
+
+    async def produce(
+        self, agent: Agent, topic: str, partition: int, batch: bytes, timeout_ms: int = 3000
+    ) -> tuple[int, int]:
+        """One batch: (error code, base offset)."""
+        body = producing._request(topic, partition, bytearray(batch), timeout_ms=timeout_ms)
+        handler = BY_MODULE["produce"].load()
+
+        async def work(context: RequestContext) -> Any:
+            # A buffer of its own, writable as a socket's.
+            reply = await handler.serve(context, memoryview(bytearray(body)))
+            return memoryview(b"".join(reply))
+
+        connection = self.connection(agent)
+        answer = await connection.exchange("produce", work, PRODUCE_VERSION)
+        name_bytes = producing._INT16.unpack_from(answer, 4)[0]
+        row = producing._PARTITION_ANSWER.unpack_from(answer, 4 + 2 + name_bytes + 4)
+        return row[1], row[2]
+
+    async def fetch(
+        self, agent: Agent, topic: str, partition: int, offset: int, wait_ms: int = 300
+    ) -> tuple[int, list[tuple[int, bytes]], int, int, int]:
+        """(error code, [(offset, value)], next offset, high watermark, log start)."""
+        body = fetching._request({topic: [(partition, offset)]}, wait_ms=wait_ms, bytes_max=20_000)
+        handler = BY_MODULE["fetch"].load()
+
+        async def work(context: RequestContext) -> Any:
+            result = handler.serve(context, memoryview(body))
+            if asyncio.isfuture(result) or asyncio.iscoroutine(result):
+                result = await result
+            return memoryview(self.world.flatten(result))
+
+        answer = await self.connection(agent).exchange("fetch", work, FETCH_VERSION)
+        code = fetching._RESPONSE_HEAD.unpack_from(answer)[1]
+        if code:
+            return code, [], offset, -1, -1
+        position = fetching._RESPONSE_HEAD.size
+        position += 2 + fetching._INT16.unpack_from(answer, position)[0] + 4
+        row = fetching._RESPONSE_PARTITION.unpack_from(answer, position)
+        _, code, high_watermark, _, log_start, aborted = row
+        position += fetching._RESPONSE_PARTITION.size + max(0, aborted) * 16 + 4
+        size = max(0, fetching._INT32.unpack_from(answer, position)[0])
+        data = answer[position + 4 : position + 4 + size]
+        records, following = fetching.read_batches(TopicPartition(topic, partition), data, offset)
+        found = [(record.offset, record.value or b"") for record in records]
+        return code, found, following, high_watermark, log_start
+
+    # -- small APIs ------------------------------------------------------------------------------
+
+    async def list_offset(
+        self, agent: Agent, topic: str, partition: int, *, latest: bool
+    ) -> tuple[int, int]:
+        """(error code, offset)."""
+        answer = await self.request(
+            agent,
+            "list_offsets",
+            lambda types: schema.build(
+                types.ListOffsetsRequest,
+                replica_id=-1,
+                isolation_level=0,
+                topics=(
+                    schema.build(
+                        types.ListOffsetsTopic,
+                        name=topic,
+                        partitions=(
+                            schema.build(
+                                types.ListOffsetsPartition,
+                                partition_index=partition,
+                                timestamp=-1 if latest else -2,
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        )
+        row = answer.topics[0].partitions[0]
+        return int(row.error_code), row.offset
+
+    async def producer_id(self, agent: Agent) -> tuple[int, int, int]:
+        """(error code, producer id, epoch)."""
+        answer = await self.request(
+            agent,
+            "init_producer_id",
+            lambda types: schema.build(
+                types.InitProducerIdRequest,
+                transactional_id=None,
+                transaction_timeout=timedelta(0),
+                producer_id=-1,
+            ),
+        )
+        return int(answer.error_code), answer.producer_id, answer.producer_epoch
+
+    async def create_topic(
+        self, agent: Agent, name: str, partitions: int, configs: dict[str, str]
+    ) -> int:
+        """Its error code."""
+        answer = await self.request(
+            agent,
+            "create_topics",
+            lambda types: schema.build(
+                types.CreateTopicsRequest,
+                topics=(
+                    schema.build(
+                        types.CreatableTopic,
+                        name=name,
+                        num_partitions=partitions,
+                        replication_factor=-1,
+                        assignments=(),
+                        configs=tuple(
+                            schema.build(types.CreatableTopicConfig, name=key, value=value)
+                            for key, value in sorted(configs.items())
+                        ),
+                    ),
+                ),
+                timeout=timedelta(seconds=3),
+                validate_only=False,
+            ),
+        )
+        return int(answer.topics[0].error_code)
+
+    async def delete_topic(self, agent: Agent, name: str) -> int:
+        """Its error code."""
+        answer = await self.request(
+            agent,
+            "delete_topics",
+            lambda types: schema.build(
+                types.DeleteTopicsRequest, topic_names=(name,), timeout=timedelta(seconds=3)
+            ),
+        )
+        return int(answer.responses[0].error_code)
+
+    async def create_partitions(self, agent: Agent, name: str, count: int) -> int:
+        """Its error code."""
+        answer = await self.request(
+            agent,
+            "create_partitions",
+            lambda types: schema.build(
+                types.CreatePartitionsRequest,
+                topics=(
+                    schema.build(
+                        types.CreatePartitionsTopic, name=name, count=count, assignments=None
+                    ),
+                ),
+                timeout=timedelta(seconds=3),
+                validate_only=False,
+            ),
+        )
+        return int(answer.results[0].error_code)
+
+    async def delete_records(
+        self, agent: Agent, name: str, partition: int, offset: int
+    ) -> tuple[int, int]:
+        """(error code, log start now)."""
+        answer = await self.request(
+            agent,
+            "delete_records",
+            lambda types: schema.build(
+                types.DeleteRecordsRequest,
+                topics=(
+                    schema.build(
+                        types.DeleteRecordsTopic,
+                        name=name,
+                        partitions=(
+                            schema.build(
+                                types.DeleteRecordsPartition,
+                                partition_index=partition,
+                                offset=offset,
+                            ),
+                        ),
+                    ),
+                ),
+                timeout=timedelta(seconds=3),
+            ),
+        )
+        row = answer.topics[0].partitions[0]
+        return int(row.error_code), row.low_watermark
+
+    async def find_coordinator(self, agent: Agent, group: str) -> tuple[int, int]:
+        """(error code, node id)."""
+        answer = await self.request(
+            agent,
+            "find_coordinator",
+            lambda types: schema.build(types.FindCoordinatorRequest, key=group, key_type=0),
+        )
+        return int(answer.error_code), answer.node_id
+
+    async def commit_offset(
+        self,
+        agent: Agent,
+        group: str,
+        place: tuple[str, int],
+        offset: int,
+        *,
+        generation: int = -1,
+        member: str = "",
+    ) -> int:
+        """Its error code."""
+        answer = await self.request(
+            agent,
+            "offset_commit",
+            lambda types: schema.build(
+                types.OffsetCommitRequest,
+                group_id=group,
+                generation_id_or_member_epoch=generation,
+                member_id=member,
+                group_instance_id=None,
+                topics=(
+                    schema.build(
+                        types.OffsetCommitRequestTopic,
+                        name=place[0],
+                        partitions=(
+                            schema.build(
+                                types.OffsetCommitRequestPartition,
+                                partition_index=place[1],
+                                committed_offset=offset,
+                                committed_leader_epoch=-1,
+                                committed_metadata="",
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        )
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def fetch_offset(
+        self, agent: Agent, group: str, place: tuple[str, int]
+    ) -> tuple[int, int]:
+        """(error code, offset; -1: none)."""
+        answer = await self.request(
+            agent,
+            "offset_fetch",
+            lambda types: schema.build(
+                types.OffsetFetchRequest,
+                group_id=group,
+                topics=(
+                    schema.build(
+                        types.OffsetFetchRequestTopic, name=place[0], partition_indexes=(place[1],)
+                    ),
+                ),
+                require_stable=False,
+            ),
+        )
+        if int(answer.error_code):
+            return int(answer.error_code), -1
+        row = answer.topics[0].partitions[0]
+        return int(row.error_code), row.committed_offset
+
+    async def join(self, agent: Agent, group: str, member: str) -> Any:
+        """JoinGroup's answer."""
+        return await self.request(
+            agent,
+            "join_group",
+            lambda types: schema.build(
+                types.JoinGroupRequest,
+                group_id=group,
+                session_timeout=timedelta(seconds=2),
+                rebalance_timeout=timedelta(seconds=2),
+                member_id=member,
+                group_instance_id=None,
+                protocol_type="consumer",
+                protocols=(
+                    schema.build(
+                        types.JoinGroupRequestProtocol, name="range", metadata=b"\x00\x00" * 4
+                    ),
+                ),
+            ),
+        )
+
+    async def sync(
+        self, agent: Agent, group: str, member: str, generation: int, shares: dict[str, bytes]
+    ) -> Any:
+        """SyncGroup's answer."""
+        return await self.request(
+            agent,
+            "sync_group",
+            lambda types: schema.build(
+                types.SyncGroupRequest,
+                group_id=group,
+                generation_id=generation,
+                member_id=member,
+                group_instance_id=None,
+                protocol_type="consumer",
+                protocol_name="range",
+                assignments=tuple(
+                    schema.build(types.SyncGroupRequestAssignment, member_id=name, assignment=share)
+                    for name, share in shares.items()
+                ),
+            ),
+        )
+
+    async def heartbeat(self, agent: Agent, group: str, member: str, generation: int) -> int:
+        """Its error code."""
+        answer = await self.request(
+            agent,
+            "heartbeat",
+            lambda types: schema.build(
+                types.HeartbeatRequest,
+                group_id=group,
+                generation_id=generation,
+                member_id=member,
+                group_instance_id=None,
+            ),
+        )
+        return int(answer.error_code)

@@ -1,0 +1,457 @@
+"""One run: agents, a journal, a bucket, clients, faults, and in the end the whole truth.
+
+Everything that chance decides comes from the seed, so that a run can be had again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.model.errors import FencedError, JournalOlderError, RetryableError
+from penstock.testing.journal import JournalFaults, SimulatedJournal
+from penstock.testing.simulated_store import SimulatedBucket
+from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
+from sim.actors import Actor, Admin, Consumer, Member, Producer, Watcher
+from sim.agent import Agent
+from sim.chance import Chance
+from sim.faults import Faults
+from sim.history import History, Place, ViolationError
+from sim.oracle import Oracle
+from sim.wire import BrokenError
+
+HEAL_S = 90.0
+"""Virtual seconds after the last fault until which everything must be done and readable."""
+RECENT_ACKS = 20
+GROUP_TOPIC = "group-topic"
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to."""
+
+    seed: int
+    kind: str = ""
+    """Of the violation; empty: there was none."""
+    detail: str = ""
+    trace: int = 0
+    steps: int = 0
+    virtual_s: float = 0.0
+    entries: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class WatchedBucket(SimulatedBucket):
+    """Remembers what ever was in it."""
+
+    def __init__(self, loop: VirtualLoop, **options: Any) -> None:
+        super().__init__(loop, **options)
+        self.ever_put: set[str] = set()
+        self.ever_deleted: set[str] = set()
+
+
+class World:
+    """See the module. `live` is the run's main coroutine."""
+
+    grace_ms = 2_000
+    skew_allowed_ms = 0
+    segments_prefix = ""
+
+    def __init__(self, loop: VirtualLoop, seed: int, folder: Path, *, verbose: bool) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.folder = folder
+        self.verbose = verbose
+        self.chance = Chance(seed)
+        chance = self.chance
+        self.clock = VirtualClock(loop)
+        self.notes: list[str] = []
+        self.history = History(self)
+        self.violation: ViolationError | None = None
+        self._ended: asyncio.Future[None] = loop.create_future()
+        calm = chance.happens(0.15)
+        """Some runs have clients alone, and find what needs no fault."""
+        self.calm = calm
+        self.think_s = chance.pick((0.01, 0.1, 0.4))
+        self.value_bytes_max = chance.pick((1, 40, 400))
+        self.slow_share = 0.0 if calm else chance.pick((0.0, 0.003, 0.02))
+        self.break_share = 0.0 if calm else chance.pick((0.0, 0.005, 0.03))
+        self.trim_share = chance.pick((0.0, 0.3, 1.0))
+        self.seconds = chance.uniform(6, 16)
+        often = 0 if calm else chance.pick((0, 5, 30))
+        self.journal_faults = JournalFaults(
+            delay_ms=(0, chance.pick((1, 4, 20))),
+            commit_ms=(0, chance.pick((2, 10))),
+            slow_permille=often // 3,
+            slow_ms=(50, 1500),
+            lost_request_permille=often,
+            lost_reply_permille=often,
+            gap_permille=often,
+            doubled_permille=often,
+            lost_read_permille=often // 2,
+            lost_hint_permille=often,
+        )
+        with loop.on(loop.world):
+            self.journal = SimulatedJournal(
+                random=chance.fork(), clock=self.clock, faults=self.journal_faults
+            )
+        self.bucket = WatchedBucket(loop, list_lag_s=chance.pick((0.0, 0.0, 3.0)))
+        self.store_permille = often
+        self.oracle = Oracle(self)
+        self.bucket.on_put = self.bucket.ever_put.add
+        self.bucket.on_delete = self._deleting
+        self.mode = chance.pick(("object", "wal", "mixed"))
+        self.zones = chance.pick((("a",), ("a", "b")))
+        self.agents: list[Agent] = []
+        self.actors: list[Actor] = []
+        self.places: list[Place] = []
+        self.recent_acks: list[tuple[Place, int]] = []
+        self.stopping = False
+        self.over = False
+        self._connections = 0
+
+    # -- what actors ask -------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """A line of the trace."""
+        if self.over:
+            return
+        line = f"{self.loop.time():9.4f} {self.loop.running.name:<12} {text}"
+        self.notes.append(line)
+        if self.verbose:
+            print(line)
+
+    def violated(self, error: ViolationError) -> ViolationError:
+        """Keep the first broken promise and end the run."""
+        if self.violation is None:
+            self.violation = error
+            self.note(f"VIOLATION {error.kind}")
+        if not self._ended.done():
+            self._ended.set_result(None)
+        return error
+
+    def next_connection_id(self) -> int:
+        """For a client's new connection."""
+        self._connections += 1
+        return self._connections
+
+    def agent_by_id(self, agent_id: int) -> Agent | None:
+        """The agent of that id, if there is one."""
+        for agent in self.agents:
+            if agent.agent_id == agent_id:
+                return agent
+        return None
+
+    def agent_at(self, url: str) -> Agent | None:
+        """The agent of that peer address."""
+        for agent in self.agents:
+            if agent.peer == url:
+                return agent
+        return None
+
+    def add_places(self, topic: str, numbers: Iterable[int]) -> None:
+        """Partitions that there are now."""
+        for number in numbers:
+            if (topic, number) not in self.places:
+                self.places.append((topic, number))
+
+    def drop_places(self, topic: str) -> None:
+        """A topic is being deleted."""
+        self.places = [place for place in self.places if place[0] != topic]
+        self.recent_acks = [ack for ack in self.recent_acks if ack[0][0] != topic]
+
+    def acked(self, place: Place, base: int, values: list[bytes]) -> None:
+        """For those who read again what was acknowledged just now."""
+        self.recent_acks.append((place, base + len(values) - 1))
+        del self.recent_acks[:-RECENT_ACKS]
+
+    def flatten(self, reply: Any) -> bytes:
+        """A reply's bytes."""
+        return b"".join(reply)
+
+    def ended(self, agent: Agent, error: BaseException) -> None:
+        """An agent ended by itself, which it may only when it has a reason."""
+        if isinstance(error, FencedError | JournalOlderError | RetryableError):
+            self.history.count(f"agent ended: {type(error).__name__}")
+        else:
+            text = "".join(traceback.format_exception(error))
+            self.violated(ViolationError("agent-died", f"{agent}: {text}"))
+
+    def forget_connection(self, connection: Any) -> None:
+        """A dead agent's connection to the journal."""
+        self.journal.forget(connection)
+
+    def join(self) -> None:
+        """A new agent."""
+        agent = Agent(self, len(self.agents))
+        agent.set_store_weather(self.agents[0].store_permille)
+        self.agents.append(agent)
+        agent.start()
+
+    def set_weather(self, store_permille: int) -> None:
+        """How often calls go wrong."""
+        self.journal.faults = self.journal_faults
+        for agent in self.agents:
+            agent.set_store_weather(store_permille)
+
+    def calm_down(self) -> None:
+        """Nothing goes wrong any more."""
+        self.journal.faults = JournalFaults(delay_ms=(0, 1), commit_ms=(0, 2))
+        self.slow_share = self.break_share = 0.0
+        for agent in self.agents:
+            agent.set_store_weather(0)
+
+    def _deleting(self, key: str) -> None:
+        try:
+            self.oracle.deleting(key)
+        except ViolationError:
+            return
+        self.bucket.ever_deleted.add(key)
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Begin, suffer, heal, be checked."""
+        loop = self.loop
+        script = loop.spawn(loop.world, self._script(), name="script")
+        await asyncio.wait([script, self._ended], return_when=asyncio.FIRST_COMPLETED)
+        self.over = True
+        self.oracle.catch_up()
+        if self.violation is None and script.done():
+            script.result()
+        self._check_faults()
+
+    async def _script(self) -> None:
+        for number in range(self.chance.pick((2, 3, 3, 4))):
+            agent = Agent(self, number)
+            self.agents.append(agent)
+            agent.start()
+        for agent in self.agents:
+            await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+        await self._prepare()
+        faults = Faults(self)
+        loop = self.loop
+        tasks = {
+            actor: loop.spawn(loop.node(actor.name), self._act(actor), name=actor.name)
+            for actor in self.actors
+        }
+        if not self.calm:
+            await faults.run(self.seconds)
+        else:
+            await asyncio.sleep(self.seconds)
+        self.note("heal")
+        self.stopping = True
+        await faults.heal()
+        healed_s = loop.time()
+        while any(not task.done() for task in tasks.values()):
+            if loop.time() > healed_s + HEAL_S:
+                waiting = [actor.name for actor, task in tasks.items() if not task.done()]
+                self.history.violate("stuck-client", f"{', '.join(waiting)}\n{loop.dump()}")
+            await asyncio.sleep(0.5)
+        await self._final_check()
+
+    async def _prepare(self) -> None:
+        chance = self.chance
+        admin = Admin(self, "admin")
+        await self._within(
+            HEAL_S, self._on_node("admin0", admin.create("t0", 2, **self._durability())), "create"
+        )
+        await self._within(
+            HEAL_S, self._on_node("admin1", admin.create("t1", 1, **self._durability())), "create"
+        )
+        members = chance.pick((0, 2, 3))
+        if members:
+            create = admin.create(GROUP_TOPIC, 2, **self._durability())
+            await self._within(HEAL_S, self._on_node("admin2", create), "create")
+        self.actors = [admin, Watcher(self, "watch0"), Consumer(self, "reads0")]
+        self.actors += [
+            Producer(self, f"p{number}", 20 + chance.below(60))
+            for number in range(chance.pick((1, 2, 3)))
+        ]
+        self.actors += [
+            Member(self, f"m{number}", "group", GROUP_TOPIC, 2) for number in range(members)
+        ]
+        if chance.happens(0.5):
+            self.actors.append(Consumer(self, "reads1"))
+        if os.environ.get("ONLY"):
+            self.actors = [a for a in self.actors if a.name in os.environ["ONLY"].split(",")]
+
+    def _durability(self) -> dict[str, str]:
+        mode = self.mode if self.mode != "mixed" else self.chance.pick(("object", "wal"))
+        return {"penstock_durability": mode} if self.mode == "mixed" else {}
+
+    async def _on_node(self, name: str, work: Any) -> Any:
+        return await self.loop.spawn(self.loop.node(name), work, name=name)
+
+    async def _within(self, seconds: float, work: Any, what: str) -> Any:
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            self.history.violate("stuck", f"{what}\n{self.loop.dump()}")
+
+    async def _act(self, actor: Actor) -> None:
+        try:
+            await actor.run()  # type: ignore[attr-defined]
+        except ViolationError:
+            pass
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            self.violated(ViolationError("actor-failed", f"{actor.name}: {text}"))
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def _final_check(self) -> None:
+        """All agents agree with the journal and serve everything that was acknowledged."""
+        for agent in self.agents:
+            await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+        reader = Watcher(self, "final")
+        readers = self.chance.shuffled(self.agents)[:2]
+        for place in sorted(self.history.partitions) if not os.environ.get("ONLY") else ():
+            if self.history.is_deleted(place[0]):
+                continue
+            for agent in readers:
+                await self._within(
+                    HEAL_S,
+                    self._on_node("final", self._read_all(reader, agent, place)),
+                    f"{place} can't be read from {agent}",
+                )
+        self.oracle.catch_up()
+        missing = self.oracle.missing_objects()
+        if missing:
+            self.history.violate("missing-object", f"{missing}")
+        self.oracle.check_runs()
+        await self._compare_replicas()
+
+    async def _read_all(self, reader: Watcher, agent: Agent, place: Place) -> None:
+        client, history = reader.client, self.history
+        began_s = self.loop.time()
+        start = await self._listed(reader, agent, place, latest=False)
+        history.listed(place, start, began_s, latest=False, who=f"final reader at {agent}")
+        end = await self._listed(reader, agent, place, latest=True)
+        history.listed(place, end, began_s, latest=True, who=f"final reader at {agent}")
+        position = start
+        seen: dict[int, bytes] = {}
+        while position < end:
+            began_s = self.loop.time()
+            try:
+                code, records, following, _, _ = await client.fetch(agent, *place, position)
+            except BrokenError:
+                await asyncio.sleep(0.2)
+                continue
+            if code == 1:
+                history.out_of_range(place, position, began_s, "final reader")
+            if code or not records:
+                await asyncio.sleep(0.2)
+                continue
+            history.read(place, position, records, f"final reader at {agent}")
+            seen.update(records)
+            position = following
+        known = history.partitions[place]
+        for offset, value in sorted(known.acked.items()):
+            if offset >= start and seen.get(offset) != value:
+                history.violate("lost-write", f"{place} {offset} {value!r}: {seen.get(offset)!r}")
+        last: dict[bytes, int] = {}
+        for _, value in sorted(seen.items()):
+            producer, number, _ = value.split(b"/", 2)
+            if int(number) <= last.get(producer, -1):
+                history.violate("order", f"{place}: {value!r} after {last[producer]}")
+            last[producer] = int(number)
+        history.count("read whole")
+
+    async def _listed(self, reader: Watcher, agent: Agent, place: Place, *, latest: bool) -> int:
+        while True:
+            try:
+                code, offset = await reader.client.list_offset(agent, *place, latest=latest)
+            except BrokenError:
+                code, offset = 7, -1
+            if not code:
+                return offset
+            await asyncio.sleep(0.2)
+
+    async def _compare_replicas(self) -> None:
+        """Each replica, once it is where the journal is, holds what a replay of it gives."""
+        for agent in self.agents:
+            self.oracle.catch_up()
+            for _ in range(2000):
+                if agent.replica_position() >= self.oracle.position:
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                self.history.violate("stuck-replica", f"{agent} at {agent.replica_position()}")
+            self.oracle.catch_up()
+            position, dump = agent.dump()
+            if position != self.oracle.position:
+                # Entries keep coming (heartbeats): the journal moved between the two.
+                self.history.violate("replica-ahead", f"{agent}: {position}")
+            expected = self.oracle.dump()
+            if dump != expected:
+                first = next(
+                    (
+                        (ours, theirs)
+                        for ours, theirs in zip(expected, dump, strict=False)
+                        if ours != theirs
+                    ),
+                    (len(expected), len(dump)),
+                )
+                self.history.violate("replica-differs", f"{agent} at {position}: {first}")
+        self.history.count("replicas compared")
+
+    def _check_faults(self) -> None:
+        """Exceptions that nobody handled."""
+        if self.violation is None and self.loop.faults:
+            self.violation = ViolationError("unhandled", "\n".join(self.loop.faults[:4]))
+
+    def close(self) -> None:
+        """Let go of files."""
+        for agent in self.agents:
+            agent.let_go()
+
+
+def simulate(seed: int, *, verbose: bool = False, scratch: Path | None = None) -> Result:
+    """Run one seed."""
+    result = Result(seed)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-sim-", dir=scratch or scratch_folder()))
+    worlds: list[World] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        world = World(loop, seed, folder, verbose=verbose)
+        worlds.append(world)
+        try:
+            await world.live()
+        finally:
+            result.trace = loop.trace
+            result.steps = loop.steps
+            result.virtual_s = loop.time()
+
+    try:
+        run(main, Chance(seed ^ 0x5EED))
+        violation = worlds[0].violation
+        if violation is not None:
+            result.kind, result.detail = violation.kind, str(violation)
+    except ViolationError as error:
+        result.kind, result.detail = error.kind, str(error)
+    except StuckError as error:
+        result.kind, result.detail = "stuck", str(error)
+    finally:
+        for world in worlds:
+            world.close()
+            result.entries = world.oracle.entries
+            result.counts = dict(world.history.counts)
+            result.notes = world.notes
+        shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def scratch_folder() -> Path | None:
+    """Memory, where there is some: replicas are written and thrown away by the thousand."""
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() else None
