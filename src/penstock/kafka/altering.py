@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from penstock.kafka import fresh
 from penstock.kafka.admin import commit
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -46,20 +47,27 @@ async def alter(
         apply: false: only check.
     """
     twice = duplicates((one.resource_type, one.resource_name) for one in resources)
+
+    def plan_all(certainty: fresh.Certainty) -> list[AnyCommand | Outcome]:
+        plans: list[AnyCommand | Outcome] = []
+        for resource in resources:
+            try:
+                if (resource.resource_type, resource.resource_name) in twice:
+                    raise ItemError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
+                plans.append(_command(context, resource, new_configs, certainty) or Outcome())
+            except ItemError as error:
+                plans.append(error.outcome)
+        return plans
+
     outcomes: list[Outcome] = []
     commands: list[AnyCommand] = []
     committed: list[int] = []
-    for index, resource in enumerate(resources):
-        try:
-            if (resource.resource_type, resource.resource_name) in twice:
-                raise ItemError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
-            command = _command(context, resource, new_configs)
-        except ItemError as error:
-            outcomes.append(error.outcome)
-            continue
-        outcomes.append(Outcome())
-        if command is not None:
-            commands.append(command)
+    for index, plan in enumerate(await fresh.settled(context, plan_all)):
+        if isinstance(plan, Outcome):
+            outcomes.append(plan)
+        else:
+            outcomes.append(Outcome())
+            commands.append(plan)
             committed.append(index)
     if apply:
         for index, outcome in zip(committed, await commit(context, commands), strict=True):
@@ -67,7 +75,9 @@ async def alter(
     return outcomes
 
 
-def _command(context: RequestContext, resource: Any, new_configs: NewConfigs) -> AnyCommand | None:
+def _command(
+    context: RequestContext, resource: Any, new_configs: NewConfigs, certainty: fresh.Certainty
+) -> AnyCommand | None:
     """The command that alters one resource; None when nothing changes.
 
     Raises:
@@ -80,7 +90,7 @@ def _command(context: RequestContext, resource: Any, new_configs: NewConfigs) ->
     if resource.resource_type == ResourceType.TOPIC:
         topic = view.topic(resource.resource_name)
         if topic is None:
-            raise unknown_topic(resource.resource_name)
+            raise certainty.refusal(unknown_topic(resource.resource_name))
         after = new_configs(resource, topic.configs, of_topic=True)
         check_configs(after, of_topic=True)
         change = replacement(topic.configs, after)

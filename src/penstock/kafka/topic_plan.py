@@ -1,9 +1,9 @@
 """What it takes to create a topic or to add partitions: checks as Kafka makes them, and ids.
 
-Penstock keeps one copy of its own bytes in a WAL and then in an object store, and shows clients
-one broker that leads everything. So, like a Kafka of one broker, it takes a replication factor of
-1 or -1 ("the default") and refuses more with INVALID_REPLICATION_FACTOR; an assignment by hand
-may name that broker alone. Pure.
+Penstock keeps one copy of its own bytes in a WAL and then in an object store, which sees to its
+durability, and shows clients one replica of each partition, on whichever broker is near to them.
+So a replication factor is taken and means nothing, as long as Kafka would take it with that many
+brokers (else INVALID_REPLICATION_FACTOR); brokers that are assigned by hand must exist. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +61,7 @@ def partition_count(
     replication_factor: int,
     assignments: Mapping[int, Sequence[int]],
     *,
-    node_id: int,
+    node_ids: set[int],
     default: int,
     limit: int,
 ) -> int:
@@ -71,7 +71,7 @@ def partition_count(
         asked: the request's number; -1 for the default, or when there are assignments.
         replication_factor: the request's; -1 for the default.
         assignments: partition index to broker ids; empty when the broker chooses.
-        node_id: the one broker.
+        node_ids: the brokers.
 
     Raises:
         ItemError: what Kafka refuses.
@@ -87,13 +87,14 @@ def partition_count(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "the assigned partitions must be numbered from 0 without a gap",
             )
-        check_assignments(list(assignments.values()), node_id=node_id)
+        check_assignments(list(assignments.values()), node_ids=node_ids)
         count = len(assignments)
     else:
-        if replication_factor not in (DEFAULT, REPLICATION_FACTOR):
+        if replication_factor != DEFAULT and not 1 <= replication_factor <= len(node_ids):
+            brokers = "is 1 broker" if len(node_ids) == 1 else f"are {len(node_ids)} brokers"
             raise ItemError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor is {replication_factor}, there is 1 broker: ask for 1 "
+                f"the replication factor is {replication_factor}, there {brokers}: ask for 1 "
                 "or -1 (durability is the storage's, not the replicas')",
             )
         count = default if asked == DEFAULT else asked
@@ -104,17 +105,17 @@ def partition_count(
     return count
 
 
-def check_assignments(assignments: Sequence[Sequence[int]], *, node_id: int) -> None:
+def check_assignments(assignments: Sequence[Sequence[int]], *, node_ids: set[int]) -> None:
     """Check replica assignments, one list of broker ids per partition.
 
     Raises:
         ItemError: INVALID_REPLICA_ASSIGNMENT.
     """
     for brokers in assignments:
-        if list(brokers) != [node_id]:
+        if not brokers or len(set(brokers)) != len(brokers) or not set(brokers) <= node_ids:
             raise ItemError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"a partition is assigned to brokers {list(brokers)}, the only one is {node_id}",
+                f"a partition is assigned to brokers {list(brokers)}, there are {sorted(node_ids)}",
             )
 
 
@@ -123,7 +124,7 @@ def added_partitions(
     current: int,
     assignments: Sequence[Sequence[int]] | None,
     *,
-    node_id: int,
+    node_ids: set[int],
     limit: int,
 ) -> None:
     """Check a raise of a topic's partition count from `current` to `asked`.
@@ -145,7 +146,7 @@ def added_partitions(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{asked - current} partitions are added, {len(assignments)} are assigned",
         )
-    check_assignments(assignments, node_id=node_id)
+    check_assignments(assignments, node_ids=node_ids)
 
 
 def checked_configs(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """CreatePartitions 0 to 3: raise partition counts. They are never lowered, as in Kafka."""
 
+from functools import partial
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.admin import commit
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -19,20 +21,16 @@ async def handle(context: RequestContext, request: Any) -> Any:
     """Add partitions in one commit, or only check; an outcome per topic."""
     types = response_types("create_partitions", context.api_version)
     twice = duplicates(topic.name for topic in request.topics)
+    plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
     outcomes: list[Outcome | None] = []
     commands = []
-    for topic in request.topics:
-        try:
-            if topic.name in twice:
-                raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
-            command = _plan(context, topic)
-        except ItemError as error:
-            outcomes.append(error.outcome)
-            continue
-        if request.validate_only:
+    for plan in plans:
+        if isinstance(plan, Outcome):
+            outcomes.append(plan)
+        elif request.validate_only:
             outcomes.append(Outcome())
         else:
-            commands.append(command)
+            commands.append(plan)
             outcomes.append(None)
     answers = iter(await commit(context, commands, request.timeout))
     finished = [next(answers) if outcome is None else outcome for outcome in outcomes]
@@ -50,11 +48,26 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _plan(context: RequestContext, topic: Any) -> CreatePartitions:
+def _plan_all(
+    context: RequestContext, request: Any, twice: set[str], certainty: fresh.Certainty
+) -> list[CreatePartitions | Outcome]:
+    """For each topic the command, or why there is none."""
+    plans: list[CreatePartitions | Outcome] = []
+    for topic in request.topics:
+        try:
+            if topic.name in twice:
+                raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            plans.append(_plan(context, topic, certainty))
+        except ItemError as error:
+            plans.append(error.outcome)
+    return plans
+
+
+def _plan(context: RequestContext, topic: Any, certainty: fresh.Certainty) -> CreatePartitions:
     broker = context.broker
     known = broker.view.topic(topic.name)
     if known is None:
-        raise unknown_topic(topic.name)
+        raise certainty.refusal(unknown_topic(topic.name))
     assignments = None
     if topic.assignments is not None:
         assignments = [assignment.broker_ids for assignment in topic.assignments]
@@ -62,7 +75,7 @@ def _plan(context: RequestContext, topic: Any) -> CreatePartitions:
         topic.count,
         known.partitions,
         assignments,
-        node_id=broker.node_id,
+        node_ids={node.node_id for node in broker.nodes.all()},
         limit=broker.settings.partitions_max,
     )
     return CreatePartitions(topic_id=known.topic_id, partitions=topic.count)

@@ -1,13 +1,15 @@
 """CreateTopics 2 to 7: all topics of a request in one commit; an outcome for each.
 
-Ids are random UUIDs. A replication factor other than 1 or -1 is refused, as by a Kafka of one
-broker; see `topic_plan`.
+Ids are random UUIDs. A replication factor above the number of brokers is refused, as by Kafka; see
+`topic_plan`.
 """
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.admin import commit
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
@@ -31,18 +33,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     """Create topics, or only check that they could be."""
     types = response_types("create_topics", context.api_version)
     twice = duplicates(topic.name for topic in request.topics)
-    outcomes: list[Outcome | None] = []
-    commands: list[CreateTopic | None] = []
-    for topic in request.topics:
-        try:
-            if topic.name in twice:
-                raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
-            others = [command.name for command in commands if command is not None]
-            commands.append(_plan(context, topic, others))
-            outcomes.append(None)
-        except ItemError as error:
-            commands.append(None)
-            outcomes.append(error.outcome)
+    plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
+    commands = [plan if isinstance(plan, CreateTopic) else None for plan in plans]
+    outcomes = [plan if isinstance(plan, Outcome) else None for plan in plans]
     if not request.validate_only:
         wanted = [command for command in commands if command is not None]
         answers = iter(await commit(context, wanted, request.timeout))
@@ -61,7 +54,25 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.CreateTopicsResponse, topics=tuple(results))
 
 
-def _plan(context: RequestContext, topic: Any, others: Sequence[str]) -> CreateTopic:
+def _plan_all(
+    context: RequestContext, request: Any, twice: set[str], certainty: fresh.Certainty
+) -> list[CreateTopic | Outcome]:
+    """For each topic the command, or why there is none."""
+    plans: list[CreateTopic | Outcome] = []
+    for topic in request.topics:
+        try:
+            if topic.name in twice:
+                raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
+            others = [plan.name for plan in plans if isinstance(plan, CreateTopic)]
+            plans.append(_plan(context, topic, others, certainty))
+        except ItemError as error:
+            plans.append(error.outcome)
+    return plans
+
+
+def _plan(
+    context: RequestContext, topic: Any, others: Sequence[str], certainty: fresh.Certainty
+) -> CreateTopic:
     """The command for one topic.
 
     Args:
@@ -72,9 +83,14 @@ def _plan(context: RequestContext, topic: Any, others: Sequence[str]) -> CreateT
     """
     broker = context.broker
     if broker.view.topic(topic.name) is not None:
-        raise ItemError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
+        exists = f"topic {topic.name!r} already exists"
+        raise certainty.refusal(ItemError(ErrorCode.TOPIC_ALREADY_EXISTS, exists))
     existing = [known.name for known in broker.view.topics()]
-    check_new_name(topic.name, [*existing, *others])
+    try:
+        check_new_name(topic.name, [*existing, *others])
+    except ItemError as error:
+        # What it collides with may have been deleted.
+        raise certainty.refusal(error) from None
     assignments = {one.partition_index: one.broker_ids for one in topic.assignments}
     if len(assignments) != len(topic.assignments):
         raise ItemError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
@@ -82,7 +98,7 @@ def _plan(context: RequestContext, topic: Any, others: Sequence[str]) -> CreateT
         topic.num_partitions,
         topic.replication_factor,
         assignments,
-        node_id=broker.node_id,
+        node_ids={node.node_id for node in broker.nodes.all()},
         default=broker.settings.default_partitions,
         limit=broker.settings.partitions_max,
     )

@@ -1,8 +1,10 @@
 """DeleteRecords 0 to 2: raise log start offsets; -1 means the high watermark (KIP-107)."""
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.admin import TIMEOUT_MAX_S, TIMEOUT_MIN_S
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
@@ -28,18 +30,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         for topic in request.topics
         for partition in topic.partitions
     )
-    refused: dict[tuple[str, int], ErrorCode] = dict.fromkeys(twice, ErrorCode.INVALID_REQUEST)
-    wanted: dict[tuple[str, int], tuple[PartitionKey, int]] = {}
-    for topic in request.topics:
-        for partition in topic.partitions:
-            place = (topic.name, partition.partition_index)
-            if place in refused:
-                continue
-            checked = _check(context, topic.name, partition)
-            if isinstance(checked, ErrorCode):
-                refused[place] = checked
-            else:
-                wanted[place] = (checked, partition.offset)
+    refused, wanted = await fresh.settled(context, partial(_plan, context, request, twice))
     starts = await _delete(context, list(wanted.values()), request.timeout.total_seconds())
     results = dict(zip(wanted, starts, strict=True))
     return build(
@@ -63,11 +54,35 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _check(context: RequestContext, topic_name: str, partition: Any) -> PartitionKey | ErrorCode:
+_Place = tuple[str, int]
+
+
+def _plan(
+    context: RequestContext, request: Any, twice: set[_Place], certainty: fresh.Certainty
+) -> tuple[dict[_Place, ErrorCode], dict[_Place, tuple[PartitionKey, int]]]:
+    """By topic name and partition: why nothing is deleted, or below which offset it is."""
+    refused: dict[_Place, ErrorCode] = dict.fromkeys(twice, ErrorCode.INVALID_REQUEST)
+    wanted: dict[_Place, tuple[PartitionKey, int]] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            place = (topic.name, partition.partition_index)
+            if place in refused:
+                continue
+            checked = _check(context, topic.name, partition, certainty)
+            if isinstance(checked, ErrorCode):
+                refused[place] = checked
+            else:
+                wanted[place] = (checked, partition.offset)
+    return refused, wanted
+
+
+def _check(
+    context: RequestContext, topic_name: str, partition: Any, certainty: fresh.Certainty
+) -> PartitionKey | ErrorCode:
     view = context.broker.view
     key = find_partition(view, topic_name, partition.partition_index)
     if key is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
     topic = view.topic(topic_name)
     assert topic is not None
     # As Kafka: what a topic keeps for ever by policy is not deleted by hand either.

@@ -3,10 +3,11 @@
 import uuid
 from typing import Any, Final, NamedTuple
 
+from penstock.kafka import fresh
 from penstock.kafka.admin import commit
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.outcomes import Outcome, duplicates
 from penstock.kafka.resources import unknown_topic
 from penstock.kafka.schema import build, response_types
 from penstock.metadata.commands import DeleteTopic
@@ -28,7 +29,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if context.api_version >= 6
         else [_Asked(name, None) for name in request.topic_names]
     )
-    found = [_find(context, one) for one in asked]
+    found = await fresh.settled(
+        context, lambda certainty: [_find(context, one, certainty) for one in asked]
+    )
     # The same topic by name and by id is the same topic twice.
     twice = duplicates(one.topic_id for one in found if isinstance(one, _Found))
     twice_asked = duplicates(asked)
@@ -64,18 +67,18 @@ class _Found(NamedTuple):
     topic_id: bytes
 
 
-def _find(context: RequestContext, asked: _Asked) -> _Found | Outcome:
+def _find(context: RequestContext, asked: _Asked, certainty: fresh.Certainty) -> _Found | Outcome:
     view = context.broker.view
     if (asked.name is None) == (asked.topic_id is None):
         return Outcome(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id")
     if asked.topic_id is not None:
         topic = view.topic_by_id(asked.topic_id.bytes)
         if topic is None:
-            return Outcome(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {asked.topic_id}")
+            unknown = Outcome(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {asked.topic_id}")
+            return certainty.outcome(unknown)
     else:
         assert asked.name is not None
         topic = view.topic(asked.name)
         if topic is None:
-            error: ItemError = unknown_topic(asked.name)
-            return error.outcome
+            return certainty.outcome(unknown_topic(asked.name).outcome)
     return _Found(topic.name, topic.topic_id)

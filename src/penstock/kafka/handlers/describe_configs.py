@@ -2,9 +2,10 @@
 
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.outcomes import ItemError
+from penstock.kafka.outcomes import ItemError, Outcome
 from penstock.kafka.resources import (
     ConfigEntry,
     ResourceType,
@@ -22,13 +23,18 @@ VERSIONS: Final = range(1, 5)
 async def handle(context: RequestContext, request: Any) -> Any:
     """Describe each resource, or say why not."""
     types = response_types("describe_configs", context.api_version)
+
+    def look(certainty: fresh.Certainty) -> list[Outcome | list[ConfigEntry]]:
+        return [_entries_or_error(context, resource, certainty) for resource in request.resources]
+
     results = []
-    for resource in request.resources:
+    found = await fresh.settled(context, look)
+    for resource, one in zip(request.resources, found, strict=True):
         error, message, entries = ErrorCode.NONE, None, list[ConfigEntry]()
-        try:
-            entries = _entries(context, resource)
-        except ItemError as refused:
-            error, message = refused.outcome.error, refused.outcome.message
+        if isinstance(one, Outcome):
+            error, message = one.error, one.message
+        else:
+            entries = one
         results.append(
             build(
                 types.DescribeConfigsResult,
@@ -42,7 +48,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.DescribeConfigsResponse, results=tuple(results))
 
 
-def _entries(context: RequestContext, resource: Any) -> list[ConfigEntry]:
+def _entries_or_error(
+    context: RequestContext, resource: Any, certainty: fresh.Certainty
+) -> Outcome | list[ConfigEntry]:
+    try:
+        return _entries(context, resource, certainty)
+    except ItemError as refused:
+        return refused.outcome
+
+
+def _entries(
+    context: RequestContext, resource: Any, certainty: fresh.Certainty
+) -> list[ConfigEntry]:
     """The wanted configs of one resource.
 
     Raises:
@@ -52,7 +69,7 @@ def _entries(context: RequestContext, resource: Any) -> list[ConfigEntry]:
     if resource.resource_type == ResourceType.TOPIC:
         topic = broker.view.topic(resource.resource_name)
         if topic is None:
-            raise unknown_topic(resource.resource_name)
+            raise certainty.refusal(unknown_topic(resource.resource_name))
         entries = topic_entries(topic.configs, broker.view.cluster_configs)
     elif resource.resource_type == ResourceType.BROKER:
         only_dynamic = check_broker_name(resource.resource_name, broker.node_id)

@@ -1,6 +1,8 @@
 """DescribeLogDirs 1 to 4: bytes per partition, shown as one log directory.
 
-Sizes are those of the partitions' batches, wherever they lie (WAL or objects). The volume's total
+Sizes are those of the partitions' batches, wherever they lie (WAL or objects). In a cluster each
+broker tells of those that it is shown to lead (to clients without a zone), so that a tool that
+asks all of them counts each once. The volume's total
 and usable bytes are unknown (-1): most bytes are in an object store, which has no size.
 """
 
@@ -20,7 +22,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     """Sizes of the asked partitions; those that do not exist are left out, as in Kafka."""
     types = response_types("describe_log_dirs", context.api_version)
     view = context.broker.view
-    wanted: dict[str, range | set[int]]
+    wanted: dict[str, range | set[int] | list[int]]
     if request.topics is None:
         wanted = {topic.name: range(topic.partitions) for topic in view.topics()}
     else:
@@ -31,6 +33,12 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 wanted[asked.topic] = {
                     index for index in asked.partitions if 0 <= index < known.partitions
                 }
+    leaders, me = context.broker.nodes.leaders(""), context.broker.node_id
+    if leaders.sole is None:
+        for name, indexes in wanted.items():
+            topic = view.topic(name)
+            assert topic is not None
+            wanted[name] = [n for n in indexes if leaders.leader(topic.topic_id, n) == me]
     keys = {}
     for name, indexes in wanted.items():
         topic = view.topic(name)

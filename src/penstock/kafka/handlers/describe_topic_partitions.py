@@ -5,12 +5,15 @@ partitions, and its cursor says where the next one begins.
 """
 
 import uuid
+from functools import partial
 from typing import Any, Final
 
+from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.resources import unknown_topic
 from penstock.kafka.schema import build, response_types
+from penstock.placement.zones import zone_of
 
 API_KEY: Final = 75
 VERSIONS: Final = range(1)
@@ -21,6 +24,10 @@ PAGE_PARTITIONS_MAX: Final = 2000
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """One page."""
+    return await fresh.settled(context, partial(_page, context, request))
+
+
+def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> Any:
     types = response_types("describe_topic_partitions", context.api_version)
     view = context.broker.view
     names = {topic.name for topic in request.topics} or {topic.name for topic in view.topics()}
@@ -38,7 +45,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if topic is None:
             # A topic deleted since the page before is not an error of this one.
             if cursor is None or name != cursor.topic_name:
-                topics.append(_unknown(types, name))
+                topics.append(_unknown(types, name, certainty))
             continue
         if left == 0:
             next_cursor = build(types.Cursor, topic_name=name, partition_index=start)
@@ -54,10 +61,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _unknown(types: Any, name: str) -> Any:
+def _unknown(types: Any, name: str, certainty: fresh.Certainty) -> Any:
+    error = unknown_topic(name).outcome.error
     return build(
         types.DescribeTopicPartitionsResponseTopic,
-        error_code=unknown_topic(name).outcome.error,
+        error_code=certainty.no(error, ErrorCode.LEADER_NOT_AVAILABLE),
         name=name,
         topic_id=None,
         partitions=(),
@@ -65,7 +73,9 @@ def _unknown(types: Any, name: str) -> Any:
 
 
 def _topic(context: RequestContext, types: Any, topic: Any, start: int, end: int) -> Any:
-    node_id = context.broker.node_id
+    broker = context.broker
+    leaders = broker.nodes.leaders(zone_of(context.client_id))
+    led_by = leaders.of_topic(topic.topic_id, start, end)
     return build(
         types.DescribeTopicPartitionsResponseTopic,
         error_code=ErrorCode.NONE,
@@ -76,14 +86,14 @@ def _topic(context: RequestContext, types: Any, topic: Any, start: int, end: int
                 types.DescribeTopicPartitionsResponsePartition,
                 error_code=ErrorCode.NONE,
                 partition_index=index,
-                leader_id=node_id,
-                leader_epoch=context.broker.epoch,
-                replica_nodes=(node_id,),
-                isr_nodes=(node_id,),
+                leader_id=leader,
+                leader_epoch=broker.epoch,
+                replica_nodes=(leader,),
+                isr_nodes=(leader,),
                 # Not null: an empty list says that eligible leader replicas are known, none.
                 eligible_leader_replicas=(),
                 last_known_elr=(),
             )
-            for index in range(start, end)
+            for index, leader in enumerate(led_by, start)
         ),
     )
