@@ -7,6 +7,7 @@ its number, and the answer is what this agent's replica made of whichever copy c
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from penstock.metadata.apply import EntryOutcome, Standing
 from penstock.metadata.commands import AnyCommand, Refusal, Refused
@@ -14,10 +15,17 @@ from penstock.metadata.entry_window import Call, EntryWindow, Sending, WindowEnt
 from penstock.metadata.order import Applied
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 from penstock.ports.clock import Clock
-from penstock.ports.journal import Journal
 from penstock.replica.follower import Followed
 
 logger = logging.getLogger(__name__)
+
+
+class Appends(Protocol):
+    """What is used of `penstock.ports.journal.Journal`."""
+
+    async def append(self, body: bytes) -> int:
+        """Append an entry; its position. Raises: RetryableError (not, or nobody knows)."""
+        ...
 
 
 class EntrySender:
@@ -25,7 +33,7 @@ class EntrySender:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Appends,
         *,
         agent: int,
         epoch: int,

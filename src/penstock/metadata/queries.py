@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.metadata.apply_agents import EPOCH_FLOOR
 from penstock.metadata.cluster_tables import (
     SELECT_AGENTS,
     SELECT_SHARDS,
@@ -310,6 +311,13 @@ class Queries:
         level = self._meta("feature_level", 1)
         assert isinstance(level, int)
         return max(1, level)
+
+    def next_epoch(self, agent_id: int) -> int:
+        """The epoch that an agent may open."""
+        rows = self._execute("SELECT epoch FROM agents WHERE agent = ?", (agent_id,))
+        known = rows[0][0] if rows else 0
+        floor: int = self._meta(EPOCH_FLOOR, 0)
+        return 1 + max(known, floor)
 
     def agents(self) -> list[Agent]:
         """All agents that are known, fenced ones too, by id."""
