@@ -9,6 +9,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from penstock.kafka import fresh
 from penstock.kafka.context import ReplyFuture, RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.produce_codec import (
@@ -59,16 +60,20 @@ class _Produce:
     __slots__ = (
         "_appends",
         "_broker",
+        "_confirmation",
+        "_context",
         "_length",
         "_pending",
         "_request",
         "_source",
         "_topics",
+        "_unknown",
         "_version",
         "reply",
     )
 
     def __init__(self, context: RequestContext, body: memoryview) -> None:
+        self._context = context
         self._broker = context.broker
         self._source = context.connection.id
         self._version = context.api_version
@@ -77,16 +82,23 @@ class _Produce:
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
         self._length = 0
         self._pending = 0
+        self._unknown: list[tuple[TopicData, PartitionAnswer]] = []
+        self._confirmation: asyncio.Task[None] | None = None
         self.reply: ReplyFuture = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
         for topic in self._request.topics:
             self._topics.append((topic, self._check_topic(topic)))
+        if self._unknown and self._broker.heads is not None and self._request.acks != 0:
+            # What is known goes on at once: requests of a connection are appended as they came.
+            self._pending += 1
+            self._confirmation = asyncio.get_running_loop().create_task(self._confirm())
         if not self._appends:
-            self._finish()
+            if not self._pending:
+                self._finish()
             return
         groups = self._split()
-        self._pending = len(groups)
+        self._pending += len(groups)
         timeout_ms = self._request.timeout_ms
         for group in groups:
             appends = [append for append, _ in group]
@@ -97,31 +109,59 @@ class _Produce:
                 source=self._source,
             )
 
-    def _check_topic(self, data: TopicData) -> list[PartitionAnswer]:
+    async def _confirm(self) -> None:
+        """Say that a partition does not exist only when that is so at present.
+
+        One that does is not appended to: a later request may have overtaken this one. The
+        client sends it again.
+        """
+        known = await fresh.confirm(self._context)
+        for data, answer in self._unknown:
+            if not known or self._exists(data, answer.partition):
+                answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._pending -= 1
+        if not self._pending:
+            self._finish()
+
+    def _topic(self, data: TopicData) -> Topic | None:
         view = self._broker.view
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self._version >= TOPIC_IDS_FROM:
-            topic = view.topic_by_id(data.topic_id)
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            topic = view.topic(data.name)
+            return view.topic_by_id(data.topic_id)
+        return view.topic(data.name)
+
+    def _exists(self, data: TopicData, partition: int) -> bool:
+        topic = self._topic(data)
+        return topic is not None and 0 <= partition < topic.partitions
+
+    def _check_topic(self, data: TopicData) -> list[PartitionAnswer]:
+        topic = self._topic(data)
         if topic is None:
-            return [PartitionAnswer(part.partition, unknown) for part in data.partitions]
+            by_id = self._version >= TOPIC_IDS_FROM
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            answers = [PartitionAnswer(part.partition, unknown) for part in data.partitions]
+            self._unknown += ((data, answer) for answer in answers)
+            return answers
         if self._request.acks not in (-1, 0, 1):
             return [
                 PartitionAnswer(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
                 for part in data.partitions
             ]
-        limits = batch_limits(topic, view.cluster_configs)
+        limits = batch_limits(topic, self._broker.view.cluster_configs)
         now_ms = self._broker.clock.now_ms()
-        return [self._check(topic, limits, part, now_ms) for part in data.partitions]
+        return [self._check(data, topic, limits, part, now_ms) for part in data.partitions]
 
     def _check(
-        self, topic: Topic, limits: BatchLimits, part: PartitionData, now_ms: int
+        self,
+        data: TopicData,
+        topic: Topic,
+        limits: BatchLimits,
+        part: PartitionData,
+        now_ms: int,
     ) -> PartitionAnswer:
         answer = PartitionAnswer(part.partition, 0)
         if not 0 <= part.partition < topic.partitions:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._unknown.append((data, answer))
             return answer
         try:
             batch = check_batch(part.records or _NO_RECORDS, limits, now_ms)
