@@ -15,15 +15,18 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from penstock.app.backup_stream import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.backup_stream import backup_lines
+from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
 from penstock.config.version import VERSION
 from penstock.log.backup import Progress
 from penstock.model.errors import PenstockError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
+from penstock.peers.secret import ClusterSecret
 
 _POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
 _KEEP_ALIVE_S = 30
@@ -35,16 +38,20 @@ class HttpSources:
     """What the answers are made of.
 
     `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
-    `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest.
+    `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest;
+    `secret` is what callers must know (None: nothing; see `SecretCheck` for what stays open);
+    `peers` is what other agents are answered from, in a cluster.
     """
 
     metrics: Metrics
     status: Callable[[], dict[str, Any]]
     not_ready: Callable[[], str]
     back_up: Callable[[str, Progress | None], Awaitable[dict[str, Any]]]
+    secret: ClusterSecret | None = None
+    peers: PeerSources | None = None
 
 
-def application(sources: HttpSources) -> Starlette:
+def application(sources: HttpSources) -> ASGIApp:
     """The ASGI application."""
     exposition = Exposition(sources.metrics, version=VERSION)
 
@@ -83,16 +90,18 @@ def application(sources: HttpSources) -> Starlette:
         except PenstockError as error:
             return _problem(409, str(error))
 
-    return Starlette(
-        routes=[
-            Route("/", pointer),
-            Route("/metrics", metrics),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/v1/status", status),
-            Route("/v1/backup", back_up, methods=["POST"]),
-        ]
-    )
+    routes: list[BaseRoute] = [
+        Route("/", pointer),
+        Route("/metrics", metrics),
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/v1/status", status),
+        Route("/v1/backup", back_up, methods=["POST"]),
+    ]
+    # Without a secret anybody who reaches the port could read all data through them.
+    if sources.peers is not None and sources.secret is not None:
+        routes += peer_routes(sources.peers)
+    return SecretCheck(Starlette(routes=routes), sources.secret)
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

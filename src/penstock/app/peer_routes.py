@@ -1,0 +1,113 @@
+"""The HTTP routes that peers call, and the check of the cluster's secret before any of them.
+
+docs/formats/peers.md is the protocol. Imported with `penstock.app.http`, since starlette is slow
+to load.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import Buffer
+
+from penstock.model.errors import InvalidRequestError
+from penstock.peers.blocks import OwnBlocks
+from penstock.peers.codec import REQUEST_BYTES_MAX, decode_blocks, decode_wal
+from penstock.peers.secret import ClusterSecret
+from penstock.peers.serve import ReadWal, serve_blocks, serve_wal
+from penstock.peers.wal import WAL_PATH
+from penstock.peers.zone import BLOCKS_PATH
+
+FRAMES_TYPE: Final = "application/x-penstock-frames"
+OPEN_PATHS: Final = ("/", "/metrics", "/healthz", "/readyz")
+"""What is answered without the secret: what a load balancer and a scraper ask, which tells
+numbers and no data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSources:
+    """What answers to peers are made of. `read_wal`: None where there is no WAL."""
+
+    own: OwnBlocks
+    block_bytes: int
+    read_wal: ReadWal | None = None
+
+
+def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
+    """Routes for an application behind `SecretCheck`."""
+
+    async def blocks(request: Request) -> Response:
+        try:
+            ranges = decode_blocks(await _body(request), block_bytes=sources.block_bytes)
+        except InvalidRequestError as error:
+            return PlainTextResponse(str(error), 400)
+        return _frames(serve_blocks(sources.own, ranges))
+
+    async def wal(request: Request) -> Response:
+        if sources.read_wal is None:
+            return PlainTextResponse("this agent writes no WAL\n", 404)
+        try:
+            wanted = decode_wal(await _body(request))
+        except InvalidRequestError as error:
+            return PlainTextResponse(str(error), 400)
+        return _frames(serve_wal(sources.read_wal, wanted))
+
+    return [
+        Route(BLOCKS_PATH, blocks, methods=["POST"]),
+        Route(WAL_PATH, wal, methods=["POST"]),
+    ]
+
+
+class SecretCheck:
+    """ASGI middleware: 401 for whatever comes without the secret, save `OPEN_PATHS`.
+
+    Before routing, so that no route can be forgotten, and before a body is read.
+    """
+
+    def __init__(self, app: ASGIApp, secret: ClusterSecret | None) -> None:
+        """
+        Args:
+            secret: None: everything is let through (a server on loopback).
+        """
+        self._app = app
+        self._secret = secret
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if (
+            self._secret is not None
+            and scope["type"] == "http"
+            and scope["path"] not in OPEN_PATHS
+            and not self._secret.accepts(dict(scope["headers"]).get(b"authorization"))
+        ):
+            answer = PlainTextResponse(
+                "the cluster's secret is needed\n",
+                401,
+                {"www-authenticate": 'Bearer realm="penstock"', "connection": "close"},
+            )
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > REQUEST_BYTES_MAX:
+            raise InvalidRequestError(
+                "read peer call", request.url.path, f"longer than {REQUEST_BYTES_MAX} bytes"
+            )
+    return bytes(body)
+
+
+def _frames(parts: AsyncIterator[Buffer]) -> Response:
+    async def views() -> AsyncIterator[memoryview]:
+        async for part in parts:
+            yield memoryview(part)
+
+    return StreamingResponse(views(), media_type=FRAMES_TYPE)

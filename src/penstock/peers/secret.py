@@ -1,0 +1,54 @@
+"""The cluster's shared secret: how it is shown (never), sent and checked."""
+
+import hmac
+from hashlib import sha256
+from typing import Final
+
+from penstock.model.errors import InvalidRequestError
+
+SECRET_BYTES_MIN: Final = 16
+_SCHEME: Final = b"bearer "
+
+
+class ClusterSecret:
+    """A secret that all agents of a cluster share. It is in no `repr`, text or error.
+
+    Raises:
+        InvalidRequestError: shorter than 16 bytes, or not what a header can hold.
+    """
+
+    __slots__ = ("_digest", "_header")
+
+    def __init__(self, text: str) -> None:
+        text = text.strip()
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise InvalidRequestError(
+                "use secret", "cluster_secret", "it must be printable ASCII without spaces"
+            )
+        if len(text) < SECRET_BYTES_MIN:
+            raise InvalidRequestError(
+                "use secret",
+                "cluster_secret",
+                f"it has {len(text)} characters, {SECRET_BYTES_MIN} are needed",
+                "make one, for example with: openssl rand -hex 32",
+            )
+        self._header = f"Bearer {text}"
+        self._digest = sha256(text.encode()).digest()
+
+    @property
+    def header(self) -> str:
+        """The value of the Authorization header of calls."""
+        return self._header
+
+    def accepts(self, header: str | bytes | None) -> bool:
+        """Whether an Authorization header holds the secret. Takes equally long wherever it
+        differs: digests are compared, so that not even the length shows."""
+        if header is None:
+            return False
+        raw = header.encode("latin-1", "replace") if isinstance(header, str) else header
+        if raw[: len(_SCHEME)].lower() != _SCHEME:
+            return False
+        return hmac.compare_digest(sha256(raw[len(_SCHEME) :].strip()).digest(), self._digest)
+
+    def __repr__(self) -> str:
+        return "ClusterSecret(...)"

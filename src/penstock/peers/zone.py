@@ -1,0 +1,258 @@
+"""A store whose blocks are read once per zone: each is asked of the agent that owns it there.
+
+Decorates `get_range` for ranges of one aligned block; everything else passes through. Whatever a
+peer does or doesn't do, the answer is the store's: a block that doesn't come is read directly.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from typing_extensions import Buffer
+
+from penstock.model.errors import RetryableError
+from penstock.peers.blocks import OwnBlocks
+from penstock.peers.client import PeerAwayError
+from penstock.peers.codec import RANGES_BYTES_MAX, RANGES_MAX, BlockRange, FrameKind, encode_blocks
+from penstock.peers.receive import Frame
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectInfo, ObjectStore
+
+BLOCKS_PATH: Final = "/peer/v1/blocks"
+AVOID_S_FIRST: Final = 1.0
+AVOID_S_MAX: Final = 30.0
+
+
+class PeerAgent(NamedTuple):
+    """A live agent of this zone: its id, and HOST:PORT of its HTTP port."""
+
+    agent_id: int
+    address: str
+
+
+class Calls(Protocol):
+    """What is needed of `penstock.peers.client.PeerClient`."""
+
+    async def call(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        *,
+        on_frame: Callable[[Frame], None],
+        payload_bytes_max: list[int],
+    ) -> None:
+        """Make one call; see there."""
+        ...
+
+
+class OwnerOf(Protocol):
+    """`penstock.placement.rendezvous.owner_of`."""
+
+    def __call__(self, key: bytes, members: Sequence[int]) -> int | None:
+        """The member that has a key; None when there are no members."""
+        ...
+
+
+@dataclass(slots=True)
+class ZoneCounts:
+    """How blocks were got, since the start."""
+
+    own: int = 0
+    """Read for ourselves, as their owner."""
+    peer: int = 0
+    """Got from a peer."""
+    refused: int = 0
+    """Read directly, since the peer answered without them."""
+    away: int = 0
+    """Read directly, since the peer did not answer."""
+
+
+class ZoneStore:
+    """Implements `ObjectStore`. Event loop only.
+
+    Args:
+        agents: gives the live agents of this zone by id, each with HOST:PORT of its HTTP port.
+            This agent may be among them.
+        own: blocks that this agent owns.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        agent_id: int,
+        agents: Callable[[], Mapping[int, str]],
+        owner_of: OwnerOf,
+        own: OwnBlocks,
+        calls: Calls,
+        block_bytes: int,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._agent_id = agent_id
+        self._agents = agents
+        self._owner_of = owner_of
+        self._own = own
+        self._calls = calls
+        self._block_bytes = block_bytes
+        self._clock = clock
+        self._avoided: dict[str, _Avoided] = {}
+        self._waiting: dict[PeerAgent, list[_Ask]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.counts = ZoneCounts()
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """See the port."""
+        await self._store.put(key, parts, if_absent=if_absent)
+
+    async def get_range(self, key: str, start: int, end: int) -> Buffer:
+        """See the port."""
+        wanted = BlockRange(key, start, end)
+        if start % self._block_bytes or not 0 < wanted.length <= self._block_bytes:
+            return await self._store.get_range(key, start, end)
+        owner = self._owner(wanted)
+        if owner is None:
+            self.counts.own += 1
+            return await self._own.read(wanted)
+        found = await self._ask(owner, wanted)
+        if found is not None:
+            self.counts.peer += 1
+            return found
+        return await self._store.get_range(key, start, end)
+
+    async def size(self, key: str) -> int:
+        """See the port."""
+        return await self._store.size(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See the port."""
+        await self._store.delete(keys)
+
+    async def close(self) -> None:
+        """End calls under way; whoever waits for them reads the store."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- who is asked --------------------------------------------------------------------------
+
+    def _owner(self, wanted: BlockRange) -> PeerAgent | None:
+        """Whom to ask for a block; None: this agent reads it."""
+        agents = self._agents()
+        # Who was silent is passed over, as if it were gone: its blocks then have one owner still,
+        # and are not downloaded by everybody until it is declared dead.
+        usable = [
+            agent_id
+            for agent_id, address in agents.items()
+            if agent_id == self._agent_id or not self._is_avoided(address)
+        ]
+        block = f"{wanted.key}#{wanted.start // self._block_bytes}".encode()
+        owner = self._owner_of(block, usable)
+        if owner is None or owner == self._agent_id:
+            return None
+        return PeerAgent(owner, agents[owner])
+
+    def _is_avoided(self, address: str) -> bool:
+        avoided = self._avoided.get(address)
+        return avoided is not None and self._clock.monotonic_s() < avoided.until_s
+
+    def _avoid(self, address: str) -> None:
+        before = self._avoided.get(address)
+        seconds = AVOID_S_FIRST if before is None else min(2 * before.seconds, AVOID_S_MAX)
+        self._avoided[address] = _Avoided(self._clock.monotonic_s() + seconds, seconds)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    async def _ask(self, owner: PeerAgent, wanted: BlockRange) -> memoryview | None:
+        """The block from its owner; None if it did not come."""
+        loop = asyncio.get_running_loop()
+        ask = _Ask(wanted, loop.create_future())
+        waiting = self._waiting.get(owner)
+        if waiting is None:
+            # What else is asked in this turn of the loop goes in the same call: a reader that
+            # finds a block missing asks for those ahead of it at once.
+            waiting = self._waiting[owner] = []
+            loop.call_soon(self._send, owner)
+        waiting.append(ask)
+        return await ask.answer
+
+    def _send(self, owner: PeerAgent) -> None:
+        asks = self._waiting.pop(owner)
+        for batch in _batches(asks):
+            task = asyncio.get_running_loop().create_task(
+                self._call(owner, batch), name=f"ask agent {owner.agent_id}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, owner: PeerAgent, asks: "Sequence[_Ask]") -> None:
+        def on_frame(frame: Frame) -> None:
+            if frame.kind == FrameKind.END:
+                return
+            if frame.index < len(asks):
+                ask = asks[frame.index]
+                whole = frame.kind == FrameKind.DATA and len(frame.payload) == ask.wanted.length
+                if not whole:
+                    self.counts.refused += 1
+                ask.settle(frame.payload if whole else None)
+
+        away = False
+        try:
+            await self._calls.call(
+                owner.address,
+                BLOCKS_PATH,
+                encode_blocks([ask.wanted for ask in asks]),
+                on_frame=on_frame,
+                payload_bytes_max=[ask.wanted.length for ask in asks],
+            )
+            self._avoided.pop(owner.address, None)
+        except PeerAwayError:
+            away = True
+            self._avoid(owner.address)
+        except RetryableError:
+            pass  # it answers, but not with these
+        finally:
+            for ask in asks:
+                if ask.settle(None):
+                    if away:
+                        self.counts.away += 1
+                    else:
+                        self.counts.refused += 1
+
+    # Last, since it hides the type of that name from what follows.
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See the port."""
+        return self._store.list(prefix)
+
+
+@dataclass(slots=True)
+class _Ask:
+    wanted: BlockRange
+    answer: "asyncio.Future[memoryview | None]"
+
+    def settle(self, found: memoryview | None) -> bool:
+        """Give the answer; false if there is one already, or nobody waits."""
+        if self.answer.done():
+            return False
+        self.answer.set_result(found)
+        return True
+
+
+class _Avoided(NamedTuple):
+    until_s: float
+    seconds: float
+
+
+def _batches(asks: "Sequence[_Ask]") -> "list[list[_Ask]]":
+    """In calls of allowed size."""
+    batches: list[list[_Ask]] = []
+    room = 0
+    for ask in asks:
+        if not batches or len(batches[-1]) == RANGES_MAX or room < ask.wanted.length:
+            batches.append([])
+            room = RANGES_BYTES_MAX
+        batches[-1].append(ask)
+        room -= ask.wanted.length
+    return batches

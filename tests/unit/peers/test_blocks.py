@@ -1,0 +1,63 @@
+"""What an agent keeps for its zone is bounded, shared and never wrong."""
+
+import asyncio
+
+import pytest
+from obstore.store import MemoryStore
+
+from penstock.model.errors import NotFoundError, OverloadedError
+from penstock.objects.bucket import BucketStore
+from penstock.peers import BlockRange, OwnBlocks
+from support.zone_rig import CountingStore
+
+
+def test_blocks_are_kept_up_to_a_bound_and_the_least_recently_used_goes() -> None:
+    async def main() -> None:
+        store = CountingStore(BucketStore(MemoryStore()))
+        await store.put("k", [bytes(400)])
+        own = OwnBlocks(store, bytes_max=300)
+        ranges = [BlockRange("k", at, at + 100) for at in range(0, 400, 100)]
+        for wanted in ranges[:3]:
+            await own.read(wanted)
+        await own.read(ranges[0])
+        assert (own.load_count, own.hit_count, own.bytes) == (3, 1, 300)
+        await own.read(ranges[3])  # puts out the second
+        assert own.bytes == 300
+        await own.read(ranges[0])
+        assert own.load_count == 4
+        await own.read(ranges[1])
+        assert own.load_count == 5
+        await own.close()
+
+    asyncio.run(main())
+
+
+def test_an_error_is_told_to_all_and_not_kept() -> None:
+    async def main() -> None:
+        store = CountingStore(BucketStore(MemoryStore()), delay_s=0.01)
+        own = OwnBlocks(store, bytes_max=1000)
+        wanted = BlockRange("k", 0, 4)
+        found = await asyncio.gather(*(own.read(wanted) for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in found] == [NotFoundError] * 3
+        await store.put("k", [b"here"])
+        assert bytes(await own.read(wanted)) == b"here"
+        await own.close()
+
+    asyncio.run(main())
+
+
+def test_peers_are_refused_before_an_agents_own_reads_are() -> None:
+    async def main() -> None:
+        store = CountingStore(BucketStore(MemoryStore()), delay_s=0.01)
+        await store.put("k", [bytes(100)])
+        own = OwnBlocks(store, bytes_max=1000, loads_max=1)
+        first = asyncio.ensure_future(own.read(BlockRange("k", 0, 10)))
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await own.read(BlockRange("k", 10, 20), may_refuse=True)
+        joined = own.read(BlockRange("k", 0, 10), may_refuse=True)
+        assert len(await own.read(BlockRange("k", 20, 30))) == 10
+        assert len(await joined) == len(await first) == 10
+        await own.close()
+
+    asyncio.run(main())
