@@ -96,7 +96,7 @@ class Log:
             queries=queries(),
             tail=self.tail,
             blocks=self.blocks,
-            wal=wal_reader,
+            wals={0: wal_reader},
             store=store,
             pool=pool,
             limits=limits,
@@ -131,7 +131,6 @@ class Log:
             clock=clock,
             pool=pool,
             limits=limits,
-            identity=identity,
             numbers=self.numbers,
         )
 

@@ -20,9 +20,10 @@ class ObjectNumbers:
     def __init__(self, identity: tuple[int, int]) -> None:
         """
         Args:
-            identity: (agent id, epoch).
+            identity: (agent id, epoch); set anew before the first number, where the epoch is
+                opened later.
         """
-        self._identity = identity
+        self.identity = identity
         self._next = 1
         self._in_flight: set[int] = set()
         self._orphans: deque[str] = deque(maxlen=_ORPHANS_MAX)
@@ -36,7 +37,7 @@ class ObjectNumbers:
 
     def key(self, number: int) -> str:
         """The key of an object."""
-        agent, epoch = self._identity
+        agent, epoch = self.identity
         return object_key(agent=agent, epoch=epoch, n=number)
 
     def end(self, number: int, *, named: bool) -> None:

@@ -7,7 +7,7 @@ next time, and only a fetch that has nothing at all waits for a disk.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from struct import Struct
@@ -49,17 +49,16 @@ class LogReader:
         queries: Queries,
         tail: TailCache,
         blocks: BlockCache,
-        wal: WalReader | None,
+        wals: Mapping[int, WalReader],
         store: ObjectStore,
         pool: Executor,
         limits: LogLimits,
-        own_wal_key: int = 0,
         remote_runs: RemoteRuns | None = None,
         before_stored: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
-            wal: of the own WAL, whose key is `own_wal_key`; None: there is none.
+            wals: of the own WALs, by key (0: the embedded server's); looked at anew at each read.
             remote_runs: reads runs of other WALs.
             before_stored: called before anything but the tail cache is served; raises if it must
                 not be.
@@ -67,13 +66,12 @@ class LogReader:
         self._queries = queries
         self._tail = tail
         self._blocks = blocks
-        self._wal = wal
+        self._wals = wals
         self._store = store
         self._pool = pool
         self._limits = limits
         self._windows = RunWindows()
         self._raw_runs = RawRuns(blocks=blocks, store=store, pool=pool, limits=limits)
-        self._own_wal_key = own_wal_key
         self._remote_runs = remote_runs
         self._before_stored = before_stored
         self._away: dict[PartitionKey, PenstockError] = {}
@@ -207,11 +205,10 @@ class LogReader:
         return _read_in_block(block, offset, bytes_max, first=first)
 
     def _wal_run_reader(self, run: StoredRun) -> Callable[[], Awaitable[memoryview]]:
-        wal, remote = self._wal, self._remote_runs
-
         async def read() -> memoryview:
-            if wal is None or run.wal_key != self._own_wal_key:
-                return await self._read_remote(remote, run)
+            wal = self._wals.get(run.wal_key)
+            if wal is None:
+                return await self._read_remote(self._remote_runs, run)
             return await asyncio.get_running_loop().run_in_executor(
                 self._pool, read_wal_run, wal, run
             )

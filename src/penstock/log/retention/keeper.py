@@ -66,7 +66,6 @@ class Keeper:
         clock: Clock,
         pool: Executor,
         limits: LogLimits,
-        identity: tuple[int, int],
         numbers: ObjectNumbers,
         now_ms: Callable[[], int] | None = None,
         may_propose: Callable[[], bool] = lambda: True,
@@ -83,7 +82,6 @@ class Keeper:
         self._held_since_ms = held_since_ms
         self._pool = pool
         self._limits = limits
-        self._identity = identity
         self._numbers = numbers
         self._in_flight_number = numbers.in_flight_from
         self._holds = 0
@@ -185,7 +183,7 @@ class Keeper:
         Those that a live epoch may still commit are left alone; everything of older epochs can't
         be committed any more, since apply refuses it.
         """
-        agent, epoch = self._identity
+        agent, epoch = self._numbers.identity
         limit = self._in_flight_number()
         oldest_ms = self._now_ms() - self._limits.delete_grace_ms
         found: list[tuple[str, SegmentKey]] = []
@@ -210,7 +208,7 @@ class Keeper:
 
     def _is_live(self, key: SegmentKey) -> bool:
         """Whether another agent may still name an object."""
-        if key.agent == self._identity[0]:
+        if key.agent == self._numbers.identity[0]:
             return False
         known = self._view.agent(key.agent)
         return known is not None and known.live and known.epoch <= key.epoch
