@@ -15,6 +15,7 @@ from penstock.log.append.plan import PartitionAppend, plan_frame
 from penstock.log.append.stored import Stored, build_raw_segment
 from penstock.log.numbers import ObjectNumbers
 from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.rows import GENERATION_BITS
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
@@ -22,9 +23,6 @@ from penstock.objects.retrying import wait
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
 from penstock.wal import WalPlace
-
-WAL_KEY_SHIFT: Final = 32
-"""`CommitRuns.wal` is WAL key << 32 | generation of the file."""
 
 FULL_TURN_S: Final = 0.05
 """How soon a frame that found the WAL full is tried again."""
@@ -179,13 +177,13 @@ class WalBytes:
                 break
         return Stored(
             runs=[(key, place.position + start, group) for key, start, group in plan.runs],
-            wal=self._wal_key << WAL_KEY_SHIFT | place.generation,
+            wal=self._wal_key << GENERATION_BITS | place.generation,
         )
 
     def is_over(self, stored: Stored, *, named: bool) -> None:
         """See `ByteStore`."""
         if not named and stored.wal:
-            self._on_unnamed(stored.wal & ((1 << WAL_KEY_SHIFT) - 1))
+            self._on_unnamed(stored.file_generation)
 
     def _write(self, buffers: Sequence[Buffer], length: int) -> WalPlace:
         # A flush that was given up may still be at it.

@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.log.append.plan import FramePlan, PartitionAppend, run_commits
 from penstock.metadata.commands import CommitRuns
+from penstock.metadata.rows import GENERATION_MASK
 from penstock.model.ids import PartitionKey
 from penstock.segment import BuiltSegment, Mark, SegmentRun, build_segment
 
@@ -30,6 +31,11 @@ class Stored:
     object_key: str = ""
     object_bytes: int = 0
     number: int = 0
+
+    @property
+    def file_generation(self) -> int:
+        """Of the WAL file, without the WAL's key."""
+        return self.wal & GENERATION_MASK
 
 
 def plan_commit(

@@ -10,7 +10,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Final
+from typing import Final, Protocol
 
 from typing_extensions import Buffer
 
@@ -30,11 +30,24 @@ from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
-from penstock.wal import WalReader, WalWriter
+from penstock.wal import WalReader
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
+
+
+class WalFiles(Protocol):
+    """What is asked of `penstock.wal.WalWriter`; any thread."""
+
+    @property
+    def active_generation(self) -> int:
+        """Files of lower generations get no more frames."""
+        ...
+
+    def release(self, generation: int) -> None:
+        """Nothing is named in a file any more."""
+        ...
 
 
 class Uploader:
@@ -51,7 +64,7 @@ class Uploader:
         queries: Callable[[], Queries],
         view: MetadataView,
         tail: TailCache,
-        wal_writer: WalWriter,
+        wal_writer: WalFiles,
         wal_reader: WalReader,
         store: ObjectStore,
         committer: Committer,

@@ -1,0 +1,501 @@
+"""The log of an agent in a cluster: flushes, other agents' bytes, one order for all.
+
+It keeps nothing that the cluster can't lose, save a WAL of its own once a topic asks for that.
+Assembled in this order, since the agent's epoch is opened while its view already follows:
+
+    order = await ClusterOrder.open(...); view = MetadataView.load(...)
+    log = ClusterLog(ordering=order, view=view, ...)
+    await order.start(on_applied=log.on_applied, ...)
+    await log.start(epoch=order.epoch)
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final
+
+from penstock.log.append.durable import ObjectBytes, WalBytes
+from penstock.log.append.flight import Flight
+from penstock.log.append.flusher import Flusher
+from penstock.log.append.lane import AppendRequest, Delivery
+from penstock.log.append.plan import PartitionAppend
+from penstock.log.append.split import Joint
+from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
+from penstock.log.instruments import LogInstruments, NoInstruments
+from penstock.log.limits import LogLimits
+from penstock.log.ordering import Applied, Ordering
+from penstock.log.own_wal import OwnWal, WalFolder, claim_own_wal, read_wal_id, take_over_wal
+from penstock.log.retention.keeper import Keeper
+from penstock.log.routing import Path, Routes
+from penstock.log.serving import ServingLog, take_batches
+from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.metadata.changes import Change
+from penstock.metadata.commands import AnyAnswer, AnyCommand
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import (
+    NotFoundError,
+    OverloadedError,
+    PenstockError,
+    RetryableError,
+    StorageFullError,
+)
+from penstock.model.ids import TopicKey, topic_key_of
+from penstock.placement.rendezvous import owner_of
+from penstock.ports.clock import Clock
+from penstock.ports.device import Device
+from penstock.ports.objects import ObjectStore
+from penstock.wal import WalReader
+
+logger = logging.getLogger(__name__)
+
+_KEEPER: Final = b"keeper"
+
+
+class ClusterLog(ServingLog):
+    """One agent's log. `start` after the epoch was opened; `close` in the end."""
+
+    def __init__(
+        self,
+        *,
+        ordering: Ordering,
+        view: MetadataView,
+        queries: Callable[[], Queries],
+        store: ObjectStore,
+        clock: Clock,
+        limits: LogLimits,
+        agent_id: int,
+        pool: Executor,
+        on_fatal: Callable[[BaseException], None],
+        wal_folder: WalFolder | None = None,
+        remote_wal: RemoteWal | None = None,
+        is_keeper: Callable[[], bool] | None = None,
+        held_since_ms: Callable[[], int | None] = lambda: None,
+        instruments: LogInstruments | None = None,
+    ) -> None:
+        """
+        Args:
+            queries: gives the calling thread's own read-only connection.
+            pool: for block reads, object puts and the WAL.
+            on_fatal: ends the process; called when it is unknown what is durable.
+            wal_folder: where this agent has a WAL once a topic asks for one; None: topics with
+                durability `wal` are refused retriably here.
+            remote_wal: how other agents' WALs are read.
+            is_keeper: whether retention and deletion are this agent's; None: rendezvous hashing.
+            held_since_ms: see `Keeper`.
+        """
+        self._wals: dict[int, WalReader] = {}
+        super().__init__(
+            view=view,
+            queries=queries,
+            store=store,
+            wals=self._wals,
+            clock=clock,
+            limits=limits,
+            identity=(agent_id, 0),
+            pool=pool,
+            remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner) if remote_wal else None,
+            before_stored=self._check_head,
+        )
+        self._ordering = ordering
+        self._store = store
+        self._agent_id = agent_id
+        self._on_fatal = on_fatal
+        self._wal_folder = wal_folder
+        self._instruments = instruments or NoInstruments()
+        self._loop = asyncio.get_running_loop()
+        self._routes = Routes(
+            view=view, default=Path(limits.durability), is_under_way=self._is_under_way
+        )
+        self._objects = Flusher(
+            ordering=ordering,
+            bytes_store=ObjectBytes(
+                store=store,
+                numbers=self.numbers,
+                view=view,
+                pool=pool,
+                flights_max=limits.flush_puts_max,
+            ),
+            clock=clock,
+            flush_bytes=limits.flush_bytes,
+            store_wait_s=limits.append_wait_ms_max / 1000,
+            unordered_max=limits.flushes_open_max,
+            deliver=self._deliver_objects,
+            on_fatal=on_fatal,
+        )
+        self._wal: OwnWal | None = None
+        self._wal_flusher: Flusher | None = None
+        self._opening_wal: asyncio.Task[None] | None = None
+        self._held_for_wal: list[AppendRequest] = []
+        self._spare: asyncio.Future[None] | None = None
+        self._taking: dict[int, Uploader] = {}
+        self.uploader: Uploader | None = None
+        """Moves the own WAL to segment objects; None while there is none."""
+        self.keeper = Keeper(
+            queries=queries,
+            view=view,
+            store=store,
+            committer=ordering,
+            clock=clock,
+            pool=pool,
+            limits=limits,
+            numbers=self.numbers,
+            now_ms=lambda: ordering.time_ms,
+            may_propose=is_keeper or self._is_keeper,
+            confirm_head=ordering.confirm_head,
+            held_since_ms=held_since_ms,
+        )
+
+    async def start(self, *, epoch: int) -> None:
+        """Begin. A WAL that has been here before is claimed and served again.
+
+        Raises:
+            ConflictError: another live agent owns that WAL.
+            CorruptDataError: something that the journal names in it is missing or damaged.
+            RetryableError: the journal doesn't answer.
+        """
+        self.numbers.identity = (self._agent_id, epoch)
+        folder = self._wal_folder
+        if folder is None:
+            return
+        known = await self._loop.run_in_executor(self._pool, read_wal_id, folder.device)
+        if known is not None or self._limits.durability == Path.WAL.value:
+            await self._open_wal(folder)
+
+    async def close(self, deadline_s: float = 30.0) -> bool:
+        """Answer what is under way and move what is in the WAL to segments if there is time, then
+        stop everything.
+
+        Returns:
+            Whether nothing is left in the WAL that only the next start, or a takeover, serves.
+        """
+        until_s = self._loop.time() + deadline_s
+
+        def left_s() -> float:
+            return max(0.0, until_s - self._loop.time())
+
+        if self._opening_wal is not None:
+            self._opening_wal.cancel()
+            await asyncio.gather(self._opening_wal, return_exceptions=True)
+        drained = await self._objects.drain(left_s())
+        if self._wal_flusher is not None:
+            drained = await self._wal_flusher.drain(left_s()) and drained
+        uploaders = [*self._taking.values()] + ([self.uploader] if self.uploader else [])
+        for uploader in uploaders:
+            drained = await uploader.drain(left_s()) and drained
+        for uploader in uploaders:
+            await uploader.close()
+        await self._objects.close()
+        if self._wal_flusher is not None:
+            await self._wal_flusher.close()
+        if self._spare is not None:
+            await asyncio.gather(self._spare, return_exceptions=True)
+        if self._wal is not None:
+            self._wal.writer.close()
+        await self.blocks.close()
+        for reader in self._wals.values():
+            reader.close()
+        return drained
+
+    # -- order -----------------------------------------------------------------------------------
+
+    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+        """See `penstock.metadata.committer.Committer`."""
+        return await self._ordering.commit(commands)
+
+    async def confirm_head(self) -> None:
+        """See `Ordering`."""
+        await self._ordering.confirm_head()
+
+    @property
+    def position(self) -> int:
+        """See `Ordering`."""
+        return self._ordering.position
+
+    @property
+    def time_ms(self) -> int:
+        """See `Ordering`."""
+        return self._ordering.time_ms
+
+    @property
+    def head_confirmed_s(self) -> float:
+        """See `Ordering`."""
+        return self._ordering.head_confirmed_s
+
+    def on_applied(self, applied: Sequence[Applied]) -> None:
+        """Follow a batch of entries; called by the order before it gives out answers."""
+        changes: list[Change] = []
+        for entry in applied:
+            self._view.apply(entry.changes)
+            changes += entry.changes
+        self._follow(changes)
+        # Answers to this agent's own flushes are given out by callbacks that are queued behind
+        # this one: they fill the tail cache, and only then readers look there.
+        self._loop.call_soon(self._loop.call_soon, self._wake_readers, changes)
+
+    # -- append ----------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes handed in whose outcome isn't known yet."""
+        held = sum(request.length for request in self._held_for_wal)
+        wal = self._wal_flusher.waiting_bytes if self._wal_flusher is not None else 0
+        return self._objects.waiting_bytes + wal + held
+
+    @property
+    def append_bytes_max(self) -> int:
+        """The largest total of one `append` call, in bytes."""
+        return self._limits.frame_bytes_max
+
+    def append(
+        self,
+        appends: list[PartitionAppend],
+        *,
+        timeout_ms: int,
+        done: Callable[[PenstockError | None], None],
+        source: int = 0,
+    ) -> None:
+        """Store checked batches of one request; `done` is called once, on the event loop.
+
+        Args:
+            timeout_ms: how long the client waits; it is answered by then. What it was told "timed
+                out" of may still be stored.
+            done: with None when each append holds its status or its own error, else with the
+                error that befell all of them.
+        """
+        length = sum(append.batch.length for append in appends)
+        waiting = self.waiting_bytes
+        if waiting + length > self._limits.waiting_bytes_max:
+            done(
+                OverloadedError(
+                    "append",
+                    "log",
+                    f"{waiting} bytes wait already, {self._limits.waiting_bytes_max} may",
+                    "try again later",
+                )
+            )
+            return
+        wait_ms = min(max(timeout_ms, 0), self._limits.append_wait_ms_max)
+        deadline_s = self._clock.monotonic_s() + wait_ms / 1000
+        parts, interval_ms = self._split(appends)
+        joint = Joint(len(parts), done) if len(parts) > 1 else None
+        for path, part in parts.items():
+            request = AppendRequest(
+                part,
+                length if joint is None else sum(append.batch.length for append in part),
+                deadline_s,
+                done if joint is None else joint.part(part),
+                source,
+            )
+            if path is Path.OBJECT:
+                self._objects.submit(request, wait_s=interval_ms / 1000)
+            else:
+                self._append_to_wal(request)
+
+    def _split(
+        self, appends: list[PartitionAppend]
+    ) -> tuple[dict[Path, list[PartitionAppend]], int]:
+        """Appends by path, and how long those of objects may wait."""
+        parts: dict[Path, list[PartitionAppend]] = {}
+        interval_ms = self._limits.flush_interval_ms
+        for append in appends:
+            route = self._routes.of(topic_key_of(append.partition_key))
+            # A topic that is gone is refused on any path.
+            path = route.path if route is not None else Path.OBJECT
+            if route is not None and 0 <= route.flush_interval_ms < interval_ms:
+                interval_ms = route.flush_interval_ms
+            parts.setdefault(path, []).append(append)
+        return parts, interval_ms
+
+    def _is_under_way(self, path: Path, topic_key: TopicKey) -> bool:
+        if path is Path.OBJECT:
+            return self._objects.holds_topic(topic_key)
+        return bool(self._held_for_wal) or (
+            self._wal_flusher is not None and self._wal_flusher.holds_topic(topic_key)
+        )
+
+    # -- the own WAL -----------------------------------------------------------------------------
+
+    def _append_to_wal(self, request: AppendRequest) -> None:
+        if self._wal_flusher is not None:
+            self._wal_flusher.submit(request)
+        elif self._wal_folder is None:
+            request.done(RetryableError("append", "log", "this agent has no WAL", "try another"))
+        else:
+            self._held_for_wal.append(request)
+            if self._opening_wal is None:
+                self._opening_wal = self._loop.create_task(
+                    self._open_wal_for_held(self._wal_folder), name="open WAL"
+                )
+
+    async def _open_wal_for_held(self, folder: WalFolder) -> None:
+        error: PenstockError | None = None
+        try:
+            await self._open_wal(folder)
+        except PenstockError as failed:
+            logger.warning("the WAL can't be opened: %s", failed)
+            error = RetryableError("append", "log", str(failed))
+        finally:
+            self._opening_wal = None
+            held, self._held_for_wal = self._held_for_wal, []
+            for request in held:
+                if self._wal_flusher is not None:
+                    self._wal_flusher.submit(request)
+                else:
+                    request.done(error or RetryableError("append", "log", "shutting down"))
+
+    async def _open_wal(self, folder: WalFolder) -> None:
+        wal = await claim_own_wal(
+            folder, committer=self._ordering, queries=self._queries, pool=self._pool
+        )
+        uploader = self._new_uploader(wal.wal_key, wal.reader, wal.writer)
+        self._wal, self.uploader = wal, uploader
+        self._wals[wal.wal_key] = wal.reader
+        uploader.start(wal.runs)
+        self._wal_flusher = Flusher(
+            ordering=self._ordering,
+            bytes_store=WalBytes(
+                wal=wal.writer,
+                wal_key=wal.wal_key,
+                pool=self._pool,
+                on_full=uploader.look_again,
+                # Its frame lies in the WAL, though nothing names it.
+                on_unnamed=lambda generation: uploader.added(0, generation=generation),
+            ),
+            clock=self._clock,
+            flush_bytes=min(self._limits.frame_bytes_max, wal.writer.frame_bytes_max),
+            store_wait_s=self._limits.append_wait_ms_max / 1000,
+            unordered_max=self._limits.flushes_open_max,
+            deliver=self._deliver_wal,
+            on_fatal=self._on_fatal,
+        )
+        self._prepare_spare()
+
+    def _new_uploader(self, wal_key: int, reader: WalReader, files: WalFiles) -> Uploader:
+        return Uploader(
+            queries=self._queries,
+            view=self._view,
+            tail=self.tail,
+            wal_writer=files,
+            wal_reader=reader,
+            store=self._store,
+            committer=self._ordering,
+            clock=self._clock,
+            pool=self._pool,
+            limits=self._limits,
+            numbers=self.numbers,
+            wal_key=wal_key,
+        )
+
+    async def take_over(self, device: Device, *, deadline_s: float = 600.0) -> int:
+        """Serve and empty the WAL directory of an agent that was fenced.
+
+        Returns:
+            How many bytes of records were moved to segment objects.
+
+        Raises:
+            NotFoundError: there is no WAL.
+            ConflictError: its owner isn't fenced.
+            CorruptDataError: something that the journal names is missing or damaged.
+            RetryableError: not all was moved in time; its records are served from there.
+        """
+        taken = await take_over_wal(
+            device, committer=self._ordering, queries=self._queries, pool=self._pool
+        )
+        key = taken.wal_key
+        self._wals[key] = taken.reader
+        uploader = self._taking[key] = self._new_uploader(key, taken.reader, taken)
+        length = sum(run.length for run in taken.runs)
+        uploader.start(taken.runs)
+        try:
+            if length and not await uploader.drain(deadline_s):
+                raise RetryableError(
+                    "take over WAL",
+                    f"WAL {key}",
+                    f"{uploader.pending_bytes} of {length} bytes are left: {uploader.last_error}",
+                )
+        finally:
+            await uploader.close()
+            del self._taking[key]
+        return length
+
+    async def read_own_wal(
+        self, wal_key: int, generation: int, position: int, length: int
+    ) -> bytes:
+        """Bytes of a run in a WAL of this agent's, for another agent.
+
+        Raises:
+            NotFoundError: the WAL isn't this agent's.
+            RetryableError: the file was recycled: the run has moved.
+        """
+        reader = self._wals.get(wal_key)
+        if reader is None:
+            raise NotFoundError("read WAL", f"WAL {wal_key}", "it isn't this agent's")
+        return await self._loop.run_in_executor(
+            self._pool, partial(reader.read, generation, position, length)
+        )
+
+    def _prepare_spare(self) -> None:
+        if (
+            self._wal is not None
+            and (self._spare is None or self._spare.done())
+            and self._wal.writer.needs_spare()
+        ):
+            self._spare = self._loop.run_in_executor(self._pool, self._make_spare, self._wal)
+
+    def _make_spare(self, wal: OwnWal) -> None:
+        try:
+            wal.writer.prepare_spare()
+        except StorageFullError as error:
+            logger.debug("no spare WAL file: %s", error)
+        except PenstockError as error:
+            self._on_fatal(error)
+
+    # -- following -------------------------------------------------------------------------------
+
+    def _deliver_objects(self, flight: Flight) -> None:
+        self._take_batches(flight)
+
+    def _deliver_wal(self, flight: Flight) -> None:
+        stored = self._take_batches(flight)
+        assert self.uploader is not None
+        assert flight.stored is not None
+        self.uploader.added(stored, generation=flight.stored.file_generation)
+        self._prepare_spare()
+
+    def _take_batches(self, flight: Flight) -> int:
+        assert flight.plan is not None
+        requests = [waiting.request for waiting in flight.waiting]
+        stored = take_batches(self.tail, flight.plan, requests)
+        self._instruments.committed(
+            Delivery(requests, [], wal_s=flight.stored_s, journal_s=flight.applied_s)
+        )
+        return stored
+
+    def _check_head(self) -> None:
+        """Refuse to serve what may have been deleted: the grace that a deletion waits for is
+        twice as long as this agent goes on without knowing the journal's head.
+
+        Raises:
+            RetryableError: it has not been confirmed for too long.
+        """
+        age_s = self._clock.monotonic_s() - self._ordering.head_confirmed_s
+        if age_s > self._limits.delete_grace_ms / 2000:
+            raise RetryableError(
+                "read",
+                "log",
+                f"the journal's head has not been confirmed for {age_s:.1f} s",
+                "the journal is away from this agent",
+            )
+
+    def _is_keeper(self) -> bool:
+        live = [agent.agent_id for agent in self._view.agents() if agent.live]
+        return owner_of(_KEEPER, live or [self._agent_id]) == self._agent_id
+
+    def _wal_owner(self, wal_key: int) -> int | None:
+        for wal in self._queries().wals():
+            if wal.wal_key == wal_key:
+                return wal.agent
+        return None

@@ -1,0 +1,218 @@
+"""WAL directories in a cluster: their ids, claiming one, and taking over that of a fenced agent.
+
+A directory has an id, 16 random bytes in a file, and the journal gives it a small key at its
+first claim. After a claim was applied here, no entry of an earlier owner can name runs in it any
+more: so what the state names then is all that there is, and what the files hold beyond it was
+never acknowledged.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from crc32c import crc32c
+
+from penstock.metadata.commands import ClaimWal, Refused, WalClaimed
+from penstock.metadata.committer import Committer
+from penstock.metadata.queries import Queries
+from penstock.metadata.rows import StoredRun
+from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
+from penstock.ports.device import Device
+from penstock.ports.random import Random
+from penstock.wal import WalReader, WalWriter
+from penstock.wal.recovery import FOLDER, check_named_frames, find_files
+
+T = TypeVar("T")
+
+WAL_ID_BYTES: Final = 16
+ID_FILE: Final = f"{FOLDER}/id"
+_ID_FILE_MAKING: Final = f"{FOLDER}/id.new"
+_CRC_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalFolder:
+    """Where an agent may have a WAL, and how large. `random` makes the id of a new one."""
+
+    device: Device
+    random: Random
+    file_bytes: int
+    bytes_max: int
+    fsync: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWal:
+    """A claimed WAL, ready to be written. `runs` lie in it from before."""
+
+    wal_key: int
+    writer: WalWriter
+    reader: WalReader
+    runs: list[StoredRun]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenWal:
+    """Another agent's WAL, claimed and checked, to be read and emptied. It gets no more frames."""
+
+    wal_key: int
+    reader: WalReader
+    runs: list[StoredRun]
+    active_generation: int = 1 << 32
+    """Above every generation: all files are closed. Implements the uploader's end of a writer."""
+
+    def release(self, generation: int) -> None:
+        """The files stay for their owner: it finds them free at its next claim."""
+
+
+def read_wal_id(device: Device) -> bytes | None:
+    """The id of a WAL directory; None: it has none yet. Blocking.
+
+    Raises:
+        CorruptDataError: the file is damaged.
+    """
+    try:
+        file = device.open(ID_FILE)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    wal_id, crc = data[:WAL_ID_BYTES], data[WAL_ID_BYTES:]
+    if len(data) != WAL_ID_BYTES + _CRC_BYTES or crc != crc32c(wal_id).to_bytes(4, "big"):
+        raise CorruptDataError(
+            "read WAL id",
+            ID_FILE,
+            f"{len(data)} bytes without their CRC-32C",
+            "restore the file; without it the records in this WAL belong to nobody",
+        )
+    return wal_id
+
+
+def ensure_wal_id(device: Device, random: Random) -> bytes:
+    """The id of a WAL directory, made if there is none. Blocking."""
+    found = read_wal_id(device)
+    if found is not None:
+        return found
+    wal_id = random.token_bytes(WAL_ID_BYTES)
+    file = device.open(_ID_FILE_MAKING, create=True)
+    try:
+        file.write_at(0, [wal_id + crc32c(wal_id).to_bytes(_CRC_BYTES, "big")])
+        file.sync()
+    finally:
+        file.close()
+    device.rename(_ID_FILE_MAKING, ID_FILE)
+    # Before anything can be named in it: a directory that came back without its id would be
+    # another one, and its records lost.
+    device.sync_directory(FOLDER)
+    return wal_id
+
+
+async def claim_own_wal(
+    folder: WalFolder, *, committer: Committer, queries: Callable[[], Queries], pool: Executor
+) -> OwnWal:
+    """Claim this agent's directory in its epoch, and recover it.
+
+    Raises:
+        ConflictError: another live agent owns it.
+        CorruptDataError: something that the journal names is missing or damaged.
+        RetryableError: the journal doesn't answer.
+    """
+    wal_id = await _in_pool(pool, partial(ensure_wal_id, folder.device, folder.random))
+    claimed = await _claim(wal_id, committer)
+
+    def recover() -> OwnWal:
+        runs = queries().wal_runs(claimed.wal_key)
+        return OwnWal(
+            wal_key=claimed.wal_key,
+            writer=WalWriter.open(
+                folder.device,
+                file_bytes=folder.file_bytes,
+                bytes_max=folder.bytes_max,
+                named=named_ends(runs),
+                last_generation=claimed.last_generation,
+                fsync=folder.fsync,
+            ),
+            reader=WalReader(folder.device),
+            runs=runs,
+        )
+
+    return await _in_pool(pool, recover)
+
+
+async def take_over_wal(
+    device: Device, *, committer: Committer, queries: Callable[[], Queries], pool: Executor
+) -> TakenWal:
+    """Claim the directory of an agent that was fenced, and check what is named in it.
+
+    Nothing is written there: the fenced owner may be a process that was only stopped, and wakes.
+    What it then writes lies behind what is named, or in files of which nothing is.
+
+    Raises:
+        NotFoundError: there is no WAL.
+        ConflictError: its owner isn't fenced.
+        CorruptDataError: something that the journal names is missing or damaged.
+        RetryableError: the journal doesn't answer.
+    """
+    wal_id = await _in_pool(pool, partial(read_wal_id, device))
+    if wal_id is None:
+        raise NotFoundError("take over WAL", ID_FILE, "there is no such file")
+    claimed = await _claim(wal_id, committer)
+
+    def check() -> list[StoredRun]:
+        runs = queries().wal_runs(claimed.wal_key)
+        check_named(device, named_ends(runs))
+        return runs
+
+    return TakenWal(
+        wal_key=claimed.wal_key,
+        runs=await _in_pool(pool, check),
+        reader=WalReader(device),
+    )
+
+
+def named_ends(runs: list[StoredRun]) -> dict[int, int]:
+    """By file generation, the end in bytes of the last run that the journal names in it."""
+    ends: dict[int, int] = {}
+    for run in runs:
+        end = run.position + run.length
+        ends[run.file_generation] = max(ends.get(run.file_generation, 0), end)
+    return ends
+
+
+def check_named(device: Device, ends: dict[int, int]) -> None:
+    """See that every frame which holds named bytes is whole. Writes nothing.
+
+    Raises:
+        CorruptDataError: one isn't, or its file is missing; names file and position.
+    """
+    names = {
+        found.header.generation: found.name
+        for found in find_files(device)
+        if found.header is not None
+    }
+    for generation, end in sorted(ends.items()):
+        if generation not in names:
+            raise CorruptDataError(
+                "take over WAL",
+                FOLDER,
+                f"no file has generation {generation}, which the journal names up to byte {end}",
+                "restore the folder wal/ that belongs to that agent",
+            )
+        check_named_frames(device, names[generation], generation=generation, named_end=end)
+
+
+async def _claim(wal_id: bytes, committer: Committer) -> WalClaimed:
+    (answer,) = await committer.commit([ClaimWal(wal_id=wal_id)])
+    if isinstance(answer, Refused):
+        raise ConflictError("claim WAL", wal_id.hex(), f"{answer.reason.name}: {answer.detail}")
+    assert isinstance(answer, WalClaimed), answer
+    return answer
+
+
+async def _in_pool(pool: Executor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work)

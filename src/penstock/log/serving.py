@@ -1,0 +1,225 @@
+"""What every kind of log does alike: fetch, look-ups, and following what was applied.
+
+How batches get into the log is the part that differs: `penstock.log.log.Log` commits them in a
+lane of its own, `penstock.log.cluster_log.ClusterLog` flushes them in a cluster.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Final
+
+from penstock.log.append.lane import AppendRequest
+from penstock.log.append.plan import FramePlan
+from penstock.log.fetch.blocks import BlockCache
+from penstock.log.fetch.reader import LogReader, Missing
+from penstock.log.fetch.remote_wal import RemoteRuns
+from penstock.log.fetch.tail import TailCache, TailRead
+from penstock.log.fetch.times import find_max_timestamp, find_time
+from penstock.log.fetch.waiters import Waiters
+from penstock.log.limits import LogLimits
+from penstock.log.numbers import ObjectNumbers
+from penstock.metadata.changes import Change, HeadMoved, RunsMoved, TopicDeleted
+from penstock.metadata.commands import (
+    AllocateProducerIds,
+    AnyAnswer,
+    AnyCommand,
+    BatchStatus,
+    LogTrimmed,
+    ProducerIds,
+    TrimLog,
+)
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import NotFoundError
+from penstock.model.ids import PartitionKey, topic_key_of
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
+from penstock.records.batch import patch_base_offset
+from penstock.wal import WalReader
+
+_PINNED_SHARE: Final = 4
+
+
+class ServingLog(ABC):
+    """Fetch side of a log. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        view: MetadataView,
+        queries: Callable[[], Queries],
+        store: ObjectStore,
+        wals: Mapping[int, WalReader],
+        clock: Clock,
+        limits: LogLimits,
+        identity: tuple[int, int],
+        pool: Executor,
+        remote_runs: RemoteRuns | None = None,
+        before_stored: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            queries: gives the calling thread's own read-only connection.
+            identity: this agent's (id, epoch).
+            wals: of the own WALs, by key; may change later.
+            remote_runs: reads runs of other agents' WALs.
+            before_stored: called before anything but the tail cache is served; raises if it must
+                not be.
+        """
+        self._view = view
+        self._clock = clock
+        self._limits = limits
+        self._pool = pool
+        self._queries = queries
+        self._producer_ids: list[int] = []
+        self._producer_ids_lock = asyncio.Lock()
+        self.numbers = ObjectNumbers(identity)
+        self.tail = TailCache(limits.tail_cache_bytes)
+        self.blocks = BlockCache(limits)
+        self.waiters = Waiters()
+        self.reader = LogReader(
+            queries=queries(),
+            tail=self.tail,
+            blocks=self.blocks,
+            wals=wals,
+            store=store,
+            pool=pool,
+            limits=limits,
+            remote_runs=remote_runs,
+            before_stored=before_stored,
+        )
+
+    @abstractmethod
+    async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+        """See `penstock.metadata.committer.Committer`."""
+
+    async def allocate_producer_id(self) -> tuple[int, int]:
+        """A producer id that nobody else gets, and its epoch, 0."""
+        async with self._producer_ids_lock:
+            if not self._producer_ids:
+                (answer,) = await self.commit(
+                    [AllocateProducerIds(count=self._limits.producer_id_block)]
+                )
+                assert isinstance(answer, ProducerIds), answer
+                # Popped from the end, so that ids are given out in ascending order.
+                self._producer_ids = list(
+                    range(answer.first + answer.count - 1, answer.first - 1, -1)
+                )
+            return self._producer_ids.pop(), 0
+
+    # -- fetch -----------------------------------------------------------------------------------
+
+    def read(
+        self, key: PartitionKey, offset: int, bytes_max: int, *, may_load: bool = True
+    ) -> TailRead | Missing | None:
+        """See `LogReader.read`."""
+        return self.reader.read(key, offset, bytes_max, may_load=may_load)
+
+    @property
+    def loads_max(self) -> int:
+        """Loads that one fetch may have under way: together they must not push one another out
+        of the block cache."""
+        limits = self._limits
+        blocks = limits.block_cache_bytes // limits.block_bytes
+        return max(1, blocks // (2 * (1 + limits.prefetch_blocks)))
+
+    def high_watermark(self, key: PartitionKey) -> int:
+        """The offset after the last record. Raises: NotFoundError."""
+        head = self._view.head(key)
+        if head is None:
+            raise NotFoundError("look up", f"partition key {key}", "no such partition")
+        return head.next_offset
+
+    def last_stable_offset(self, key: PartitionKey) -> int:
+        """The high watermark, until there are transactions. Raises: NotFoundError."""
+        return self.high_watermark(key)
+
+    def log_start(self, key: PartitionKey) -> int:
+        """The first offset that may be read. Raises: NotFoundError."""
+        head = self._view.head(key)
+        if head is None:
+            raise NotFoundError("look up", f"partition key {key}", "no such partition")
+        return head.log_start
+
+    async def offset_for_time(self, key: PartitionKey, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record whose timestamp is at least `timestamp_ms`."""
+        return await find_time(
+            self.reader, self._in_pool, self._queries, key, timestamp_ms, self.log_start(key)
+        )
+
+    async def offset_of_max_timestamp(self, key: PartitionKey) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that has the greatest timestamp."""
+        return await find_max_timestamp(
+            self.reader, self._in_pool, self._queries, key, self.log_start(key)
+        )
+
+    async def delete_records(self, items: Sequence[tuple[PartitionKey, int]]) -> list[int]:
+        """Raise log starts; -1 means the high watermark. Answers the new starts, or minus a
+        Refusal."""
+        flat = [value for item in items for value in item]
+        (answer,) = await self.commit([TrimLog(items=flat)])
+        assert isinstance(answer, LogTrimmed), answer
+        return answer.starts
+
+    def partition_bytes(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
+        """Bytes of the runs of each partition."""
+        return self._queries().partition_bytes(keys)
+
+    # -- following what was applied --------------------------------------------------------------
+
+    def _follow(self, changes: Iterable[Change]) -> None:
+        """Bring the caches up to what was applied; the view has been."""
+        for change in changes:
+            if isinstance(change, RunsMoved):
+                self.reader.forget_places(change.partition_key)
+            elif isinstance(change, TopicDeleted):
+                self._forget_topic(change)
+
+    def _wake_readers(self, changes: Iterable[Change]) -> None:
+        moved: list[PartitionKey] = []
+        for change in changes:
+            if isinstance(change, HeadMoved):
+                moved.append(change.partition_key)
+            elif isinstance(change, TopicDeleted):
+                moved += self.waiters.of_topic(change.topic_key)
+        if moved:
+            self.waiters.notify(moved)
+
+    def _forget_topic(self, change: TopicDeleted) -> None:
+        gone = [key for key in self.tail.partitions() if topic_key_of(key) == change.topic_key]
+        for key in gone:
+            self.tail.forget(key)
+            self.reader.forget_places(key)
+
+    async def _in_pool(self, work: Callable[[], object]) -> object:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def take_batches(tail: TailCache, plan: FramePlan, requests: Iterable[AppendRequest]) -> int:
+    """Patch what was stored of a commit and keep it in the tail cache; its bytes."""
+    for request in requests:
+        _unpin(request)
+    stored = 0
+    for key, _, group in plan.runs:
+        for append in group:
+            if append.status is not BatchStatus.STORED:
+                continue
+            batch, base_offset = append.batch, append.base_offset
+            patch_base_offset(batch.view, base_offset)
+            tail.add(key, base_offset, base_offset + batch.record_count, batch.view)
+            stored += batch.length
+    return stored
+
+
+def _unpin(request: AppendRequest) -> None:
+    """Copy what was stored of a request if it is little of it: views keep the whole request in
+    memory, and the tail cache counts only what it was given."""
+    stored = sum(
+        append.batch.length for append in request.appends if append.status is BatchStatus.STORED
+    )
+    request_bytes = memoryview(request.appends[0].batch.view.obj).nbytes
+    if stored * _PINNED_SHARE < request_bytes:
+        for append in request.appends:
+            append.batch.view = memoryview(bytearray(append.batch.view))
