@@ -168,11 +168,12 @@ def apply_entry(tables: Tables, position: int, time_ms: int, entry: Entry) -> En
     if agent is None or agent.epoch != entry.epoch:
         agent = tables.agents[entry.agent] = AgentRow(entry.epoch, 0, position, fenced=False)
         _open_epoch(context, entry)
+    # Before its commands: an agent isn't silent while an entry of it is applied.
+    agent.position = position
     context.changes.append(AgentSeen(entry.agent, position))
     handlers = HANDLERS
     answers = [handlers[type(command)](context, command) for command in entry.commands]
     agent.last_n = entry.n
-    agent.position = position
     tables.store_entry(entry.agent, entry.epoch, entry.n, position, answers)
     return EntryOutcome(Standing.APPLIED, answers, context.changes)
 

@@ -65,7 +65,8 @@ def fence(context: ApplyContext, command: Fence) -> AnyAnswer:
             Refusal.AGENT_IS_ALIVE,
             f"agent {command.agent} is at epoch {agent.epoch}, not {command.epoch}",
         )
-    if row.position > command.seen_position:
+    # Nobody has seen this entry's own position.
+    if row.position > min(command.seen_position, context.position - 1):
         return Refused(
             Refusal.AGENT_IS_ALIVE,
             f"agent {command.agent} had entry {row.position}, seen was {command.seen_position}",

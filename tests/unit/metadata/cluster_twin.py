@@ -27,6 +27,8 @@ from penstock.metadata.commands import (
     Refusal,
     Refused,
     RegisterAgent,
+    Relay,
+    Relayed,
     RemoveAgent,
     SaveGroup,
     SetFeatureLevel,
@@ -35,7 +37,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.rows import AgentStatus
 
-CLUSTER_ONLY = (Heartbeat, Fence, DrainAgent, RemoveAgent, ClaimWal, ClaimShard)
+CLUSTER_ONLY = (Relay, Heartbeat, Fence, DrainAgent, RemoveAgent, ClaimWal, ClaimShard)
 
 
 @dataclass
@@ -75,8 +77,10 @@ class ClusterTwin:
     answers: dict[tuple[int, int, int], list[AnyAnswer]] = field(default_factory=dict)
     removed_epoch: int = 0
     wal_count: int = 0
+    position: int = 0
 
     def apply(self, entry: Entry, position: int, time_ms: int) -> tuple[Standing, list[AnyAnswer]]:
+        self.position = position
         verdict = self._verdict(entry)
         if verdict is Standing.REPEATED:
             return verdict, self.answers[(entry.agent, entry.epoch, entry.n)]
@@ -88,9 +92,10 @@ class ClusterTwin:
                 self.agents[entry.agent] = AgentState(
                     entry.epoch, AgentStatus.LIVE, command.level_max, command.labels
                 )
+        self.agents[entry.agent].last_position = position
         answers = [self._command(entry, command, time_ms) for command in entry.commands]
         state = self.agents[entry.agent]
-        state.last_n, state.last_position = entry.n, position
+        state.last_n = entry.n
         self.answers[(entry.agent, entry.epoch, entry.n)] = answers
         return Standing.APPLIED, answers
 
@@ -146,6 +151,19 @@ class ClusterTwin:
                     return Refused(Refusal.STALE_SHARD)
                 self.shards[command.shard] = ShardState(shard.epoch + 1, entry.agent)
                 return ShardClaimed(shard.epoch + 1)
+            case Relay():
+                nested = any(isinstance(inner, Relay) for inner in command.commands)
+                if nested or command.agent == entry.agent:
+                    return Refused(Refusal.OUT_OF_ORDER_ENTRY)
+                inner = Entry(
+                    agent=command.agent,
+                    epoch=command.epoch,
+                    n=command.n,
+                    stamp_ms=0,
+                    commands=command.commands,
+                )
+                standing, answers = self.apply(inner, self.position, time_ms)
+                return Relayed(standing.value, answers)
             case SaveGroup() | CommitOffsets() | DeleteOffsets():
                 if self._stale([command.group_id], command.shard_epoch):
                     return Refused(Refusal.STALE_SHARD)
@@ -182,7 +200,10 @@ class ClusterTwin:
         state = self.agents.get(command.agent)
         if state is None:
             return Refused(Refusal.UNKNOWN_AGENT)
-        if state.epoch != command.epoch or state.last_position > command.seen_position:
+        if state.epoch != command.epoch or state.last_position in (
+            self.position,
+            *range(command.seen_position + 1, self.position),
+        ):
             return Refused(Refusal.AGENT_IS_ALIVE)
         state.status = AgentStatus.FENCED
         self._free(command.agent)

@@ -24,6 +24,7 @@ from penstock.metadata.commands import (
     Noop,
     OffsetWrite,
     Refused,
+    Relayed,
     RunCommit,
     SaveGroup,
     SetFeatureLevel,
@@ -191,6 +192,8 @@ def expiries(draw: st.DrawFn, queries: Queries) -> ExpireProducers:
 
 def blunt(answer: AnyAnswer) -> AnyAnswer:
     """Without the words: the twin has none."""
+    if isinstance(answer, Relayed):
+        return Relayed(int(answer.standing), [blunt(inner) for inner in answer.answers])
     return Refused(answer.reason) if isinstance(answer, Refused) else answer
 
 

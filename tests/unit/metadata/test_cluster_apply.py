@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from orders import KEY, TOPIC_ID, batch, store, topic
@@ -11,7 +12,6 @@ from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
 from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.metadata.commands import (
     AnyAnswer,
-    AnyCommand,
     BatchStatus,
     ClaimShard,
     ClaimWal,
@@ -30,6 +30,8 @@ from penstock.metadata.commands import (
     Refusal,
     Refused,
     RegisterAgent,
+    Relay,
+    Relayed,
     RemoveAgent,
     RunCommit,
     RunsCommitted,
@@ -65,7 +67,7 @@ class Cluster:
         self.queries = Queries(self.path)
 
     def outcome(
-        self, agent: int, *commands: AnyCommand, epoch: int = 1, n: int | None = None
+        self, agent: int, *commands: Any, epoch: int = 1, n: int | None = None
     ) -> EntryOutcome:
         if n is None:
             n = self.numbers.get((agent, epoch), 0)
@@ -75,7 +77,7 @@ class Cluster:
         self.view.apply(outcome.changes)
         return outcome
 
-    def send(self, agent: int, *commands: AnyCommand, epoch: int = 1) -> list[AnyAnswer]:
+    def send(self, agent: int, *commands: Any, epoch: int = 1) -> list[AnyAnswer]:
         outcome = self.outcome(agent, *commands, epoch=epoch)
         assert outcome.standing is Standing.APPLIED, outcome
         return outcome.answers
@@ -171,6 +173,16 @@ def test_a_fence_is_refused_for_another_epoch_or_agent(cluster: Cluster) -> None
     assert reason(answer) is Refusal.UNKNOWN_AGENT
 
 
+def test_an_agent_is_not_silent_at_its_own_entry(cluster: Cluster) -> None:
+    # Whatever position it says that it saw: else it could be removed while its entry is applied.
+    fence = Fence(agent=2, epoch=1, seen_position=1 << 40)
+    assert reason(cluster.send(2, fence)[0]) is Refusal.AGENT_IS_ALIVE
+    relay = Relay(agent=1, epoch=1, n=2, commands=[fence])
+    (relayed,) = cluster.send(2, relay)
+    assert isinstance(relayed, Relayed)
+    assert reason(relayed.answers[0]) is Refusal.AGENT_IS_ALIVE
+
+
 def test_two_proposals_of_one_fence_both_succeed(cluster: Cluster) -> None:
     cluster.fence(2, by=1)
     generation = cluster.view.agents_generation
@@ -255,6 +267,13 @@ def test_a_wal_is_taken_over_after_its_owner_was_fenced(cluster: Cluster) -> Non
     assert cluster.send(1, to_wal(generation=4)) == [RunsCommitted([[BatchStatus.STORED, 2]])]
     answers = cluster.send(1, store(cluster.queries.wal_runs(1)[:1]))
     assert answers == [SegmentStored(1)]
+
+
+def test_a_wal_of_an_owners_older_epoch_is_free(cluster: Cluster) -> None:
+    cluster.send(2, ClaimWal(wal_id=WAL_ID))
+    cluster.send(2, RegisterAgent(agent=2, level_max=2), epoch=2)
+    assert cluster.send(1, ClaimWal(wal_id=WAL_ID)) == [WalClaimed(1, 0)]
+    assert reason(cluster.send(2, to_wal(), epoch=2)[0]) is Refusal.WAL_NOT_OWNED
 
 
 def test_each_directory_has_a_key_and_no_key_is_given_twice(cluster: Cluster) -> None:

@@ -37,6 +37,7 @@ from penstock.metadata.commands import (
     Heartbeat,
     OffsetWrite,
     RegisterAgent,
+    Relay,
     RemoveAgent,
     SaveGroup,
     SetFeatureLevel,
@@ -75,7 +76,7 @@ def cluster_commands(draw: st.DrawFn, twin: ClusterTwin, position: int) -> AnyCo
     """One command; its numbers are mostly what the state has."""
     agent = draw(st.sampled_from(AGENTS))
     state = twin.agents.get(agent)
-    near = draw(st.sampled_from([0, 0, 0, -1, 1]))
+    near = draw(st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1]))
     group = draw(st.sampled_from(GROUPS))
     shard = draw(st.sampled_from(SHARDS))
     shard_epoch = max(0, twin.shards[group_shard(group)].epoch + near)
@@ -129,7 +130,9 @@ def cluster_commands(draw: st.DrawFn, twin: ClusterTwin, position: int) -> AnyCo
 
 
 @st.composite
-def entries(draw: st.DrawFn, twin: ClusterTwin, position: int, queries: Queries) -> Entry:
+def entries(
+    draw: st.DrawFn, twin: ClusterTwin, position: int, queries: Queries, *, relays: bool = True
+) -> Entry:
     """Mostly an agent's next entry; else one that opens an epoch, or one out of its place."""
     agent = draw(st.sampled_from(AGENTS))
     state = twin.agents.get(agent)
@@ -148,7 +151,12 @@ def entries(draw: st.DrawFn, twin: ClusterTwin, position: int, queries: Queries)
         commands.append(draw(segments(queries)))
     for _ in range(draw(st.integers(0, 3))):
         commands.append(draw(cluster_commands(twin, position)))
-    return Entry(agent=agent, epoch=epoch, n=max(0, n), stamp_ms=0, commands=commands)
+    entry = Entry(agent=agent, epoch=epoch, n=max(0, n), stamp_ms=0, commands=commands)
+    if relays and draw(st.integers(0, 5)) == 0:
+        inner = draw(entries(twin, position, queries, relays=False))
+        relay = Relay(agent=inner.agent, epoch=inner.epoch, n=inner.n, commands=inner.commands)
+        commands.insert(draw(st.integers(0, len(commands))), relay)
+    return entry
 
 
 def assert_cluster_equal(queries: Queries, view: MetadataView, twin: ClusterTwin) -> None:
