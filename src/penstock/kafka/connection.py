@@ -21,8 +21,10 @@ from penstock.kafka import header, schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.budget import ByteBudget
 from penstock.kafka.context import ConnectionState, Reply, RequestContext
+from penstock.kafka.file_sender import FileSender
 from penstock.kafka.framing import STAGING_BYTES, Framer
 from penstock.kafka.registry import API_VERSIONS_KEY, APIS, Api
+from penstock.log.fetch.regions import FileRegion
 from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
 
 logger = logging.getLogger(__name__)
@@ -101,8 +103,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         host.next_connection_id += 1
         self._waiting: deque[_Exchange] = deque()
         self._in_flight: deque[_Exchange] = deque()
-        self._out: list[Buffer] = []
+        self._out: list[Buffer | FileRegion] = []
         self._out_bytes = 0
+        self._out_has_files = False
+        self._files: FileSender | None = None
+        """Made in `connection_made` where regions of files can be sent."""
         # What came in wrong: the connection ends once all that came before is answered.
         self._fault: InvalidRequestError | None = None
         # What a handler raised: the connection ends now.
@@ -147,6 +152,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # No slack: with the high-water mark at zero `pause_writing` says that a reply did not
         # go out whole, and `resume_writing` that all of it has.
         self._transport.set_write_buffer_limits(high=0)
+        if FileSender.fits(self._transport):
+            self._files = FileSender(
+                self._transport, emptied=self._files_sent, failed=self._files_failed
+            )
         self._moved_s = self._clock.monotonic_s()
         host.connections.add(self)
         self._instruments.count("connections_opened")
@@ -188,8 +197,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """Everything written has left."""
-        self._writing_paused = False
         self._count_unsent()
+        if self._files is not None and self._files.busy:
+            self._files.resume()
+            return
+        self._writing_paused = False
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
@@ -208,6 +220,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._in_flight.clear()
         self._waiting.clear()
         self._out.clear()
+        if self._files is not None:
+            self._files.clear()
         held = self._request_bytes + self._partial_bytes + self._unsent_bytes + self._reserved_bytes
         self._request_bytes = self._partial_bytes = self._unsent_bytes = self._reserved_bytes = 0
         host.budget.take(-held)
@@ -218,8 +232,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # -- the handlers' side (`ReplySink`) --------------------------------------------------------
 
     def unsent_bytes(self) -> int:
-        """Reply bytes that the transport still holds."""
+        """Reply bytes that wait in memory. Regions of files cost none."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def takes_files(self) -> bool:
+        """Whether regions of files can be sent here."""
+        return self._files is not None
 
     def reply_room_bytes(self) -> int:
         """What both budgets leave for a reply."""
@@ -255,7 +273,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if transport is None:
             return
         receiving = self._framer.pending_bytes if not self._reading_paused else 0
-        mark = (transport.get_write_buffer_size(), receiving)
+        unsent = transport.get_write_buffer_size()
+        if self._files is not None:
+            unsent += self._files.unsent_bytes
+        mark = (unsent, receiving)
         if mark != self._moved_mark or mark == (0, 0):
             self._moved_mark = mark
             self._moved_s = now_s
@@ -339,9 +360,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         elif not self._in_flight and not self._waiting:
             if self._fault is not None:
                 self._end(self._fault)
-            elif self._host.draining and self._transport is not None:
+            elif self._host.draining:
                 self._closing = True
-                self._transport.close()
+                self._close_when_sent()
         self._regulate_reading()
 
     def _may_start(self, exchange: _Exchange) -> bool:
@@ -434,6 +455,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             )
             self._out.extend(reply)
             self._out_bytes += body_bytes
+            if FileRegion in map(type, reply):
+                self._out_has_files = True
         return moved
 
     def _send(self) -> None:
@@ -442,12 +465,37 @@ class KafkaConnection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         self._instruments.count("reply_bytes", self._out_bytes)
         self._out_bytes = 0
-        if self._vectored:
+        files = self._files
+        if files is not None and (self._out_has_files or files.busy):
+            self._out_has_files = False
+            files.send(out)
+            # `_files_sent`, or else `resume_writing`, says when it's over.
+            self._writing_paused |= files.busy
+        elif self._vectored:
             transport.writelines(cast("list[bytes]", out))
         else:
-            transport.write(b"".join(out))
+            transport.write(b"".join(cast("list[bytes]", out)))
         if self._writing_paused:
             self._count_unsent()
+
+    def _files_sent(self) -> None:
+        """The last region has left the queue; what follows it may be in the transport still."""
+        if self._closing:
+            self._close_when_sent()
+        elif not self.unsent_bytes():
+            self._writing_paused = False
+            self._pump()
+
+    def _files_failed(self, error: BaseException) -> None:
+        # A peer that went away is no news; a file that can't be read is.
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            logger.error("closed %s: a reply could not be sent", self.peer, exc_info=error)
+        self.abort()
+
+    def _close_when_sent(self) -> None:
+        """Close; what the transport holds is sent before, and regions of files are here."""
+        if self._transport is not None and not (self._files is not None and self._files.busy):
+            self._transport.close()
 
     # -- counting and ending -------------------------------------------------------------------
 
@@ -499,5 +547,4 @@ class KafkaConnection(asyncio.BufferedProtocol):
             logger.warning("closed %s: %s: %s", self.peer, self._fault_api or "no API", error)
         else:
             logger.error("closed %s: %s failed", self.peer, self._fault_api, exc_info=error)
-        if self._transport is not None:
-            self._transport.close()
+        self._close_when_sent()

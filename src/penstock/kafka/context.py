@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import Buffer
 
+from penstock.log.fetch.regions import FileRegion
+
 if TYPE_CHECKING:
     from penstock.kafka.broker import Broker
 
-Reply = Sequence[Buffer] | None
+Reply = Sequence[Buffer | FileRegion] | None
 """A response's body as buffers of bytes, without size and header; None: the request gets no
-answer (a Produce with acks=0). `len(buffer)` must be its size in bytes."""
+answer (a Produce with acks=0). `len(buffer)` must be its size in bytes. Regions of files only in
+a Fetch's, and only where `takes_files`."""
 
 ReplyFuture = asyncio.Future[Reply]
 
@@ -42,6 +45,11 @@ class ConnectionState:
         none left. A Fetch keeps to it, save for its first batch."""
         return self._sink.reply_room_bytes()
 
+    @property
+    def takes_files(self) -> bool:
+        """Whether a reply may hold regions of files."""
+        return self._sink.takes_files()
+
     def reserve_reply(self, byte_count: int) -> None:
         """Count a reply that is being read from storage, so that others see less room. Given
         back when the request is answered."""
@@ -57,6 +65,10 @@ class ReplySink(Protocol):
 
     def reply_room_bytes(self) -> int:
         """Reply bytes that may be added without exceeding a budget."""
+        ...
+
+    def takes_files(self) -> bool:
+        """Whether regions of files can be sent."""
         ...
 
     def reserve_reply(self, byte_count: int) -> None:

@@ -4,7 +4,8 @@ Source: FetchRequest.json and FetchResponse.json of Apache Kafka 4; KIP-227 (ses
 (preferred replica), KIP-516 (topic ids), KIP-903 (replica state).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
@@ -22,6 +23,7 @@ from penstock.kafka.primitives import (
     string_bytes,
     uvarint,
 )
+from penstock.log.fetch.regions import FileRegion, Part
 
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
@@ -92,7 +94,8 @@ class FetchRequest:
 
 @dataclass(slots=True)
 class PartitionData:
-    """One partition of a response; `views` are whole record batches of `length` bytes in all."""
+    """One partition of a response; `views` are whole record batches of `length` bytes in all, in
+    memory or as regions of files."""
 
     topic: str | bytes
     partition: int
@@ -100,7 +103,7 @@ class PartitionData:
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    views: list[memoryview] = field(default_factory=list)
+    views: Sequence[Part] = ()
     length: int = 0
 
 
@@ -211,15 +214,15 @@ def encode_fetch(
     error_code: int = 0,
     session_id: int = 0,
     read_committed: bool = False,
-) -> list[Buffer]:
-    """The body of a Fetch response, as buffers for one vectored write.
+) -> list[Buffer | FileRegion]:
+    """The body of a Fetch response: buffers for one vectored write, and regions of files.
 
     Args:
         partitions: those of one topic adjacent to one another.
         read_committed: then the list of aborted transactions is empty, else null.
     """
     flexible = version >= FLEXIBLE_FROM
-    parts: list[Buffer] = []
+    parts: list[Buffer | FileRegion] = []
     head = bytearray(
         _HEAD_V7.pack(0, error_code, session_id) if version >= SESSIONS_FROM else b"\0\0\0\0"
     )

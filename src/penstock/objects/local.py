@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -25,12 +26,14 @@ from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects.keys import check_key
 from penstock.objects.translate import translate_os_error
 from penstock.ports.device import Device, File
-from penstock.ports.objects import ObjectInfo
+from penstock.ports.objects import ObjectInfo, RegionFile
 
 T = TypeVar("T")
 
 STAGING: Final = ".staging"
 _OPEN_FILES_MAX: Final = 128
+_HELD_FILES_MAX: Final = 160
+"""Of which replies under way may hold some that were dropped here."""
 _JOIN_PART_BYTES: Final = 2048
 """Below this average, joining parts costs less than a vector entry per part."""
 _WRITE_BYTES: Final = 4 << 20
@@ -84,6 +87,11 @@ class LocalStore:
         self._executor = executor
         self._lock = threading.Lock()
         self._open_files: OrderedDict[str, File] = OrderedDict()
+        self._held_files: weakref.WeakSet[File] = weakref.WeakSet()
+        self._region_files: weakref.WeakValueDictionary[str, RegionFile] = (
+            weakref.WeakValueDictionary()
+        )
+        """Those from which regions can be sent, whoever holds them."""
         self._staged = itertools.count()
         self._staging_is_clean = False
 
@@ -115,6 +123,24 @@ class LocalStore:
             for info in page:
                 yield info
 
+    # -- `penstock.ports.objects.FileStore` --------------------------------------------------------
+
+    def open_file(self, key: str) -> RegionFile | None:
+        """See the port."""
+        with self._lock:
+            if key in self._open_files:
+                self._open_files.move_to_end(key)
+            return self._region_files.get(key)
+
+    def may_open(self) -> bool:
+        """See the port."""
+        return len(self._held_files) < _HELD_FILES_MAX
+
+    async def warm(self, key: str, start: int, end: int) -> bool:
+        """See the port."""
+        check_key(key)
+        return await self._run(lambda: self._warm(key, start, end))
+
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
@@ -143,7 +169,7 @@ class LocalStore:
             raise translate_os_error("put", key, error) from error
         with self._lock:
             # A replaced object's descriptor would go on giving the old bytes.
-            self._open_files.pop(key, None)
+            self._forget(key)
 
     def _prepare_staging(self) -> None:
         if self._staging_is_clean:
@@ -179,6 +205,26 @@ class LocalStore:
             )
         return data
 
+    def _warm(self, key: str, start: int, end: int) -> bool:
+        try:
+            file = self._opened(key)
+            if not (isinstance(file, RegionFile) and file.can_send()):
+                return False
+            whole = file.warm(start, end)
+        except OSError as error:
+            raise translate_os_error("read", key, error) from error
+        with self._lock:
+            # Not one that was deleted meanwhile: held here, it would keep its space.
+            if self._open_files.get(key) is file:
+                self._region_files[key] = file
+        if not whole:
+            raise CorruptDataError("read", f"{key} before byte {end}", "the object is shorter")
+        return True
+
+    def _forget(self, key: str) -> None:
+        self._open_files.pop(key, None)
+        self._region_files.pop(key, None)
+
     def _opened(self, key: str) -> File:
         with self._lock:
             file = self._open_files.get(key)
@@ -188,6 +234,7 @@ class LocalStore:
         file = self._device.open(key)
         with self._lock:
             self._open_files[key] = file
+            self._held_files.add(file)
             if len(self._open_files) > _OPEN_FILES_MAX:
                 # Not closed here: another thread may be reading it, and a descriptor's number is
                 # given out again at once. It closes when the last reference goes.
@@ -205,7 +252,7 @@ class LocalStore:
         for key in keys:
             with self._lock:
                 # An open descriptor would keep the deleted file's space.
-                self._open_files.pop(key, None)
+                self._forget(key)
             try:
                 self._device.remove(key)
                 folders.add(key.rpartition("/")[0])

@@ -8,7 +8,7 @@ Behaviour is added by decorators of this same port.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from typing_extensions import Buffer
 
@@ -53,4 +53,64 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """All objects whose key starts with `prefix`, in key order."""
+        ...
+
+
+@runtime_checkable
+class RegionFile(Protocol):
+    """An object that is a file of this machine, open for as long as somebody holds this, also
+    when the object is deleted meanwhile. Its bytes can be sent without being read."""
+
+    def can_send(self) -> bool:
+        """Whether the other methods work on this system and file."""
+        ...
+
+    def peek(self, position: int, buffer: memoryview) -> int:
+        """Read into `buffer` what is in memory from `position` on, without waiting for a disk;
+        the bytes read, 0 when it isn't there."""
+        ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Read `length` bytes from `position`; fewer at the end of the file. May wait."""
+        ...
+
+    def warm(self, start: int, end: int) -> bool:
+        """Bring bytes into memory; false when the file ends before `end`. Blocking."""
+        ...
+
+    def advise(self, start: int, end: int) -> None:
+        """Begin to bring bytes into memory."""
+        ...
+
+    def send(self, descriptor: int, position: int, length: int) -> int:
+        """Send bytes to a socket that doesn't block; how many it took, 0 at the file's end.
+
+        Raises:
+            BlockingIOError: it takes none now.
+        """
+        ...
+
+
+@runtime_checkable
+class FileStore(Protocol):
+    """What a store of local files can do besides `ObjectStore`."""
+
+    def open_file(self, key: str) -> RegionFile | None:
+        """The object's file if it is open already. Never waits."""
+        ...
+
+    def may_open(self) -> bool:
+        """Whether one more file may be opened and held: there are few descriptors."""
+        ...
+
+    async def warm(self, key: str, start: int, end: int) -> bool:
+        """Open the object's file and bring a stretch of it into memory.
+
+        Returns:
+            Whether the file can be sent from; if not, nothing was done.
+
+        Raises:
+            NotFoundError: no such key.
+            CorruptDataError: the object is shorter than `end`.
+        """
         ...

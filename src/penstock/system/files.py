@@ -20,8 +20,17 @@ _READ_CHUNK_BYTES: Final = 1 << 30
 """A single `pread` gives at most 2 GiB less a page on Linux."""
 
 
+_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+"""Write and make durable in one call (Linux 4.7). 0: the system can't."""
+
 _CAN_MAP: Final = sys.platform == "linux"
 _MAP_BYTES_MIN: Final = 256 << 10
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+"""Read what the page cache has and never wait for the disk (Linux 4.14). 0: the system can't."""
+
+PROBE_BYTES: Final = 128 << 10
+"""Cached pages come and go in stretches about as long as what the kernel reads ahead; one byte of
+each is asked for. Source: read_ahead_kb of Linux, 128 by default."""
 
 
 @functools.cache
@@ -56,7 +65,7 @@ def sync_folder(path: Path) -> None:
 class PosixFile:
     """Implements `penstock.ports.device.File` over one descriptor."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("__weakref__", "_descriptor")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -85,6 +94,16 @@ class PosixFile:
                 position += written
                 view = view[written:]
 
+    def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """As `write_at`, durable when it returns: where it can be, in one call of the system."""
+        if _DSYNC and len(buffers) <= _IOV_MAX:
+            length = sum(memoryview(buffer).nbytes for buffer in buffers)
+            if os.pwritev(self._descriptor, buffers, position, _DSYNC) == length:
+                return
+        # Partly written, or not at all: once more, since it is the same bytes at the same place.
+        self.write_at(position, buffers)
+        self.sync()
+
     def read_at(self, position: int, length: int) -> bytes:
         """Read `length` bytes from `position`; fewer at the end of the file."""
         data = os.pread(self._descriptor, min(length, _READ_CHUNK_BYTES), position)
@@ -112,15 +131,9 @@ class PosixFile:
         if not _CAN_MAP or length < _MAP_BYTES_MIN:
             return memoryview(self.read_at(position, length))
         start = position - position % mmap.ALLOCATIONGRANULARITY
-        # Into the page cache first, in a call that waits without the interpreter's lock: a page
-        # that is missing when a view is touched would stop every thread.
-        at, end = start, position + length
-        while at < end:
-            moved = os.sendfile(_null(), self._descriptor, at, end - at)
-            if not moved:
-                break
-            at += moved
-        if at < end:  # the file is shorter
+        end = position + length
+        # First, since a page that is missing when a view is touched would stop every thread.
+        if not self.warm(start, end):  # the file is shorter
             return memoryview(self.read_at(position, length))
         mapped = mmap.mmap(
             self._descriptor,
@@ -130,6 +143,50 @@ class PosixFile:
             offset=start,
         )
         return memoryview(mapped)[position - start :]
+
+    # -- sending without reading: `penstock.ports.objects.RegionFile` ------------------------------
+
+    def can_send(self) -> bool:
+        """Whether the rest of this part works on this file: the kernel and the file system tell
+        what is cached. Neither macOS nor every network file system does."""
+        if not _NOWAIT:
+            return False
+        try:
+            os.preadv(self._descriptor, (bytearray(1),), 0, _NOWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def peek(self, position: int, buffer: memoryview) -> int:
+        """Read into `buffer` what the page cache has from `position` on; the bytes read."""
+        try:
+            return os.preadv(self._descriptor, (buffer,), position, _NOWAIT)
+        except BlockingIOError:
+            return 0
+
+    def warm(self, start: int, end: int) -> bool:
+        """Bring bytes into the page cache; false when the file ends before `end`. Blocking, but
+        without the interpreter's lock."""
+        while start < end:
+            moved = os.sendfile(_null(), self._descriptor, start, end - start)
+            if not moved:
+                return False
+            start += moved
+        return True
+
+    def advise(self, start: int, end: int) -> None:
+        """Have the kernel begin to read bytes that will be wanted soon."""
+        os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
+
+    def send(self, descriptor: int, position: int, length: int) -> int:
+        """Send bytes to a socket that doesn't block; how many it took.
+
+        Raises:
+            BlockingIOError: it takes none now.
+        """
+        return os.sendfile(descriptor, self._descriptor, position, length)
 
     def sync(self) -> None:
         """Make the bytes written so far durable."""

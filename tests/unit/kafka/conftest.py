@@ -122,6 +122,9 @@ class NoSink:
     def reply_room_bytes(self) -> int:
         return 1 << 20
 
+    def takes_files(self) -> bool:
+        return False
+
     def reserve_reply(self, byte_count: int) -> None:
         pass
 

@@ -24,6 +24,7 @@ from penstock.kafka.fetch_session import (
     FetchSessions,
 )
 from penstock.log.fetch.reader import Missing
+from penstock.log.fetch.regions import PartsRead
 from penstock.metadata.view import Head, Topic
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key
@@ -149,7 +150,7 @@ class _Fetch:
                 for target, wanted in zip(last.targets, last.request.partitions, strict=True):
                     target.offset = wanted.fetch_offset
                     data = target.data
-                    data.views, data.length, data.error_code = [], 0, target.place_error
+                    data.views, data.length, data.error_code = (), 0, target.place_error
             return last.request
         request = parse_fetch(body, self._version)
         # Sessions have a memory of their own.
@@ -283,16 +284,18 @@ class _Fetch:
 
     def _read(self, target: "_Target", room: int, *, first: bool, may_load: bool) -> Missing | None:
         data = target.data
-        data.views, data.length = [], 0
+        data.views, data.length = (), 0
         if room <= 0 and not first:
             return None
         # KIP-74: the response's first batch is given whole, whatever the limits.
         limit = min(target.bytes_max, room)
-        found = self._log.read(target.key, target.offset, max(limit, 0), may_load=may_load)
+        log = self._log
+        read = log.read_parts if self._connection.takes_files else log.read
+        found = read(target.key, target.offset, max(limit, 0), may_load=may_load)
         if isinstance(found, Missing):
             return found
         if found is not None and (first or found.length <= limit):
-            data.views = found.views
+            data.views = found.parts if isinstance(found, PartsRead) else found.views
             data.length = found.length
         return None
 
@@ -392,7 +395,7 @@ class _Fetch:
         )
         for data in answers:
             if data.length:  # what is remembered for the next request must not hold records
-                data.views, data.length = [], 0
+                data.views, data.length = (), 0
         return reply
 
     def _new_session_id(self, sessions: FetchSessions) -> int:

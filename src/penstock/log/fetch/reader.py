@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.raw_runs import RawRuns, raw_run_key
+from penstock.log.fetch.regions import FileRuns, Part, PartsRead, Unsendable
 from penstock.log.fetch.remote_wal import RemoteRuns
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.windows import RunWindows
@@ -22,7 +23,7 @@ from penstock.log.limits import LogLimits
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
-from penstock.ports.objects import ObjectStore
+from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.batch import batch_bounds, patch_run
 from penstock.wal import WalReader
 
@@ -77,6 +78,11 @@ class LogReader:
         self._away: dict[PartitionKey, PenstockError] = {}
         """What the last load of a partition from another agent's WAL failed with, until its next
         read has raised it."""
+        self._files = (
+            FileRuns(store, stretch_bytes=limits.block_bytes)
+            if isinstance(store, FileStore)
+            else None
+        )
         self._may_load = True
         self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
         """Where a reader goes on: (partition, offset) -> (object, byte position), of the batch that
@@ -125,6 +131,66 @@ class LogReader:
             if length >= bytes_max or offset < run.end_offset:
                 break
         return TailRead(views, length, offset) if views else None
+
+    def read_parts(
+        self, key: PartitionKey, offset: int, bytes_max: int, *, may_load: bool = True
+    ) -> TailRead | PartsRead | Missing | None:
+        """As `read`; what lies in local files is named rather than brought here."""
+        files = self._files
+        if files is None:
+            return self.read(key, offset, bytes_max, may_load=may_load)
+        cached = self._tail.read(key, offset, bytes_max)
+        if cached is not None:
+            return cached
+        self._check_servable(key)
+        self._may_load = may_load
+        parts: list[Part] = []
+        length = 0
+        while True:
+            run = self._locate(key, offset, query=not parts)
+            if run is None:
+                break
+            found = self._read_run_parts(files, key, run, offset, bytes_max - length, not parts)
+            if isinstance(found, Missing) and not parts:
+                return found
+            if found is None or isinstance(found, Missing):
+                break
+            parts += found.views if isinstance(found, TailRead) else found.parts
+            length += found.length
+            offset = found.end_offset
+            if length >= bytes_max or offset < run.end_offset:
+                break
+        return PartsRead(parts, length, offset) if parts else None
+
+    def _read_run_parts(
+        self,
+        files: FileRuns,
+        key: PartitionKey,
+        run: StoredRun,
+        offset: int,
+        bytes_max: int,
+        first: bool,  # noqa: FBT001 - private
+    ) -> TailRead | PartsRead | Missing | None:
+        if not run.generation and not run.raw:
+            try:
+                found = files.read(
+                    key, run, offset, bytes_max, first=first, may_load=self._may_load
+                )
+            except Unsendable:
+                pass
+            else:
+                if not isinstance(found, asyncio.Task):
+                    return found
+                following = self._windows.find(key, run.end_offset)
+                if following is not None and not (following.generation or following.raw):
+                    files.load(following, following.position, following.position)
+                return Missing(found)
+        return self._read_run(key, run, offset, bytes_max, first=first)
+
+    async def close(self) -> None:
+        """Cancel loads under way."""
+        if self._files is not None:
+            await self._files.close()
 
     async def read_loaded(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | None:
         """As `read`, waiting for what must be loaded. Raises: what the load raised."""

@@ -1,0 +1,164 @@
+"""Replies that hold regions of files: sent straight from the page cache, beside the transport.
+
+`sendfile` and `send` go to the transport's own descriptor, only while its write buffer is empty,
+so that bytes stay in order. When the socket takes no more, a page of the region is given to the
+transport: it waits for the socket as it does for any reply, and tells its protocol when the page
+has left, which goes on here. That way there is one who waits, and pausing, stalled peers and
+closing are what they are for other replies.
+"""
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from typing_extensions import Buffer
+
+from penstock.log.fetch.regions import FileRegion
+from penstock.model.errors import CorruptDataError
+
+_PAGE_BYTES: Final = 4096
+_TURN_BYTES: Final = 4 << 20
+"""Sent at most before other connections have their turn."""
+_VECTOR_MAX: Final = 512
+_CORK: Final[int] = getattr(socket, "TCP_CORK", 0)
+"""Segments are filled while it is set: else each partition's few dozen bytes of header would be
+one of its own. Source: tcp(7)."""
+
+
+class FileSender:
+    """The unsent part of one connection's replies, from the first region on.
+
+    Args:
+        emptied: called when all has been given away, if that was not within `send`.
+        failed: called when nothing more can be sent; the connection must be aborted.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        *,
+        emptied: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._transport = transport
+        self._socket = transport.get_extra_info("socket")
+        self._descriptor: int = self._socket.fileno()
+        self._corked = False
+        self._emptied = emptied
+        self._failed = failed
+        self._queue: deque[Buffer | FileRegion] = deque()
+        self._sent = 0
+        """Bytes of the queue's first part that have left."""
+        self._turn: asyncio.Handle | None = None
+        self.unsent_bytes = 0
+        """Of all parts that wait here."""
+
+    @staticmethod
+    def fits(transport: asyncio.Transport) -> bool:
+        """Whether a transport is a plain socket's, so that bytes may go past it."""
+        return (
+            hasattr(os, "sendfile")
+            and transport.get_extra_info("socket") is not None
+            and transport.get_extra_info("sslcontext") is None
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits here."""
+        return bool(self._queue)
+
+    def send(self, parts: Sequence[Buffer | FileRegion]) -> None:
+        """Send after what waits already."""
+        begins = not self._queue
+        self._queue.extend(parts)
+        self.unsent_bytes += sum(map(len, parts))  # type: ignore[arg-type]
+        if begins:
+            self._go()
+
+    def resume(self) -> None:
+        """The transport's write buffer is empty again."""
+        if self._queue and self._turn is None and self._go():
+            self._emptied()
+
+    def clear(self) -> None:
+        """Forget everything: the connection is gone."""
+        self._queue.clear()
+        self.unsent_bytes = 0
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        self.resume()
+
+    def _go(self) -> bool:
+        """Send until the socket is full, a turn is over or nothing is left; whether it's that."""
+        transport, queue = self._transport, self._queue
+        left = _TURN_BYTES
+        try:
+            self._cork(on=True)
+            while queue:
+                if transport.get_write_buffer_size():
+                    return False
+                if transport.is_closing():
+                    # Its descriptor is another's as soon as `connection_lost` has returned.
+                    self.clear()
+                    return False
+                if left <= 0:
+                    self._turn = asyncio.get_running_loop().call_soon(self._next_turn)
+                    return False
+                part = queue[0]
+                if type(part) is FileRegion:
+                    left -= self._send_region(part)
+                else:
+                    left -= self._send_buffers()
+            self._cork(on=False)
+        except (OSError, CorruptDataError) as error:
+            self.clear()
+            self._failed(error)
+            return False
+        return True
+
+    def _send_region(self, region: FileRegion) -> int:
+        position, length = region.position + self._sent, region.length - self._sent
+        try:
+            count = region.file.send(self._descriptor, position, length)
+        except BlockingIOError:
+            page = region.file.read_at(position, min(length, _PAGE_BYTES))
+            self._transport.write(page)
+            count = len(page)
+        if not count:
+            raise CorruptDataError("send", f"object at byte {position}", "the file ends there")
+        self.unsent_bytes -= count
+        if count == length:
+            self._queue.popleft()
+            self._sent = 0
+        else:
+            self._sent += count
+        return count
+
+    def _send_buffers(self) -> int:
+        buffers: list[Buffer] = []
+        while self._queue and len(buffers) < _VECTOR_MAX:
+            part = self._queue[0]
+            if type(part) is FileRegion:
+                break
+            buffers.append(cast(Buffer, self._queue.popleft()))
+        length = sum(map(len, buffers))  # type: ignore[arg-type]
+        try:
+            count = os.writev(self._descriptor, buffers)
+        except BlockingIOError:
+            count = 0
+        self.unsent_bytes -= length
+        if count < length:
+            # Where they are counted and waited for as any other reply's.
+            self._transport.write(memoryview(b"".join(buffers))[count:])
+        return count
+
+    def _cork(self, *, on: bool) -> None:
+        if _CORK and self._corked != on:
+            self._corked = on
+            self._socket.setsockopt(socket.IPPROTO_TCP, _CORK, int(on))
