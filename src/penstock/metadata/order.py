@@ -32,7 +32,7 @@ from penstock.metadata.commands import (
     TrimLog,
     encode_entry,
 )
-from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
+from penstock.metadata.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERSION
 from penstock.model.errors import FatalStorageError, FencedError
 from penstock.model.ids import AgentId
 from penstock.ports.clock import Clock
@@ -108,6 +108,7 @@ class Order:
         labels: dict[str, str] | None = None,
         software: str = "",
         endpoint: str = "",
+        peer: str = "",
         entries: Callable[[int], Iterable[JournalEntry]] | None = None,
     ) -> "Order":
         """Open, or create, the journal at `path`, and register a new epoch of this agent.
@@ -116,7 +117,7 @@ class Order:
             random: gives a new file's cluster id and agent id.
             agent_id: in [1, 2^31); None: the one that the file was made with.
             fsync: false gives up the last commits in a power cut.
-            labels, software, endpoint: what the agent says of itself to others.
+            labels, software, endpoint, peer: what the agent says of itself to others.
             entries: gives what is durable past a position and may not be in the database.
 
         Raises:
@@ -141,7 +142,12 @@ class Order:
                 commands.append(InitCluster(cluster_id=cluster_id))
             commands.append(
                 RegisterAgent(
-                    agent=agent_id, labels=labels or {}, software=software, endpoint=endpoint
+                    agent=agent_id,
+                    labels=labels or {},
+                    software=software,
+                    endpoint=endpoint,
+                    peer=peer,
+                    level_max=FEATURE_LEVEL_MAX,
                 )
             )
             known = machine.tables.agent(agent_id)
@@ -272,7 +278,7 @@ class Order:
         self._replica.close()
 
 
-def restore(snapshot: Path, path: Path, *, tail: Sequence[JournalEntry] = ()) -> SnapshotInfo:
+def restore(snapshot: Path, path: Path, *, tail: Iterable[JournalEntry] = ()) -> SnapshotInfo:
     """Make a metadata database of a snapshot and the journal's tail, for `Order.open`."""
     return restore_snapshot(
         snapshot,

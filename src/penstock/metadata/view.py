@@ -58,6 +58,8 @@ class MetadataView:
         self.cluster_configs: dict[str, str] = {}
         self.generation = 0
         """Grows with each change of a topic or config, so that others can cache."""
+        self.loaded_position = 0
+        """The last entry of the state that `load` read."""
         self.feature_level = 1
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
@@ -81,6 +83,7 @@ class MetadataView:
             view._heads = {
                 key: Head(log_start, next_offset) for key, log_start, next_offset in queries.heads()
             }
+            view.loaded_position = queries.position()
             view.feature_level = queries.feature_level()
             view._agents = {agent.agent_id: agent for agent in queries.agents()}
             view._last_positions = queries.last_positions()

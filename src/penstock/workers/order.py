@@ -1,0 +1,321 @@
+"""A worker's order: its entries go to the writer, what is applied comes from there.
+
+The state itself is the writer's SQLite file, which this worker reads. Implements
+`penstock.log.ordering.Ordering`, as `penstock.metadata.cluster_order.ClusterOrder` does in a
+cluster.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.metadata.apply import EntryOutcome, Standing
+from penstock.metadata.cluster_order import AgentIdentity
+from penstock.metadata.commands import AnyAnswer, AnyCommand, RegisterAgent
+from penstock.metadata.entry_keys import entry_key
+from penstock.metadata.entry_sender import EntrySender
+from penstock.metadata.order import Applied
+from penstock.metadata.queries import Queries
+from penstock.model.errors import FencedError, InDoubtError, PenstockError, RetryableError
+from penstock.ports.clock import Clock
+from penstock.ports.journal import JournalRow
+from penstock.ports.random import Random
+from penstock.replica.follower import Followed
+from penstock.workers.messages import (
+    AppliedChanges,
+    AskFlush,
+    AskHead,
+    EntryApplied,
+    EntryRefused,
+    Flushed,
+    HeadIs,
+    Hello,
+    RelayEntry,
+    ToWorker,
+    ToWriter,
+    Welcome,
+    decode_to_worker,
+    encode,
+    unpack_changes,
+)
+from penstock.workers.streams import read_message
+
+logger = logging.getLogger(__name__)
+
+CONNECT_PAUSE_S: Final = 0.05
+COMMIT_TIMEOUT_S: Final = 30.0
+CONFIRM_TIMEOUT_S: Final = 5.0
+_TOKEN_BYTES: Final = 16
+_AWAY: Final = "the worker that writes the journal is away"
+
+T = TypeVar("T")
+
+
+class HostOrder:
+    """One worker's end of the order. Event loop only: `open`, then `start`, at last `close`.
+
+    Args:
+        queries: of the shared file, for the loop's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        queries: Queries,
+        identity: AgentIdentity,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._path = path
+        self._queries = queries
+        self._identity = identity
+        self._clock = clock
+        self._random = random
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tokens = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[ToWorker]] = {}
+        self._on_applied: Callable[[list[Applied]], None] = lambda _: None
+        self._on_reset: Callable[[], int] = lambda: 0
+        self._on_stopped: Callable[[PenstockError], None] = lambda _: None
+        self._following: asyncio.Task[None] | None = None
+        self._sender: EntrySender | None = None
+        self.agent_id = identity.agent_id
+        self.cluster_id = ""
+        self.epoch = 0
+        self.position = 0
+        self.time_ms = 0
+        self.head_confirmed_s = clock.monotonic_s()
+        self.answering_since_s: float | None = None
+
+    async def open(self) -> None:
+        """Connect, and wait until the file holds what the writer has applied."""
+        await self._connect()
+
+    async def start(
+        self,
+        *,
+        on_applied: Callable[[list[Applied]], None],
+        on_reset: Callable[[], int],
+        on_stopped: Callable[[PenstockError], None],
+    ) -> None:
+        """Follow, and open an epoch of this agent.
+
+        Args:
+            on_applied: as of `ClusterOrder.start`.
+            on_reset: called after the writer was away: loads the view anew from the file and
+                gives its position. Called once here, too.
+            on_stopped: called once when this agent's epoch is over.
+        """
+        self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
+        self.position = on_reset()
+        self._following = asyncio.get_running_loop().create_task(self._follow(), name="order")
+        await self._register()
+
+    # -- Ordering --------------------------------------------------------------------------------
+
+    def submit(self, commands: Sequence[AnyCommand]) -> "asyncio.Future[Applied]":
+        """See `ClusterOrder.submit`."""
+        assert self._sender is not None
+        return self._sender.submit(commands).future
+
+    async def commit(
+        self, commands: Sequence[AnyCommand], *, timeout_s: float = COMMIT_TIMEOUT_S
+    ) -> list[AnyAnswer]:
+        """See `ClusterOrder.commit`."""
+        assert self._sender is not None
+        call = self._sender.submit(commands)
+        done, _ = await asyncio.wait([call.future], timeout=timeout_s)
+        if done:
+            return call.future.result().answers
+        if self._sender.withdraw(call):
+            raise RetryableError("commit", f"agent {self.agent_id}", _AWAY)
+        raise InDoubtError("commit", f"agent {self.agent_id}", _AWAY)
+
+    async def confirm_head(self) -> None:
+        """See `penstock.metadata.ordering.Heads`."""
+        began_s = self._clock.monotonic_s()
+        await self._ask(AskHead, HeadIs)
+        self.head_confirmed_s = began_s
+
+    async def flush(self) -> int:
+        """Wait until the file holds all that is applied; its position.
+
+        Raises:
+            RetryableError: the writer is away.
+        """
+        return (await self._ask(AskFlush, Flushed)).position
+
+    async def close(self) -> None:
+        """End; idempotent."""
+        if self._sender is not None:
+            self._sender.fail(RetryableError("commit", f"agent {self.agent_id}", "it was closed"))
+            await self._sender.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+            self._following = None
+        self._disconnect()
+
+    # -- the journal's end, as `EntrySender` wants it ----------------------------------------------
+
+    async def append(self, body: bytes) -> int:
+        """Hand an entry to the writer; its position, once it is applied and told.
+
+        Raises:
+            RetryableError: unknown whether it was applied.
+        """
+        token, future = self._expect()
+        self._send(RelayEntry(token, body), token)
+        answer = await future
+        if isinstance(answer, EntryRefused):
+            raise RetryableError("append", "journal", answer.text)
+        assert isinstance(answer, EntryApplied), answer
+        assert self._sender is not None
+        outcome = EntryOutcome(Standing(answer.standing), answer.answers, [])
+        row = JournalRow(answer.position, self.time_ms, body)
+        self._sender.settle(entry_key(body).n, Followed(row, self.time_ms, outcome))
+        return answer.position
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        self.epoch = self._queries.next_epoch(self.agent_id)
+        self._sender = EntrySender(
+            self,
+            agent=self.agent_id,
+            epoch=self.epoch,
+            clock=self._clock,
+            position=lambda: self.position,
+            appended=lambda: None,
+            epoch_over=self._end,
+            backoff_min_ms=20,
+            backoff_max_ms=500,
+        )
+        identity = self._identity
+        await self.commit(
+            [
+                RegisterAgent(
+                    agent=self.agent_id,
+                    labels=identity.labels,
+                    software=identity.software,
+                    endpoint=identity.endpoint,
+                    peer=identity.peer,
+                    level_max=identity.level_max,
+                    token=self._random.token_bytes(_TOKEN_BYTES),
+                )
+            ]
+        )
+
+    def _end(self, error: FencedError) -> None:
+        self._on_stopped(error)
+
+    async def _connect(self) -> None:
+        """Until it succeeds."""
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(str(self._path))
+            except OSError:
+                await _rest(CONNECT_PAUSE_S)
+                continue
+            writer.write(encode(Hello()))
+            early: list[AppliedChanges] = []
+            welcome = await self._read_welcome(reader, early)
+            if welcome is None:
+                writer.transport.abort()
+                await _rest(CONNECT_PAUSE_S)
+                continue
+            self.cluster_id = welcome.cluster_id
+            self._reader, self._writer = reader, writer
+            self._early = early
+            self.answering_since_s = self._clock.monotonic_s()
+            return
+
+    async def _read_welcome(
+        self, reader: asyncio.StreamReader, early: list[AppliedChanges]
+    ) -> Welcome | None:
+        """What is applied while the writer brings its file up to date comes first."""
+        while (body := await read_message(reader)) is not None:
+            message = decode_to_worker(body)
+            if isinstance(message, Welcome):
+                return message
+            if isinstance(message, AppliedChanges):
+                early.append(message)
+        return None
+
+    async def _follow(self) -> None:
+        while True:
+            assert self._reader is not None
+            for message in self._early:
+                self._apply(message)
+            self._early = []
+            while (body := await read_message(self._reader)) is not None:
+                self._take(decode_to_worker(body))
+            self._disconnect()
+            logger.warning("%s; connecting again", _AWAY)
+            await self._connect()
+            self.position = self._on_reset()
+            if self._sender is not None:
+                self._sender.pump()
+
+    def _take(self, message: ToWorker) -> None:
+        if isinstance(message, AppliedChanges):
+            self._apply(message)
+        elif isinstance(message, EntryApplied | EntryRefused | HeadIs | Flushed):
+            future = self._waiting.pop(message.token, None)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def _apply(self, message: AppliedChanges) -> None:
+        if message.position <= self.position:
+            return  # the view that was loaded from the file has it
+        self.position, self.time_ms = message.position, message.time_ms
+        self._on_applied(
+            [Applied(message.position, message.time_ms, [], unpack_changes(message.changes), 0, 0)]
+        )
+
+    def _disconnect(self) -> None:
+        self.answering_since_s = None
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(RetryableError("ask", "journal", _AWAY))
+                future.exception()
+
+    def _expect(self) -> "tuple[int, asyncio.Future[ToWorker]]":
+        token = next(self._tokens)
+        future: asyncio.Future[ToWorker] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        return token, future
+
+    def _send(self, message: ToWriter, token: int) -> None:
+        if self._writer is None:
+            self._waiting.pop(token, None)
+            raise RetryableError("ask", "journal", _AWAY)
+        self._writer.write(encode(message))
+
+    async def _ask(self, question: type[AskHead] | type[AskFlush], answer: type[T]) -> T:
+        token, future = self._expect()
+        self._send(question(token), token)
+        try:
+            found = await asyncio.wait_for(future, CONFIRM_TIMEOUT_S)
+        except TimeoutError:
+            raise RetryableError("ask", "journal", _AWAY) from None
+        finally:
+            self._waiting.pop(token, None)
+        assert isinstance(found, answer), found
+        return found
+
+
+async def _rest(seconds: float) -> None:
+    over = asyncio.Event()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(over.wait(), seconds)
