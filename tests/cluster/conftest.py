@@ -1,5 +1,7 @@
 """Servers that the tests of this folder share."""
 
+import itertools
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support.postgres import PostgresServer, database_url, running_postgres
 from support.s3 import S3Server, environment
 
 
@@ -25,3 +28,26 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     for name, value in environment(s3_server.endpoint).items():
         monkeypatch.setenv(name, value)
     return s3_server
+
+
+_journals = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL that lives through the run."""
+    with database_url() as url:
+        yield url
+
+
+@pytest.fixture
+def journal_name() -> str:
+    """What the tables of this test begin with."""
+    return f"t{os.getpid()}_{next(_journals)}"
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    """One that may be killed and restarted."""
+    with running_postgres() as server:
+        yield server

@@ -188,7 +188,6 @@ class SimulatedJournal:
 
     def show_seal(self, position: int) -> None:
         """Fill a gap, unless it is filled or trimmed."""
-        assert position < self._next, f"a seal of {position}, which nobody has taken yet"
         if position not in self._rows and position >= self.first:
             self._show(JournalRow(position, self.clock.now_ms(), b""))
 

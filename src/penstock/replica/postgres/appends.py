@@ -1,0 +1,116 @@
+"""Appends in flight on one connection, in the order of the calls."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from penstock.model.errors import PenstockError, RetryableError
+from penstock.replica.postgres.lane import Lane
+from penstock.replica.postgres.pipeline import (
+    PipelinedConnection,
+    ResultRows,
+    StatementError,
+    read_int8,
+)
+from penstock.replica.postgres.statements import Statement
+
+_UNIQUE_VIOLATION = "23505"
+
+
+class _Append:
+    """One call. `attempt` counts its copies: only the last one's answer counts."""
+
+    __slots__ = ("attempt", "body", "future")
+
+    def __init__(self, body: bytes, future: "asyncio.Future[int]") -> None:
+        self.body = body
+        self.future = future
+        self.attempt = 0
+
+
+class Appends:
+    """Sends appends; a failed one fails all behind it, so that none overtakes it."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        on_appended: Callable[[int], None],
+    ) -> None:
+        self._lane = lane
+        self._statement = statement
+        self._timeout_s = timeout_s
+        self._on_appended = on_appended
+        self._unanswered: deque[_Append] = deque()
+        self._connecting: asyncio.Task[None] | None = None
+
+    async def append(self, body: bytes) -> int:
+        """See `penstock.ports.journal.Journal`."""
+        call = _Append(body, asyncio.get_running_loop().create_future())
+        self._unanswered.append(call)
+        connection = self._lane.connection
+        if self._connecting is None:
+            if connection is not None:
+                self._send(connection, call)
+            else:
+                self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        return await call.future
+
+    def close(self) -> None:
+        """Fail what is in flight. The lane is closed by its owner."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._fail(RetryableError("append", "journal", "it is closed"))
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._lane.connected()
+        except PenstockError as error:
+            self._connecting = None
+            self._fail(error)
+            return
+        self._connecting = None
+        for call in list(self._unanswered):
+            self._send(connection, call)
+
+    def _send(self, connection: PipelinedConnection, call: _Append) -> None:
+        call.attempt += 1
+        answer = connection.execute(self._statement, [call.body], timeout_s=self._timeout_s)
+        answer.add_done_callback(partial(self._take_answer, connection, call, call.attempt))
+
+    def _take_answer(
+        self,
+        connection: PipelinedConnection,
+        call: _Append,
+        attempt: int,
+        answer: "asyncio.Future[ResultRows]",
+    ) -> None:
+        error = answer.exception()
+        if attempt != call.attempt or not self._unanswered or self._unanswered[0] is not call:
+            return  # of an earlier copy, or after a failure
+        if error is None:
+            self._unanswered.popleft()
+            position = read_int8(answer.result()[0][0])
+            if not call.future.done():
+                call.future.set_result(position)
+            self._on_appended(position)
+        elif isinstance(error, StatementError) and error.sqlstate == _UNIQUE_VIOLATION:
+            # Its position was sealed while it was on its way; the next try takes another. Those
+            # behind it have been appended by now, ahead of it: they are sent again behind it, and
+            # applying refuses their first copies.
+            for late in list(self._unanswered):
+                self._send(connection, late)
+        else:
+            connection.fail(str(error))
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        calls, self._unanswered = self._unanswered, deque()
+        for call in calls:
+            if not call.future.done():
+                call.future.set_exception(error)
+                # Who called may have gone away meanwhile.
+                call.future.exception()

@@ -1,0 +1,35 @@
+"""Deadlines of the journal on PostgreSQL, and what each connection is told."""
+
+from dataclasses import dataclass
+from typing import Final
+
+KEEPALIVE: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+"""libpq's parameters: a peer that is gone is noticed within 11 s also while nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresSettings:
+    """Every call has a deadline here, by asyncio: a hung server can't hang an agent."""
+
+    connect_timeout_s: int = 5
+    append_timeout_s: float = 10.0
+    """After it the connection is given up and the outcome unknown."""
+    call_timeout_s: float = 5.0
+    lock_timeout_ms: int = 3_000
+    """Server side: how long a seal waits for whoever holds its position."""
+    backoff_min_s: float = 0.05
+    """Between attempts to connect; calls in between fail at once."""
+    backoff_max_s: float = 1.0
+    notifies: bool = True
+    """Send hints by NOTIFY and listen to them; false where there is no such thing."""
+    notify_ms: int = 2
+    """From the first append to the hint that covers it and those after it."""
+    notify_quiet_ms: int = 50
+    """No hint is sent within this time of another: whoever got that one reads often enough."""
+    allow_fsync_off: bool = False
+    """Serve on a server with `fsync = off`, which loses acknowledged records in a power cut."""
