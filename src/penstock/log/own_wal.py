@@ -15,11 +15,16 @@ from typing import Final, TypeVar
 
 from crc32c import crc32c
 
-from penstock.metadata.commands import ClaimWal, Refused, WalClaimed
+from penstock.metadata.commands import ClaimWal, Refusal, Refused, WalClaimed
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import StoredRun
-from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.ports.device import Device
 from penstock.ports.random import Random
 from penstock.wal import WalReader, WalWriter
@@ -208,6 +213,9 @@ def check_named(device: Device, ends: dict[int, int]) -> None:
 
 async def _claim(wal_id: bytes, committer: Committer) -> WalClaimed:
     (answer,) = await committer.commit([ClaimWal(wal_id=wal_id)])
+    if isinstance(answer, Refused) and answer.reason is Refusal.LEVEL_NOT_ON:
+        # It rises by itself once every agent knows it: of a new cluster within a moment.
+        raise RetryableError("claim WAL", wal_id.hex(), answer.detail, "wait for the level")
     if isinstance(answer, Refused):
         raise ConflictError("claim WAL", wal_id.hex(), f"{answer.reason.name}: {answer.detail}")
     assert isinstance(answer, WalClaimed), answer

@@ -26,7 +26,7 @@ from penstock.kafka.fetch_session import (
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.regions import PartsRead
 from penstock.metadata.view import Head, Topic
-from penstock.model.errors import NotFoundError, RetryableError
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key
 
 API_KEY: Final = 1
@@ -37,6 +37,9 @@ LEADER_EPOCH: Final = 0
 READ_COMMITTED: Final = 1
 _RESPONSE_BYTES_MAX: Final = 55 << 20
 """Kafka's `fetch.max.bytes` of a broker: however much a client asks for."""
+_UNREADABLE: Final = ErrorCode.KAFKA_STORAGE_ERROR
+"""Of a fetch, Java's consumer retries this and few others; REQUEST_TIMED_OUT ends it with an
+IllegalStateException (FetchCollector.handleInitializeErrors)."""
 _LOADS_MAX: Final = 1000
 """How often one fetch may wait for loads before it answers with what it has."""
 
@@ -239,12 +242,19 @@ class _Fetch:
                 data.length = 0
                 failed = True
                 continue
-            found = self._read(
-                target,
-                room - length,
-                first=length == 0 and budget > 0,
-                may_load=loads_left > 0,
-            )
+            try:
+                found = self._read(
+                    target,
+                    room - length,
+                    first=length == 0 and budget > 0,
+                    may_load=loads_left > 0,
+                )
+            except PenstockError:
+                # It can't be served here now (another agent's WAL is away, say). Of this
+                # partition alone: the others give what they have.
+                data.error_code = _UNREADABLE
+                failed = True
+                continue
             if found is not None:
                 loads_left -= 1
                 if missing is None:
@@ -364,7 +374,9 @@ class _Fetch:
         for target in self._targets:
             data = target.data
             if not data.error_code and not data.length and target.offset < data.high_watermark:
-                data.error_code = error_code(error)
+                data.error_code = (
+                    _UNREADABLE if isinstance(error, PenstockError) else error_code(error)
+                )
 
     def _answer(self) -> None:
         assert self.reply is not None
