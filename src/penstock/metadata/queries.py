@@ -244,6 +244,11 @@ class Queries:
         rows = self._execute(_OBJECTS, (after, limit))
         return [ObjectRow(*row) for row in rows]
 
+    def origins(self) -> list[str]:
+        """URLs of the stores of other clusters that objects lie in. Reads all objects' rows."""
+        rows = self._execute("SELECT DISTINCT origin FROM objects WHERE origin != ''")
+        return sorted(url for (url,) in rows)
+
     # -- producers -----------------------------------------------------------------------------
 
     def producers_page(

@@ -129,30 +129,16 @@ def verify_snapshot(
     """
     connection = connect_reader(path)
     try:
-        found_version = pragma_integer(connection, "user_version")
-        if application_id is not None:
-            check_versions(
-                connection,
-                path,
-                application_id=application_id,
-                format_version=found_version if format_version is None else format_version,
-            )
+        info = _read_info(connection, path, application_id, format_version)
         problems = [text for (text,) in connection.execute("PRAGMA integrity_check")]
         if problems != ["ok"]:
             raise CorruptDataError("verify snapshot", str(path), "; ".join(problems[:3]))
-        row = connection.execute(
-            "SELECT snapshot_version, position, time_ms, digest FROM snapshot"
-        ).fetchone()
-        if row is None or row[0] != SNAPSHOT_VERSION:
-            raise CorruptDataError(
-                "verify snapshot", str(path), f"snapshot version {row and row[0]}, not 1"
-            )
         digest = state_digest(connection)
-        if digest != row[3]:
+        if digest != info.digest:
             raise CorruptDataError(
                 "verify snapshot",
                 str(path),
-                f"digest {digest.hex()[:16]}..., written was {row[3].hex()[:16]}...",
+                f"digest {digest.hex()[:16]}..., written was {info.digest.hex()[:16]}...",
             )
     except sqlite3.OperationalError as error:
         # A missing table: a SQLite file, but no snapshot.
@@ -161,8 +147,53 @@ def verify_snapshot(
         raise translate(error, "verify snapshot", str(path)) from error
     finally:
         connection.close()
+    return info
+
+
+def read_snapshot_info(
+    path: Path, *, application_id: int | None = None, format_version: int | None = None
+) -> SnapshotInfo:
+    """What a snapshot says of itself; its rows are not read.
+
+    Raises:
+        NotFoundError: there is no such file.
+        CorruptDataError: it is no snapshot.
+        InvalidRequestError: it belongs to another program or to a newer release.
+    """
+    connection = connect_reader(path)
+    try:
+        return _read_info(connection, path, application_id, format_version)
+    except sqlite3.OperationalError as error:
+        raise CorruptDataError("read snapshot", str(path), str(error)) from error
+    except sqlite3.Error as error:
+        raise translate(error, "read snapshot", str(path)) from error
+    finally:
+        connection.close()
+
+
+def _read_info(
+    connection: sqlite3.Connection,
+    path: Path,
+    application_id: int | None,
+    format_version: int | None,
+) -> SnapshotInfo:
+    found_version = pragma_integer(connection, "user_version")
+    if application_id is not None:
+        check_versions(
+            connection,
+            path,
+            application_id=application_id,
+            format_version=found_version if format_version is None else format_version,
+        )
+    row = connection.execute(
+        "SELECT snapshot_version, position, time_ms, digest FROM snapshot"
+    ).fetchone()
+    if row is None or row[0] != SNAPSHOT_VERSION:
+        raise CorruptDataError(
+            "read snapshot", str(path), f"snapshot version {row and row[0]}, not 1"
+        )
     return SnapshotInfo(
-        position=row[1], time_ms=row[2], digest=digest, format_version=found_version
+        position=row[1], time_ms=row[2], digest=row[3], format_version=found_version
     )
 
 
@@ -173,6 +204,7 @@ def restore_snapshot(
     application_id: int,
     format_version: int,
     tail: Iterable[JournalEntry] = (),
+    is_verified: bool = False,
 ) -> SnapshotInfo:
     """Make a database at `target` of a snapshot and the journal's entries past it.
 
@@ -181,14 +213,20 @@ def restore_snapshot(
     Args:
         tail: entries by position; those at or below the snapshot's are left out, the others
             must follow on.
+        is_verified: its bytes are known to be those that were verified once; it is moved to the
+            target then, not copied, and not read whole.
     Raises:
         CorruptDataError: the snapshot is damaged, or an entry is missing between.
         InvalidRequestError: there is a file at the target, or the format is newer.
     """
-    info = verify_snapshot(snapshot, application_id=application_id, format_version=format_version)
+    check = read_snapshot_info if is_verified else verify_snapshot
+    info = check(snapshot, application_id=application_id, format_version=format_version)
     partial = target.with_name(target.name + ".partial")
     try:
-        shutil.copyfile(snapshot, partial)
+        if is_verified:
+            snapshot.replace(partial)
+        else:
+            shutil.copyfile(snapshot, partial)
         connection = sqlite3.connect(partial, isolation_level=None)
         try:
             connection.execute("BEGIN")

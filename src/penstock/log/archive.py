@@ -1,0 +1,313 @@
+"""The archiver: closed stretches of the journal and snapshots go to the bucket on a schedule.
+
+Order of effects: rows archived and read back -> snapshot archived and read back -> journal trimmed
+behind the snapshot before it -> what is older than the restore window deleted. So at any moment
+the bucket alone holds two snapshots and all rows from the older one on. docs/formats/archive.md.
+
+It runs on every agent and works on the one that is chosen. That is for thrift: several at a time,
+or one that stalled and goes on, put the same or further objects, and do no harm.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.ports.clock import Clock
+from penstock.ports.journal import Journal, JournalRow
+from penstock.replica import SnapshotInfo
+from penstock.replica.archive import Archive
+from penstock.replica.archive_format import (
+    STRETCH_BYTES_MAX,
+    SnapshotName,
+    StretchName,
+    covering,
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOTS_MIN: Final = 2
+"""Kept whatever their age: one may turn out to be damaged."""
+_PAGE_ROWS: Final = 1_000
+_ROW_OVERHEAD_BYTES: Final = 64
+_RETRY_S: Final = 60.0
+
+
+class ArchivedOrder(Protocol):
+    """What is needed of `penstock.metadata.cluster_order.ClusterOrder`."""
+
+    @property
+    def position(self) -> int:
+        """The last entry that is applied here."""
+        ...
+
+    def snapshot(self, path: Path) -> SnapshotInfo:
+        """Write a verified snapshot of the state; any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSettings:
+    """Durations in ms.
+
+    Args:
+        interval_ms: between stretches; what the loss of the journal database costs at most.
+        snapshot_interval_ms, snapshot_entries: between snapshots, whichever is less.
+        keep_ms: the restore window: snapshots older than this are deleted, save the two newest.
+    """
+
+    interval_ms: int = 10_000
+    snapshot_interval_ms: int = 600_000
+    snapshot_entries: int = 100_000
+    keep_ms: int = 7 * 86_400_000
+
+
+class Archiver:
+    """Does what is due each time that `run_once` is called. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        order: ArchivedOrder,
+        archive: Archive,
+        is_chosen: Callable[[], bool],
+        scratch: Path,
+        clock: Clock,
+        executor: Executor | None,
+        settings: ArchiveSettings,
+    ) -> None:
+        """
+        Args:
+            is_chosen: whether this agent should archive now.
+            scratch: a folder for the snapshot on its way.
+        """
+        self._journal = journal
+        self._order = order
+        self._archive = archive
+        self._is_chosen = is_chosen
+        self._scratch = scratch
+        self._clock = clock
+        self._executor = executor
+        self._settings = settings
+        self._known: _Known | None = None
+        self._archived_s = clock.monotonic_s()
+        self._snapshot_not_before_s = clock.monotonic_s()
+        self.archived_position = 0
+        """Rows up to here are in the archive, as far as this agent knows."""
+        self.snapshot_position = 0
+        """The newest snapshot there, as far as this agent knows."""
+        self.trimmed_count = 0
+        """Rows that this agent has trimmed."""
+
+    async def run_once(self) -> None:
+        """Do what is due.
+
+        Raises:
+            PenstockError: to be tried again; nothing was trimmed that isn't archived.
+        """
+        if not self._is_chosen():
+            self._known = None
+            return
+        if self._known is None:
+            self._known = await self._look()
+        known = self._known
+        now_s = self._clock.monotonic_s()
+        if (now_s - self._archived_s) * 1000 >= self._settings.interval_ms:
+            await self._archive_rows(known, until=self._order.position)
+            self._archived_s = now_s
+        if now_s >= self._snapshot_not_before_s and self._snapshot_is_due(known, now_s):
+            # One that fails wrote much for nothing: not again at once.
+            self._snapshot_not_before_s = now_s + _RETRY_S
+            await self.snapshot()
+            self._snapshot_not_before_s = now_s
+
+    async def snapshot(self) -> SnapshotName:
+        """Archive the state as it is now and the rows before it; trim and delete behind that.
+
+        Raises:
+            PenstockError: to be tried again; nothing was trimmed that isn't archived.
+        """
+        known = self._known = self._known or await self._look()
+        target = self._scratch / "archived.sqlite"
+        try:
+            info = await self._in_executor(partial(_write, self._order, target))
+            await self._archive_rows(known, until=info.position)
+            name = await self._archive.put_snapshot(target, info)
+        finally:
+            target.unlink(missing_ok=True)
+        known.snapshots = sorted({*known.snapshots, name})
+        known.verified.add(name)
+        known.made_s = self._clock.monotonic_s()
+        known.newest_ms = info.time_ms
+        self.snapshot_position = info.position
+        await self._trim(known)
+        await self._delete_old(known)
+        return name
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    async def _look(self) -> "_Known":
+        """What others, or an earlier start, have archived."""
+        snapshots = await self._archive.snapshots()
+        stretches = await self._archive.stretches()
+        newest_ms = 0
+        archived = 0
+        if snapshots:
+            # Rows count as archived only as far as they are without a gap behind a snapshot.
+            archived = max(snapshots[0].position, _reached(stretches, snapshots[0].position))
+            try:
+                newest_ms = (await self._archive.header(snapshots[-1])).last_ms
+            except (CorruptDataError, NotFoundError) as error:
+                logger.warning("a snapshot can't be read: %s", error)
+                snapshots = snapshots[:-1]
+        else:
+            archived = _reached(stretches, 0)
+        self.archived_position = archived
+        self.snapshot_position = snapshots[-1].position if snapshots else 0
+        # Its age by the wall clock: where that is wrong the next one is only early or late.
+        age_s = max(0, self._clock.now_ms() - newest_ms) / 1000
+        return _Known(snapshots, stretches, self._clock.monotonic_s() - age_s, newest_ms)
+
+    def _snapshot_is_due(self, known: "_Known", now_s: float) -> bool:
+        entries = self._order.position - self.snapshot_position
+        age_ms = (now_s - known.made_s) * 1000
+        return entries >= self._settings.snapshot_entries or (
+            entries > 0 and age_ms >= self._settings.snapshot_interval_ms
+        )
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    async def _archive_rows(self, known: "_Known", *, until: int) -> None:
+        """Put the rows up to a position that this agent has applied: there are no gaps below."""
+        while self.archived_position < until:
+            rows = await self._read_stretch(self.archived_position, until)
+            if not rows:
+                return
+            name = await self._archive.put_stretch(rows)
+            known.stretches.append(name)
+            self.archived_position = name.last
+
+    async def _read_stretch(self, after: int, until: int) -> list[JournalRow]:
+        rows: list[JournalRow] = []
+        size = 0
+        while after < until:
+            try:
+                page = await self._journal.read(after, min(_PAGE_ROWS, until - after))
+            except NotFoundError:
+                if rows:
+                    return rows
+                # Trimmed by another agent, which had archived them: go on behind what it put.
+                return await self._skip_trimmed(after, until)
+            for row in page:
+                if row.position > until or row.position != after + 1:
+                    return rows
+                size += len(row.body) + _ROW_OVERHEAD_BYTES
+                if rows and size > STRETCH_BYTES_MAX:
+                    return rows
+                rows.append(row)
+                after = row.position
+            if not page:
+                break
+        return rows
+
+    async def _skip_trimmed(self, after: int, until: int) -> list[JournalRow]:
+        known = self._known = await self._look()
+        if self.archived_position > after:
+            return await self._read_stretch(self.archived_position, until)
+        # Nobody has them: a new snapshot makes the archive whole from there on.
+        logger.error(
+            "the journal's rows behind position %d are trimmed and not archived: a restore to a "
+            "moment between there and the next snapshot is not possible",
+            after,
+        )
+        head = await self._journal.head()
+        known.made_s = float("-inf")
+        self.archived_position = max(after, head.first - 1)
+        return await self._read_stretch(self.archived_position, until)
+
+    # -- behind ------------------------------------------------------------------------------------
+
+    async def _trim(self, known: "_Known") -> None:
+        if len(known.snapshots) < SNAPSHOTS_MIN:
+            return
+        older = known.snapshots[-SNAPSHOTS_MIN]
+        if older not in known.verified:
+            try:
+                await self._archive.check(older)
+            except (CorruptDataError, NotFoundError) as error:
+                logger.warning("nothing is trimmed behind a damaged snapshot: %s", error)
+                known.snapshots.remove(older)
+                return
+            known.verified.add(older)
+        while deleted := await self._journal.trim(min(older.position, self.archived_position)):
+            self.trimmed_count += deleted
+
+    async def _delete_old(self, known: "_Known") -> None:
+        horizon_ms = known.newest_ms - self._settings.keep_ms
+        doomed: list[SnapshotName] = []
+        for name in known.snapshots[:-SNAPSHOTS_MIN]:
+            try:
+                header = await self._archive.header(name)
+            except NotFoundError:
+                doomed.append(name)
+                continue
+            except CorruptDataError as error:
+                logger.warning("%s", error)
+                continue
+            if header.last_ms >= horizon_ms:
+                break
+            doomed.append(name)
+        if not doomed:
+            return
+        # The stretches first: a snapshot is what says that they are needed.
+        known.snapshots = known.snapshots[len(doomed) :]
+        oldest = known.snapshots[0].position
+        behind = [name for name in known.stretches if name.last <= oldest]
+        await self._archive.delete(behind)
+        await self._archive.delete(doomed)
+        known.stretches = [name for name in known.stretches if name.last > oldest]
+
+    async def _in_executor(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+class _Known:
+    """What is in the archive, as far as this agent knows. `made_s`: monotonic time of the newest
+    snapshot; `newest_ms`: journal time of it."""
+
+    def __init__(
+        self,
+        snapshots: list[SnapshotName],
+        stretches: list[StretchName],
+        made_s: float,
+        newest_ms: int,
+    ) -> None:
+        self.snapshots = snapshots
+        self.stretches = stretches
+        self.made_s = made_s
+        self.newest_ms = newest_ms
+        self.verified: set[SnapshotName] = set()
+
+
+def _write(order: ArchivedOrder, target: Path) -> SnapshotInfo:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return order.snapshot(target)
+
+
+def _reached(stretches: list[StretchName], start: int) -> int:
+    """How far rows go without a gap from a position on."""
+    reached = start
+    while True:
+        try:
+            (name, *_) = covering(stretches, after=reached, until=reached + 1)
+        except CorruptDataError:
+            return reached
+        reached = name.last

@@ -1,0 +1,106 @@
+"""Opening the order of a cluster's agent on whatever it finds: a replica, none, or one too old.
+
+A replica is only a cache. One that is damaged, of another cluster, or below what the journal still
+holds is dropped, and another is made of the archive (docs/formats/archive.md, "Bootstrap").
+"""
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    JournalOlderError,
+    NotFoundError,
+)
+from penstock.ports.clock import Clock
+from penstock.ports.journal import Journal
+from penstock.ports.random import Random
+from penstock.replica import Replica
+from penstock.replica.archive import Archive
+from penstock.replica.bootstrap import bootstrap, drop_replica
+
+logger = logging.getLogger(__name__)
+
+_UNUSABLE: Final = (CorruptDataError, InvalidRequestError, NotFoundError)
+
+
+async def open_cluster_order(
+    journal: Journal,
+    archive: Archive,
+    path: Path,
+    *,
+    identity: AgentIdentity,
+    cluster_id: str,
+    clock: Clock,
+    random: Random,
+    executor: Executor | None,
+    settings: ClusterOrderSettings | None = None,
+) -> ClusterOrder:
+    """Open the agent's replica, or make one, and bring it to the journal's head.
+
+    Args:
+        path: of the replica's database.
+        executor: of one thread, for applying.
+
+    Raises:
+        RetryableError: journal or store don't answer.
+        JournalOlderError: the journal lost what was applied; the replica has been dropped.
+        NotFoundError: the journal was trimmed, and the archive holds no snapshot.
+        CorruptDataError: the archive is damaged where it is needed, or an entry is unknown.
+        InvalidRequestError: the archive is of another cluster or a newer release.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def open_on(path: Path) -> ClusterOrder:
+        machine = LogMachine()
+        replica = await loop.run_in_executor(
+            executor, partial(Replica.open, path, machine, fsync=False, keeps_journal=False)
+        )
+        try:
+            return await ClusterOrder.open(
+                journal,
+                replica,
+                machine,
+                identity=identity,
+                cluster_id=cluster_id,
+                clock=clock,
+                random=random,
+                executor=executor,
+                settings=settings,
+            )
+        except BaseException:
+            replica.close()
+            raise
+
+    try:
+        if path.exists():  # noqa: ASYNC240 - one stat, before anything is served
+            try:
+                return await open_on(path)
+            except _UNUSABLE as error:
+                logger.warning("making the replica anew, since it can't be used: %s", error)
+        await _make(journal, archive, path, executor)
+        return await open_on(path)
+    except JournalOlderError:
+        # Whatever it holds past the journal's head never happened.
+        drop_replica(path)
+        raise
+
+
+async def _make(journal: Journal, archive: Archive, path: Path, executor: Executor | None) -> None:
+    head = await journal.head()
+    made = await bootstrap(archive, path, LogMachine, executor=executor, apply_to=head.first - 1)
+    if made is None and head.first > 1:
+        raise NotFoundError(
+            "bootstrap",
+            "archive/snapshots/",
+            f"the journal begins at position {head.first}, and there is no snapshot to begin from",
+            "is `objects` the store that this cluster has always had?",
+        )
+    logger.info("replica made of %s", "nothing" if made is None else made.snapshot.key)

@@ -1,0 +1,316 @@
+"""The archive in a store: putting, checking, listing and reading it. docs/formats/archive.md.
+
+Snapshots go through files in pieces; they may be larger than memory. Stretches are small.
+"""
+
+import asyncio
+import logging
+import mmap
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import cramjam
+from crc32c import crc32c
+from typing_extensions import Buffer
+
+from penstock.model.errors import ConflictError, CorruptDataError, InvalidRequestError
+from penstock.ports.journal import JournalRow
+from penstock.ports.objects import ObjectStore
+from penstock.replica.archive_format import (
+    HEADER_BYTES,
+    JOURNAL_PREFIX,
+    SNAPSHOTS_PREFIX,
+    STRETCH_READ_BYTES_MAX,
+    ArchiveHeader,
+    ArchiveKind,
+    SnapshotName,
+    StretchName,
+    covering,
+    decode_header,
+    decode_rows,
+    encode_header,
+    encode_rows,
+    parse_snapshot_key,
+    parse_stretch_key,
+)
+from penstock.replica.snapshot import SnapshotInfo
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_PIECE_BYTES: Final = 8 << 20
+_LEVEL: Final = 3
+
+
+class Archive:
+    """One cluster's archive. Event loop only; its work is done in the executor.
+
+    Args:
+        store: of the cluster's prefix.
+        cluster_id: whose it is; "" takes the archive as it is found (a restore).
+        scratch: a folder for files on their way; made when it is needed.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, cluster_id: str, scratch: Path, executor: Executor | None
+    ) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._scratch = scratch
+        self._executor = executor
+
+    # -- listing ---------------------------------------------------------------------------------
+
+    async def snapshots(self) -> list[SnapshotName]:
+        """All snapshots, by position."""
+        found = [parse_snapshot_key(info.key) async for info in self._store.list(SNAPSHOTS_PREFIX)]
+        return sorted(name for name in found if name is not None)
+
+    async def stretches(self) -> list[StretchName]:
+        """All stretches, by first position."""
+        found = [parse_stretch_key(info.key) async for info in self._store.list(JOURNAL_PREFIX)]
+        return sorted(name for name in found if name is not None)
+
+    async def header(self, name: SnapshotName | StretchName) -> ArchiveHeader:
+        """What an object says of itself, checked against its name and this cluster.
+
+        Raises:
+            NotFoundError: it is gone.
+            CorruptDataError: it is damaged.
+            InvalidRequestError: it is of another cluster or a newer release.
+        """
+        data = await self._store.get_range(name.key, 0, HEADER_BYTES)
+        is_snapshot = isinstance(name, SnapshotName)
+        kind = ArchiveKind.SNAPSHOT if is_snapshot else ArchiveKind.STRETCH
+        header = decode_header(data, kind=kind, subject=name.key)
+        if isinstance(name, SnapshotName):
+            named = (name.position, name.position)
+            right = header.digest.hex().startswith(name.digest_hex)
+        else:
+            named, right = (name.first, name.last), True
+        if not right or (header.first, header.last) != named:
+            raise CorruptDataError("read archive", name.key, "its header has another name")
+        if self._cluster_id and header.cluster_id != self._cluster_id:
+            raise InvalidRequestError(
+                "read archive",
+                name.key,
+                f"it is of cluster {header.cluster_id}, this is {self._cluster_id}",
+                "give each cluster a prefix of its own",
+            )
+        return header
+
+    # -- putting ---------------------------------------------------------------------------------
+
+    async def put_snapshot(self, path: Path, info: SnapshotInfo) -> SnapshotName:
+        """Put a verified snapshot file, and read it back.
+
+        Raises:
+            CorruptDataError: what the store holds is not what was put.
+            PenstockError: as the store's.
+        """
+        name = SnapshotName(info.position, info.digest.hex()[:16])
+        self._make_scratch()
+        packed = self._scratch / f"{path.name}.zst"
+        try:
+            header = await self._in_executor(
+                partial(_compress, path, packed, info, self._cluster_id)
+            )
+            with packed.open("rb") as file:
+                # Mapped, not read: it may be larger than memory. Unmapped once nobody has a view:
+                # a put that was given up may still be under way.
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            await self._store.put(name.key, [encode_header(header), memoryview(mapped)])
+            del mapped
+        finally:
+            packed.unlink(missing_ok=True)
+        await self.check(name, expected_crc=header.payload_crc)
+        return name
+
+    async def put_stretch(self, rows: Sequence[JournalRow]) -> StretchName:
+        """Put rows that follow on, and read them back.
+
+        Raises:
+            CorruptDataError: what the store holds is not what was put.
+            PenstockError: as the store's.
+        """
+        name = StretchName(rows[0].position, rows[-1].position)
+        header, payload = await self._in_executor(partial(_pack_rows, rows, self._cluster_id))
+        try:
+            await self._store.put(name.key, [header, payload], if_absent=True)
+        except ConflictError:
+            # Another agent's, of the same rows. Is it whole? Else it is replaced.
+            try:
+                if await self._read_stretch(name) == list(rows):
+                    return name
+            except CorruptDataError as error:
+                logger.warning("replacing a damaged object: %s", error)
+            await self._store.put(name.key, [header, payload])
+        if await self._read_stretch(name) != list(rows):
+            raise CorruptDataError("archive", name.key, "the store holds other rows")
+        return name
+
+    async def delete(self, names: Sequence[SnapshotName | StretchName]) -> None:
+        """Delete objects; those that are gone are ignored."""
+        await self._store.delete([name.key for name in names])
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def check(
+        self, name: SnapshotName | StretchName, *, expected_crc: int | None = None
+    ) -> ArchiveHeader:
+        """Read an object whole and compare its CRC-32C; nothing is kept.
+
+        Raises:
+            CorruptDataError: it is not what was written.
+        """
+        header = await self.header(name)
+        async for _ in self._payload(name, header):
+            pass
+        if expected_crc is not None and header.payload_crc != expected_crc:
+            raise CorruptDataError("archive", name.key, "the store holds another object")
+        return header
+
+    async def fetch_snapshot(self, name: SnapshotName, target: Path) -> ArchiveHeader:
+        """Write a snapshot's SQLite file to `target`, checked by its CRC-32C.
+
+        Raises:
+            CorruptDataError: it is not what was written; there is no file then.
+        """
+        header = await self.header(name)
+        self._make_scratch()
+        packed = self._scratch / f"{target.name}.zst"
+        try:
+            with packed.open("wb") as file:
+                async for piece in self._payload(name, header):
+                    await self._in_executor(partial(file.write, piece))
+            await self._in_executor(partial(_decompress, packed, target, header, name.key))
+        finally:
+            packed.unlink(missing_ok=True)
+        return header
+
+    async def rows(self, *, after: int, until: int) -> AsyncIterator[list[JournalRow]]:
+        """The rows in (after, until], in order, a stretch at a time.
+
+        Raises:
+            CorruptDataError: some are in no stretch that is whole; names the first.
+        """
+        usable = await self.stretches()
+        reached = after
+        while reached < until:
+            name = covering(usable, after=reached, until=reached + 1)[0]
+            try:
+                rows = await self._read_stretch(name)
+            except CorruptDataError as error:
+                # Another may hold the same rows.
+                logger.warning("passing over a damaged object: %s", error)
+                usable.remove(name)
+                continue
+            yield [row for row in rows if reached < row.position <= until]
+            reached = name.last
+
+    async def _read_stretch(self, name: StretchName) -> list[JournalRow]:
+        header = await self.header(name)
+        if header.raw_bytes > STRETCH_READ_BYTES_MAX:
+            raise CorruptDataError("read archive", name.key, f"{header.raw_bytes} bytes of rows")
+        payload = b"".join([bytes(piece) async for piece in self._payload(name, header)])
+        return await self._in_executor(partial(_unpack_rows, payload, header, name.key))
+
+    async def _payload(
+        self, name: SnapshotName | StretchName, header: ArchiveHeader
+    ) -> AsyncIterator[Buffer]:
+        """The payload in pieces; its CRC-32C is compared behind the last."""
+        crc = 0
+        end = HEADER_BYTES + header.payload_bytes
+        for start in range(HEADER_BYTES, end, _PIECE_BYTES):
+            piece = await self._store.get_range(name.key, start, min(start + _PIECE_BYTES, end))
+            crc = await self._in_executor(partial(crc32c, piece, crc))
+            yield piece
+        if crc != header.payload_crc:
+            raise CorruptDataError("read archive", name.key, "CRC-32C of the payload differs")
+
+    def _make_scratch(self) -> None:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+
+    async def _in_executor(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _compress(path: Path, packed: Path, info: SnapshotInfo, cluster_id: str) -> ArchiveHeader:
+    packed.unlink(missing_ok=True)
+    compressor = cramjam.zstd.Compressor(_LEVEL)
+    crc = payload_bytes = raw_bytes = 0
+    with path.open("rb") as source, packed.open("wb") as target:
+        while True:
+            piece = source.read(_PIECE_BYTES)
+            raw_bytes += len(piece)
+            if piece:
+                compressor.compress(piece)
+            data = bytes(compressor.flush() if piece else compressor.finish())
+            crc = crc32c(data, crc)
+            payload_bytes += len(data)
+            target.write(data)
+            if not piece:
+                break
+    return ArchiveHeader(
+        kind=ArchiveKind.SNAPSHOT,
+        cluster_id=cluster_id,
+        first=info.position,
+        last=info.position,
+        first_ms=info.time_ms,
+        last_ms=info.time_ms,
+        raw_bytes=raw_bytes,
+        payload_bytes=payload_bytes,
+        payload_crc=crc,
+        digest=info.digest,
+    )
+
+
+def _decompress(packed: Path, target: Path, header: ArchiveHeader, key: str) -> None:
+    target.unlink(missing_ok=True)
+    source = cramjam.File(str(packed), read=True, write=False)
+    sink = cramjam.File(str(target), read=True, write=True, truncate=True)
+    detail = ""
+    try:
+        cramjam.zstd.decompress_into(source, sink)
+    except cramjam.DecompressionError as error:
+        detail = str(error)
+    del sink, source  # closes them
+    found_bytes = target.stat().st_size
+    if not detail and found_bytes != header.raw_bytes:
+        detail = f"{found_bytes} bytes, its header says {header.raw_bytes}"
+    if detail:
+        target.unlink()
+        raise CorruptDataError("read archive", key, detail)
+
+
+def _pack_rows(rows: Sequence[JournalRow], cluster_id: str) -> tuple[bytes, bytes]:
+    raw = encode_rows(rows)
+    payload = bytes(cramjam.zstd.compress(raw, _LEVEL))
+    header = ArchiveHeader(
+        kind=ArchiveKind.STRETCH,
+        cluster_id=cluster_id,
+        first=rows[0].position,
+        last=rows[-1].position,
+        first_ms=min(row.stamp_ms for row in rows),
+        last_ms=max(row.stamp_ms for row in rows),
+        raw_bytes=len(raw),
+        payload_bytes=len(payload),
+        payload_crc=crc32c(payload),
+    )
+    return encode_header(header), payload
+
+
+def _unpack_rows(payload: bytes, header: ArchiveHeader, key: str) -> list[JournalRow]:
+    # The CRC-32C was right, so the length is ours to believe.
+    raw = bytearray(header.raw_bytes)
+    try:
+        length = cramjam.zstd.decompress_into(payload, raw)
+    except cramjam.DecompressionError as error:
+        raise CorruptDataError("read archive", key, str(error)) from error
+    if length != header.raw_bytes:
+        raise CorruptDataError("read archive", key, f"{length} bytes, not {header.raw_bytes}")
+    return list(decode_rows(raw, header, subject=key))

@@ -1,0 +1,211 @@
+"""Names, headers and rows of the archive. Pure. docs/formats/archive.md has the tables."""
+
+import enum
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+from typing_extensions import Buffer
+
+from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.ports.journal import JournalRow
+
+SNAPSHOTS_PREFIX: Final = "archive/snapshots/"
+JOURNAL_PREFIX: Final = "archive/journal/"
+ARCHIVE_VERSION: Final = 1
+STRETCH_BYTES_MAX: Final = 16 << 20
+"""Of rows before compression: a stretch is made and read in memory whole."""
+STRETCH_READ_BYTES_MAX: Final = 256 << 20
+"""One row may be larger than a stretch should be; more than this none is."""
+
+_MAGIC: Final = b"PENSARCH"
+_HEADER: Final = Struct(">8sBBHQQqqQQI32s40s")
+_CRC: Final = Struct(">I")
+_ROW: Final = Struct(">QqI")
+HEADER_BYTES: Final = _HEADER.size + _CRC.size
+_SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{16})\.sqlite\.zst")
+_STRETCH_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.entries\.zst")
+
+
+class ArchiveKind(enum.IntEnum):
+    """What an object of the archive is."""
+
+    SNAPSHOT = 1
+    STRETCH = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveHeader:
+    """What an object says of itself. Times in ms since the epoch."""
+
+    kind: ArchiveKind
+    cluster_id: str
+    first: int
+    last: int
+    first_ms: int
+    last_ms: int
+    raw_bytes: int
+    payload_bytes: int
+    payload_crc: int
+    digest: bytes = bytes(32)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotName:
+    """What a snapshot's key says."""
+
+    position: int
+    digest_hex: str
+
+    @property
+    def key(self) -> str:
+        """Under the cluster's prefix."""
+        return f"{SNAPSHOTS_PREFIX}{self.position:020d}-{self.digest_hex}.sqlite.zst"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StretchName:
+    """What a stretch's key says: rows [first, last], both included."""
+
+    first: int
+    last: int
+
+    @property
+    def key(self) -> str:
+        """Under the cluster's prefix."""
+        return f"{JOURNAL_PREFIX}{self.first:020d}-{self.last:020d}.entries.zst"
+
+
+def parse_snapshot_key(key: str) -> SnapshotName | None:
+    """None: it is no snapshot's."""
+    found = _SNAPSHOT_NAME.fullmatch(key.removeprefix(SNAPSHOTS_PREFIX))
+    return None if found is None else SnapshotName(int(found[1]), found[2])
+
+
+def parse_stretch_key(key: str) -> StretchName | None:
+    """None: it is no stretch's."""
+    found = _STRETCH_NAME.fullmatch(key.removeprefix(JOURNAL_PREFIX))
+    if found is None or int(found[1]) > int(found[2]):
+        return None
+    return StretchName(int(found[1]), int(found[2]))
+
+
+def encode_header(header: ArchiveHeader) -> bytes:
+    """140 bytes."""
+    raw = _HEADER.pack(
+        _MAGIC,
+        ARCHIVE_VERSION,
+        header.kind,
+        0,
+        header.first,
+        header.last,
+        header.first_ms,
+        header.last_ms,
+        header.raw_bytes,
+        header.payload_bytes,
+        header.payload_crc,
+        header.digest,
+        header.cluster_id.encode("ascii"),
+    )
+    return raw + _CRC.pack(crc32c(raw))
+
+
+def decode_header(data: Buffer, *, kind: ArchiveKind, subject: str) -> ArchiveHeader:
+    """Parse and check a header.
+
+    Raises:
+        CorruptDataError: it is not what was written.
+        InvalidRequestError: it is of a newer release.
+    """
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        raise _damaged(subject, f"{len(view)} bytes are no header")
+    raw = bytes(view[: _HEADER.size])
+    (crc,) = _CRC.unpack(view[_HEADER.size : HEADER_BYTES])
+    if raw[: len(_MAGIC)] != _MAGIC or crc32c(raw) != crc:
+        raise _damaged(subject, "magic or CRC-32C of the header differs")
+    fields = _HEADER.unpack(raw)
+    if fields[1] != ARCHIVE_VERSION:
+        raise InvalidRequestError(
+            "read archive",
+            subject,
+            f"archive version {fields[1]}, this release knows {ARCHIVE_VERSION}",
+            "read it with the release that wrote it, or a later one",
+        )
+    if fields[2] != kind:
+        raise _damaged(subject, f"kind {fields[2]}, {int(kind)} is due")
+    return ArchiveHeader(
+        kind=kind,
+        first=fields[4],
+        last=fields[5],
+        first_ms=fields[6],
+        last_ms=fields[7],
+        raw_bytes=fields[8],
+        payload_bytes=fields[9],
+        payload_crc=fields[10],
+        digest=fields[11],
+        cluster_id=fields[12].rstrip(b"\0").decode("ascii"),
+    )
+
+
+def encode_rows(rows: Sequence[JournalRow]) -> bytes:
+    """A stretch's payload before compression. Rows must follow on."""
+    parts: list[bytes] = []
+    expected = rows[0].position
+    for row in rows:
+        assert row.position == expected, f"row {row.position} where {expected} is due"
+        expected += 1
+        parts += (_ROW.pack(row.position, row.stamp_ms, len(row.body)), row.body)
+    return b"".join(parts)
+
+
+def decode_rows(data: Buffer, header: ArchiveHeader, *, subject: str) -> Iterator[JournalRow]:
+    """The rows of a decompressed payload.
+
+    Raises:
+        CorruptDataError: they are not those that the header names.
+    """
+    view = memoryview(data)
+    at, expected = 0, header.first
+    while at < len(view):
+        if at + _ROW.size > len(view):
+            raise _damaged(subject, "a row is cut")
+        position, stamp_ms, length = _ROW.unpack_from(view, at)
+        at += _ROW.size
+        if position != expected or at + length > len(view):
+            raise _damaged(subject, f"position {position} where {expected} is due, or a cut row")
+        yield JournalRow(position, stamp_ms, bytes(view[at : at + length]))
+        at += length
+        expected += 1
+    if expected != header.last + 1:
+        raise _damaged(subject, f"it ends before position {expected}, not behind {header.last}")
+
+
+def covering(stretches: Sequence[StretchName], *, after: int, until: int) -> list[StretchName]:
+    """Few stretches that together hold all rows in (after, until], in order.
+
+    Raises:
+        CorruptDataError: rows are in none of them; names the first.
+    """
+    chosen: list[StretchName] = []
+    reached = after
+    while reached < until:
+        fitting = [name for name in stretches if name.first <= reached + 1 <= name.last]
+        if not fitting:
+            raise CorruptDataError(
+                "read archive",
+                JOURNAL_PREFIX,
+                f"no stretch holds the journal's position {reached + 1}",
+                "the archive is not whole",
+            )
+        best = max(fitting, key=lambda name: name.last)
+        chosen.append(best)
+        reached = best.last
+    return chosen
+
+
+def _damaged(subject: str, detail: str) -> CorruptDataError:
+    return CorruptDataError("read archive", subject, detail)

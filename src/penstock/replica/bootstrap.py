@@ -1,0 +1,174 @@
+"""Makes a replica of the archive: the newest snapshot that is whole, and rows up to the journal's.
+
+docs/formats/archive.md has the steps. For any state machine; event loop only.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.ports.journal import JournalRow
+from penstock.replica.archive import Archive
+from penstock.replica.archive_format import SnapshotName
+from penstock.replica.machine import StateMachine
+from penstock.replica.replica import Replica
+from penstock.replica.snapshot import SnapshotInfo, restore_snapshot
+
+OutcomeT = TypeVar("OutcomeT")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """Where a replica now is. `snapshot`: what it was made of."""
+
+    snapshot: SnapshotName
+    position: int
+    time_ms: int
+
+
+def drop_replica(path: Path) -> None:
+    """Remove a replica's files; those that are not there are ignored."""
+    for suffix in DATABASE_SUFFIXES:
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+async def bootstrap(
+    archive: Archive,
+    path: Path,
+    make_machine: Callable[[], StateMachine[OutcomeT]],
+    *,
+    executor: Executor | None,
+    at_most: int | None = None,
+    no_later_ms: int | None = None,
+    apply_to: int | None = None,
+) -> Bootstrapped | None:
+    """Make the database at `path`, in place of what is there.
+
+    Args:
+        make_machine: a machine for applying rows; its `application_id` and `format_version` say
+            which snapshots can be read.
+        at_most: take no snapshot past this position.
+        no_later_ms: take no snapshot of a later journal time.
+        apply_to: apply archived rows up to this position; None: none.
+
+    Returns:
+        None: there is no snapshot (that old), and nothing at `path`.
+
+    Raises:
+        CorruptDataError: there are snapshots, and none is whole; or rows are missing.
+    """
+    drop_replica(path)
+    candidates = [
+        name for name in await archive.snapshots() if at_most is None or name.position <= at_most
+    ]
+    damaged: list[CorruptDataError] = []
+    for name in reversed(candidates):
+        try:
+            if no_later_ms is not None:
+                header = await archive.header(name)
+                if header.last_ms > no_later_ms:
+                    continue
+            info = await _make(archive, name, path, make_machine(), executor)
+        except (CorruptDataError, NotFoundError) as error:
+            # NotFound: another agent has deleted an old one since it was listed.
+            logger.warning("passing over a snapshot: %s", error)
+            if isinstance(error, CorruptDataError):
+                damaged.append(error)
+            continue
+        made = Bootstrapped(name, info.position, info.time_ms)
+        if apply_to is not None and apply_to > info.position:
+            made = await replay(
+                archive, path, make_machine, made, executor=executor, until=apply_to
+            )
+        return made
+    if damaged:
+        raise damaged[0]
+    return None
+
+
+async def replay(
+    archive: Archive,
+    path: Path,
+    make_machine: Callable[[], StateMachine[OutcomeT]],
+    made: Bootstrapped,
+    *,
+    executor: Executor | None,
+    until: int,
+    wanted: Callable[[JournalRow, int], bool] = lambda _row, _time_ms: True,
+) -> Bootstrapped:
+    """Apply archived rows past the replica's position to the database at `path`.
+
+    Args:
+        wanted: given each row and the journal time that it would have; the first that isn't
+            wanted ends it.
+
+    Raises:
+        CorruptDataError: rows are missing, or one is unknown.
+    """
+    replica = await _in(
+        executor, partial(Replica.open, path, make_machine(), fsync=False, keeps_journal=False)
+    )
+    try:
+
+        def apply(rows: list[JournalRow]) -> bool:
+            for row in rows:
+                if not wanted(row, max(replica.time_ms, row.stamp_ms)):
+                    return False
+                replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
+            replica.commit()
+            return True
+
+        async for rows in archive.rows(after=replica.position, until=until):
+            if not await _in(executor, partial(apply, rows)):
+                break
+        await _in(executor, replica.commit)
+        await _in(executor, replica.checkpoint)
+        return Bootstrapped(made.snapshot, replica.position, replica.time_ms)
+    finally:
+        replica.close()
+
+
+async def _make(
+    archive: Archive,
+    name: SnapshotName,
+    path: Path,
+    machine: StateMachine[OutcomeT],
+    executor: Executor | None,
+) -> SnapshotInfo:
+    fetched = path.with_name(path.name + ".snapshot")
+    try:
+        header = await archive.fetch_snapshot(name, fetched)
+        # Its CRC-32C was right, and it was verified before it was put: the digest, which takes
+        # seconds per million rows, is not computed again.
+        info = await _in(
+            executor,
+            partial(
+                restore_snapshot,
+                fetched,
+                path,
+                application_id=machine.application_id,
+                format_version=machine.format_version,
+                is_verified=True,
+            ),
+        )
+    finally:
+        fetched.unlink(missing_ok=True)
+    if info.position != header.first or info.digest != header.digest:
+        drop_replica(path)
+        raise CorruptDataError("bootstrap", name.key, "it holds another state than it says")
+    return info
+
+
+async def _in(executor: Executor | None, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(executor, work)
