@@ -10,10 +10,20 @@ class DataLayout:
 
     root: Path
 
+    @classmethod
+    def of(cls, data: str) -> "DataLayout":
+        """The layout of the directory that the setting `data` names."""
+        return cls(Path(data).absolute())
+
     @property
     def metadata(self) -> Path:
         """The SQLite file that holds journal and state."""
         return self.root / "metadata.sqlite"
+
+    @property
+    def replica(self) -> Path:
+        """The SQLite file of a cluster's agent: state alone, the journal is elsewhere."""
+        return self.root / "replica.sqlite"
 
     @property
     def objects(self) -> Path:

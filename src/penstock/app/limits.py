@@ -1,5 +1,8 @@
 """A server's settings in the words of the packages that act on them. Pure."""
 
+import dataclasses
+
+from penstock.cluster.membership import MembershipSettings
 from penstock.config.settings import MIB, ServerSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
@@ -21,6 +24,23 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         snapshot_entries=settings.snapshot_entries,
+    )
+
+
+def cluster_limits(settings: ServerSettings) -> LogLimits:
+    """The same for an agent of a cluster."""
+    return dataclasses.replace(
+        log_limits(settings),
+        durability=settings.durability or "object",
+        flush_bytes=settings.flush_bytes,
+        flush_interval_ms=settings.flush_interval_ms,
+    )
+
+
+def membership_settings(settings: ServerSettings) -> MembershipSettings:
+    """For `penstock.cluster`."""
+    return MembershipSettings(
+        heartbeat_ms=settings.heartbeat_ms, agent_timeout_ms=settings.agent_timeout_ms
     )
 
 

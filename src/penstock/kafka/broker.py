@@ -15,6 +15,7 @@ from penstock.ports.random import Random
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
     from penstock.log import Log
+    from penstock.log.cluster_log import ClusterLog
     from penstock.metadata.view import MetadataView
 
 
@@ -25,7 +26,7 @@ class Broker:
 
     view: "MetadataView"
     committer: Committer
-    log: "Log"
+    log: "Log | ClusterLog"
     groups: "GroupCoordinator"
     clock: Clock
     random: Random

@@ -9,32 +9,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.metadata import ordering as metadata_ordering
-from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyAnswer, AnyCommand
+from penstock.metadata.commands import AnyCommand
+from penstock.metadata.order import Applied
 
-
-class Applied(Protocol):
-    """One applied entry, or one call's part of it."""
-
-    @property
-    def position(self) -> int:
-        """The entry's place in the journal."""
-        ...
-
-    @property
-    def time_ms(self) -> int:
-        """Journal time there."""
-        ...
-
-    @property
-    def answers(self) -> list[AnyAnswer]:
-        """One per command, in order."""
-        ...
-
-    @property
-    def changes(self) -> list[Change]:
-        """For the view, in order."""
-        ...
+__all__ = ["Applied", "Ordering", "Submits"]
 
 
 class Submits(Protocol):

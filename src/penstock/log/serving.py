@@ -14,6 +14,7 @@ from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import LogReader, Missing
+from penstock.log.fetch.regions import PartsRead
 from penstock.log.fetch.remote_wal import RemoteRuns
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.times import find_max_timestamp, find_time
@@ -116,6 +117,12 @@ class ServingLog(ABC):
     ) -> TailRead | Missing | None:
         """See `LogReader.read`."""
         return self.reader.read(key, offset, bytes_max, may_load=may_load)
+
+    def read_parts(
+        self, key: PartitionKey, offset: int, bytes_max: int, *, may_load: bool = True
+    ) -> TailRead | PartsRead | Missing | None:
+        """See `LogReader.read_parts`."""
+        return self.reader.read_parts(key, offset, bytes_max, may_load=may_load)
 
     @property
     def loads_max(self) -> int:

@@ -138,7 +138,7 @@ class Order:
             commands: list[AnyCommand] = []
             cluster_id = machine.tables.meta_text("cluster_id")
             if not cluster_id:
-                cluster_id = _new_cluster_id(random)
+                cluster_id = new_cluster_id(random)
                 commands.append(InitCluster(cluster_id=cluster_id))
             commands.append(
                 RegisterAgent(
@@ -311,7 +311,7 @@ def _agent_id(replica: Replica[EntryOutcome], machine: LogMachine, random: Rando
     return AgentId(1 + random.below(_AGENT_IDS))
 
 
-def _new_cluster_id(random: Random) -> str:
+def new_cluster_id(random: Random) -> str:
     """22 characters, as Kafka's: 16 random bytes in base64url without padding."""
     # A leading "-" would read as an option on a command line; Kafka avoids it likewise.
     while True:

@@ -3,27 +3,16 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.log.ordering import Applied
-from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyAnswer, AnyCommand
 from penstock.model.errors import RetryableError
 
 SubmitCommands = Callable[[Sequence[AnyCommand]], "asyncio.Future[list[AnyAnswer]]"]
 
 _NOWHERE: Final = 0
-
-
-@dataclass(slots=True)
-class _LaneApplied:
-    """The lane hands positions and changes to the log by itself."""
-
-    answers: list[AnyAnswer]
-    position: int = _NOWHERE
-    time_ms: int = _NOWHERE
-    changes: list[Change] = field(default_factory=list)
+"""The lane hands positions and changes to the log by itself."""
 
 
 class LaneOrdering:
@@ -56,7 +45,7 @@ class LaneOrdering:
             else answered.exception()
         )
         if error is None:
-            future.set_result(_LaneApplied(answered.result()))
+            future.set_result(Applied(_NOWHERE, _NOWHERE, answered.result(), []))
             if self._queue:
                 self._next()
             return

@@ -1,0 +1,47 @@
+"""The id of a cluster's agent: from its setting, else the one kept beside its replica."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from penstock.model.errors import CorruptDataError
+from penstock.ports.random import Random
+from penstock.system.files import make_folder
+
+FILE: Final = "agent-id"
+_IDS: Final = (1 << 31) - 1
+
+
+def agent_id(folder: Path, *, wanted: int, random: Random) -> int:
+    """The agent id of a data directory, kept there from its first start on.
+
+    Args:
+        wanted: the setting `node_id`; 0: any.
+
+    Raises:
+        CorruptDataError: the file holds no id.
+    """
+    file = folder / FILE
+    known = _read(file)
+    chosen = wanted or known or 1 + random.below(_IDS)
+    if chosen != known:
+        make_folder(folder)
+        making = file.with_suffix(".new")
+        making.write_text(f"{chosen}\n", encoding="ascii")
+        os.replace(making, file)  # noqa: PTH105 - atomic on every system by this name
+    return chosen
+
+
+def _read(file: Path) -> int:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return 0
+    if not text.isdigit() or not 0 < int(text) <= _IDS:
+        raise CorruptDataError(
+            "read agent id",
+            str(file),
+            f"{text[:20]!r} is no id",
+            "remove the file: a new id is as good",
+        )
+    return int(text)

@@ -1,0 +1,94 @@
+"""The HTTP calls about a cluster's agents: list, drain, remove, take over."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSources:
+    """What the answers are made of; each raises PenstockError."""
+
+    agents: Callable[[], list[dict[str, Any]]]
+    drain: Callable[[int, bool], Awaitable[None]]
+    remove: Callable[[int], Awaitable[None]]
+    take_over: Callable[[str], Awaitable[int]] | None = None
+    """Given a directory; the bytes of records that were moved. None: this agent can't."""
+
+
+class DrainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What POST /v1/agents/ID/drain takes."""
+
+    draining: bool = True
+
+
+class TakeoverRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What POST /v1/takeover takes."""
+
+    directory: str
+
+
+def agent_routes(sources: AgentSources) -> Sequence[BaseRoute]:
+    """Routes for an application that has checked the secret."""
+
+    async def agents(_: Request) -> Response:
+        return _json({"agents": sources.agents()})
+
+    async def drain(request: Request) -> Response:
+        wanted = msgspec.json.decode(await request.body(), type=DrainRequest)
+        await sources.drain(_agent_id(request), wanted.draining)
+        return _json({})
+
+    async def remove(request: Request) -> Response:
+        await sources.remove(_agent_id(request))
+        return _json({})
+
+    async def take_over(request: Request) -> Response:
+        if sources.take_over is None:
+            raise NotFoundError("take over", "WAL", "this agent has no way to a WAL")
+        wanted = msgspec.json.decode(await request.body(), type=TakeoverRequest)
+        return _json({"bytes": await sources.take_over(wanted.directory)})
+
+    return [
+        Route("/v1/agents", _answered(agents)),
+        Route("/v1/agents/{agent:int}/drain", _answered(drain), methods=["POST"]),
+        Route("/v1/agents/{agent:int}", _answered(remove), methods=["DELETE"]),
+        Route("/v1/takeover", _answered(take_over), methods=["POST"]),
+    ]
+
+
+def _answered(
+    handle: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        # A web page that a person on this machine looks at may send requests here.
+        if "origin" in request.headers:
+            return _json({"error": "not from a web page"}, 403)
+        try:
+            return await handle(request)
+        except msgspec.MsgspecError as error:
+            return _json({"error": str(error)}, 400)
+        except NotFoundError as error:
+            return _json({"error": str(error)}, 404)
+        except RetryableError as error:
+            return _json({"error": str(error)}, 503)
+        except PenstockError as error:
+            return _json({"error": str(error)}, 409)
+
+    return answer
+
+
+def _agent_id(request: Request) -> int:
+    agent: int = request.path_params["agent"]
+    return agent
+
+
+def _json(value: dict[str, Any], status_code: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code, media_type="application/json")

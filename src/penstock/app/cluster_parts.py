@@ -1,0 +1,500 @@
+"""An agent of a cluster, put together: journal in PostgreSQL, objects in a shared store.
+
+Order at the start: the lock, the journal, a replica (made of the archive if there is none), caught
+up; then the log over it, which follows while this agent's epoch is opened; then membership and
+groups. The end is the reverse.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock.app.agent_id import agent_id
+from penstock.app.instruments import KafkaInstruments, LogInstruments
+from penstock.app.jobs import Job
+from penstock.app.layout import DataLayout
+from penstock.app.limits import (
+    cluster_limits,
+    group_settings,
+    kafka_settings,
+    membership_settings,
+)
+from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
+from penstock.cluster.membership import Membership
+from penstock.config.settings import ServerSettings
+from penstock.config.version import VERSION
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.shards import ShardKeeper
+from penstock.kafka.broker import Broker
+from penstock.kafka.nodes import ClusterNodes
+from penstock.kafka.server import KafkaServer
+from penstock.log.archive import Archiver, ArchiveSettings
+from penstock.log.cluster_log import ClusterLog
+from penstock.log.ordering import Applied
+from penstock.log.own_wal import WalFolder
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
+from penstock.metadata.cluster_tables import GROUP_SHARDS
+from penstock.metadata.order import new_cluster_id
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import (
+    InvalidRequestError,
+    JournalOlderError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.objects.opening import open_reliable_store
+from penstock.observability.metrics import Metrics
+from penstock.peers.blocks import OwnBlocks
+from penstock.peers.client import PeerClient, PeerTimeouts
+from penstock.peers.codec import WalRange
+from penstock.peers.secret import ClusterSecret
+from penstock.peers.wal import PeerWal
+from penstock.peers.zone import ZoneStore
+from penstock.placement.rendezvous import owner_of
+from penstock.placement.zones import ZONE_LABEL
+from penstock.ports.journal import Journal
+from penstock.replica import Replica
+from penstock.replica.archive import Archive
+from penstock.replica.bootstrap import bootstrap, drop_replica
+from penstock.replica.postgres import PostgresJournal
+from penstock.system.files import PosixDevice, make_folder
+from penstock.system.lock import DirectoryLock
+
+if TYPE_CHECKING:
+    from penstock.app.agents_api import AgentSources
+    from penstock.app.peer_routes import PeerSources
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+JOURNAL_WAIT_S: Final = 60.0
+"""How long a start waits for a journal that doesn't answer."""
+_RETRY_S: Final = 0.5
+_KEEPER: Final = b"archive"
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterParts(Parts):
+    """The parts of one agent."""
+
+    journal: Journal
+    order: ClusterOrder
+    log: ClusterLog
+    zone: ZoneStore
+    own_blocks: OwnBlocks
+    shards: ShardKeeper
+    archiver: Archiver
+    environment: Environment
+    membership: Membership | None = None
+
+    @property
+    def epoch(self) -> int:
+        """See `Parts`."""
+        return self.order.epoch
+
+    @property
+    def position(self) -> int:
+        """See `Parts`."""
+        return self.order.position
+
+    async def start(self) -> None:
+        """See `Parts`."""
+        await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
+        await self.log.start(epoch=self.order.epoch)
+        self.membership = Membership(
+            me=self.order.agent_id,
+            epoch=self.order.epoch,
+            order=self.order,
+            view=self.view,
+            clock=self.clock,
+            on_fenced=self.environment.on_fatal,
+            settings=membership_settings(self.settings),
+        )
+        self.membership.start()
+        self.groups.start()
+        self.shards.start(self.groups)
+
+    async def drain(self, deadline_s: float) -> bool:
+        """See `Parts`. Groups go to others by this agent's being drained, as its shards do."""
+        await self.shards.close()
+        drained = await self.log.close(deadline_s)
+        if self.membership is not None:
+            await self.membership.close()
+        await self.order.close()
+        await self.zone.close()
+        return drained
+
+    def jobs(self) -> Sequence[Job]:
+        """See `Parts`."""
+        interval_s = self.settings.retention_check_ms / 1000
+        return [
+            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
+            Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(name="archive", interval_s=1.0, run=self.archiver.run_once),
+            Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """See `Parts`."""
+        uploader = self.log.uploader
+        counts = self.zone.counts
+        now_s = self.clock.monotonic_s()
+        return {
+            "feature_level": self.view.feature_level,
+            "journal_confirmed_s": round(now_s - self.order.head_confirmed_s, 3),
+            "agents": len(self.view.agents()),
+            "group_shards": len(self.shards.owned()),
+            "waiting_bytes": self.log.waiting_bytes,
+            "wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
+            "archived_position": self.archiver.archived_position,
+            "snapshot_position": self.archiver.snapshot_position,
+            "blocks": {
+                "own": counts.own,
+                "peer": counts.peer,
+                "refused": counts.refused,
+                "away": counts.away,
+            },
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """See `Parts`."""
+        uploader = self.log.uploader
+        now_s = self.clock.monotonic_s()
+        return {
+            "penstock_append_waiting_bytes": self.log.waiting_bytes,
+            "penstock_wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
+            "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
+            "penstock_agents": sum(agent.live for agent in self.view.agents()),
+            "penstock_group_shards": len(self.shards.owned()),
+        }
+
+    def not_ready(self) -> str:
+        """See `Parts`."""
+        if self.order.answering_since_s is None:
+            return "the journal doesn't answer"
+        return ""
+
+    async def back_up(self, destination: str, **_: Any) -> dict[str, Any]:
+        """A cluster's bucket is its backup: see `penstock restore --from`."""
+        raise InvalidRequestError(
+            "back up",
+            destination,
+            "a cluster's archive in the bucket is its backup",
+            "penstock restore --from URL makes a cluster or a data directory of it",
+        )
+
+    def agent_sources(self) -> "AgentSources":
+        """See `Parts`."""
+        from penstock.app.agents_api import AgentSources
+
+        membership = self.membership
+        assert membership is not None
+
+        async def drain(agent: int, draining: bool) -> None:  # noqa: FBT001 - the port's
+            await membership.drain(agent, draining=draining)
+
+        return AgentSources(
+            agents=partial(list_agents, self, membership),
+            drain=drain,
+            remove=membership.remove,
+            take_over=self._take_over,
+        )
+
+    def peer_sources(self) -> "PeerSources":
+        """See `Parts`."""
+        from penstock.app.peer_routes import PeerSources
+
+        async def read_wal(wanted: WalRange) -> bytes:
+            return await self.log.read_own_wal(
+                wanted.wal_key, wanted.generation, wanted.position, wanted.length
+            )
+
+        return PeerSources(
+            own=self.own_blocks, block_bytes=self.settings.block_bytes, read_wal=read_wal
+        )
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _on_applied(self, applied: Sequence[Applied]) -> None:
+        self.log.on_applied(applied)
+        self.shards.follow()
+
+    def _on_stopped(self, error: PenstockError) -> None:
+        # Fenced, or the replica holds what never happened: the next start opens a new epoch, over
+        # a replica that it has checked against the journal.
+        self.environment.on_fatal(error)
+
+    async def _checkpoint(self) -> None:
+        if self.order.checkpoint_due:
+            await asyncio.get_running_loop().run_in_executor(self.pool, self.order.checkpoint)
+
+    async def _take_over(self, directory: str) -> int:
+        return await self.log.take_over(PosixDevice(Path(directory)))
+
+
+def list_agents(parts: Parts, membership: Membership) -> list[dict[str, Any]]:
+    """All agents, as `GET /v1/agents` gives them."""
+    queries = parts.queries()
+    wal_runs: dict[int, int] = {}
+    for wal in queries.wals():
+        count = len(queries.wal_runs(wal.wal_key))
+        wal_runs[wal.agent] = wal_runs.get(wal.agent, 0) + count
+    listed = []
+    for agent in membership.status():
+        owned = sum(parts.view.shard_owner(shard) == agent["id"] for shard in range(GROUP_SHARDS))
+        listed.append(
+            {
+                "id": agent["id"],
+                "status": agent["status"],
+                "kafka": agent["endpoint"],
+                "http": agent["peer"],
+                "labels": agent["labels"],
+                "shards": owned,
+                "wal_runs": wal_runs.get(agent["id"], 0),
+                "version": agent["software"],
+                "epoch": agent["epoch"],
+                "silent_s": agent["silent_s"],
+            }
+        )
+    return listed
+
+
+async def open_cluster_agent(settings: ServerSettings, environment: Environment) -> ClusterParts:
+    """Open an agent; nothing is served yet.
+
+    Raises:
+        ConflictError: another process uses the data directory.
+        RetryableError: the journal doesn't answer.
+        InvalidRequestError: the database can't hold a journal.
+    """
+    layout = DataLayout.of(settings.data)
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.acquire(layout.root).release)
+        parts = await _open(settings, environment, layout, closing)
+        parts.closing.push(closing.pop_all())
+        return parts
+
+
+async def _open(
+    settings: ServerSettings, environment: Environment, layout: DataLayout, closing: ExitStack
+) -> ClusterParts:
+    clock, random = environment.clock, environment.random
+    assert environment.peer is not None
+    metrics = Metrics()
+    pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
+    closing.callback(pool.shutdown)
+    applier = ThreadPoolExecutor(1, thread_name_prefix="apply")
+    closing.callback(applier.shutdown)
+    store = open_reliable_store(settings.objects, clock=clock, random=random, executor=pool)
+    me = agent_id(layout.root, wanted=settings.node_id, random=random)
+    identity = AgentIdentity(
+        agent_id=me,
+        labels=settings.labels,
+        software=VERSION,
+        endpoint=str(environment.advertised),
+        peer=str(environment.peer),
+        level_max=FEATURE_LEVEL_MAX,
+    )
+
+    async def open_journal() -> PostgresJournal:
+        return await PostgresJournal.open(
+            settings.journal,
+            name=settings.cluster_name,
+            new_cluster_id=lambda: new_cluster_id(random),
+        )
+
+    async def open_order(journal: PostgresJournal, archive: Archive) -> ClusterOrder:
+        machine = LogMachine()
+        if not layout.replica.is_file():
+            make_folder(layout.root)
+            await bootstrap(archive, layout.replica, LogMachine, executor=applier)
+        replica = await asyncio.get_running_loop().run_in_executor(
+            applier,
+            partial(Replica.open, layout.replica, machine, fsync=False, keeps_journal=False),
+        )
+        try:
+            return await ClusterOrder.open(
+                journal,
+                replica,
+                machine,
+                identity=identity,
+                cluster_id=journal.cluster_id,
+                clock=clock,
+                random=random,
+                executor=applier,
+            )
+        except BaseException:
+            replica.close()
+            raise
+
+    journal = await _until_answered(open_journal)
+    archive = Archive(store, cluster_id=journal.cluster_id, scratch=layout.scratch, executor=pool)
+    try:
+        order = await _until_answered(partial(open_order, journal, archive))
+    except (JournalOlderError, NotFoundError, InvalidRequestError) as error:
+        # It is not of this journal's past, or too old for what is left of that.
+        logger.warning("dropping the replica: %s", error)
+        drop_replica(layout.replica)
+        order = await _until_answered(partial(open_order, journal, archive))
+    queries = ThreadQueries(layout.replica)
+    closing.callback(queries.close)
+    view = MetadataView.load(queries())
+    limits = cluster_limits(settings)
+    own_blocks = OwnBlocks(store, bytes_max=settings.block_cache_bytes)
+    calls = PeerClient(
+        ClusterSecret(settings.cluster_secret),
+        PeerTimeouts(silence_s=settings.peer_timeout_ms / 1000),
+    )
+    closing.callback(calls.close)
+    zone = ZoneStore(
+        store,
+        agent_id=me,
+        agents=_ZoneAgents(view, settings.labels.get(ZONE_LABEL, "")),
+        owner_of=owner_of,
+        own=own_blocks,
+        calls=calls,
+        block_bytes=settings.block_bytes,
+        clock=clock,
+    )
+
+    def address_of(agent: int) -> str | None:
+        found = view.agent(agent)
+        return found.peer if found is not None and found.live else None
+
+    log = ClusterLog(
+        ordering=order,
+        view=view,
+        queries=queries,
+        store=zone,
+        clock=clock,
+        limits=limits,
+        agent_id=me,
+        pool=pool,
+        on_fatal=environment.on_fatal,
+        wal_folder=WalFolder(
+            device=PosixDevice(layout.root),
+            random=random,
+            file_bytes=settings.wal_file_bytes,
+            bytes_max=settings.wal_bytes_max,
+            fsync=settings.fsync,
+        ),
+        remote_wal=PeerWal(calls, address_of=address_of),
+        instruments=LogInstruments(metrics),
+    )
+    shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
+    groups = GroupCoordinator(
+        committer=order,
+        view=view,
+        queries=queries(),
+        clock=clock,
+        random=random,
+        settings=group_settings(settings),
+        ownership=shards,
+    )
+    broker = Broker(
+        view=view,
+        committer=order,
+        log=log,
+        groups=groups,
+        clock=clock,
+        random=random,
+        cluster_id=order.cluster_id,
+        node_id=me,
+        advertised_host=environment.advertised.host,
+        advertised_port=environment.advertised.port,
+        settings=kafka_settings(settings),
+        instruments=KafkaInstruments(metrics),
+        heads=order,
+        cluster=ClusterNodes(me=me, view=view, coordinators=shards),
+    )
+    archiver = Archiver(
+        journal=journal,
+        order=order,
+        archive=archive,
+        is_chosen=lambda: _is_chosen(view, me),
+        scratch=layout.scratch,
+        clock=clock,
+        executor=pool,
+        settings=ArchiveSettings(
+            snapshot_interval_ms=settings.snapshot_interval_ms,
+            snapshot_entries=settings.snapshot_entries,
+        ),
+    )
+    return ClusterParts(
+        settings=settings,
+        layout=layout,
+        clock=clock,
+        metrics=metrics,
+        view=view,
+        queries=queries,
+        store=zone,
+        pool=pool,
+        log=log,
+        groups=groups,
+        broker=broker,
+        kafka=KafkaServer(broker),
+        journal=journal,
+        order=order,
+        zone=zone,
+        own_blocks=own_blocks,
+        shards=shards,
+        archiver=archiver,
+        environment=environment,
+    )
+
+
+class _ZoneAgents:
+    """The live agents of a zone and their HTTP ports, as the view has them."""
+
+    def __init__(self, view: MetadataView, zone: str) -> None:
+        self._view = view
+        self._zone = zone
+        self._generation = -1
+        self._found: dict[int, str] = {}
+
+    def __call__(self) -> dict[int, str]:
+        if self._generation != self._view.agents_generation:
+            self._generation = self._view.agents_generation
+            self._found = {
+                agent.agent_id: agent.peer
+                for agent in self._view.agents()
+                if agent.live and agent.peer and agent.labels.get(ZONE_LABEL, "") == self._zone
+            }
+        return self._found
+
+
+def _is_chosen(view: MetadataView, me: int) -> bool:
+    live = [agent.agent_id for agent in view.agents() if agent.live]
+    return owner_of(_KEEPER, live or [me]) == me
+
+
+async def _until_answered(work: Callable[[], Awaitable[T]]) -> T:
+    """Try again while the journal doesn't answer, for `JOURNAL_WAIT_S`."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + JOURNAL_WAIT_S
+    said = ""
+    while True:
+        try:
+            return await work()
+        except RetryableError as error:
+            if loop.time() > until_s:
+                raise
+            if str(error) != said:
+                said = str(error)
+                logger.warning("waiting for the journal: %s", error)
+            over = asyncio.Event()
+            timer = loop.call_later(_RETRY_S, over.set)
+            try:
+                await over.wait()
+            finally:
+                timer.cancel()

@@ -1,0 +1,138 @@
+"""A server's parts, whatever its shape: what its lifecycle, HTTP port and status reach."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.app.jobs import Job
+from penstock.app.layout import DataLayout
+from penstock.config.addresses import Address
+from penstock.config.settings import ServerSettings
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.kafka.broker import Broker
+from penstock.kafka.server import KafkaServer
+from penstock.log.serving import ServingLog
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.observability.metrics import Metrics
+from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
+from penstock.ports.random import Random
+
+if TYPE_CHECKING:
+    from penstock.app.agents_api import AgentSources
+    from penstock.app.peer_routes import PeerSources
+
+POOL_THREADS = 4
+"""Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
+
+
+class ThreadQueries:
+    """Gives the calling thread its own read-only connection, as SQLite wants it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[Queries] = []
+
+    def __call__(self) -> Queries:
+        """The calling thread's connection, opened at its first call."""
+        found: Queries | None = getattr(self._local, "queries", None)
+        if found is None:
+            found = self._local.queries = Queries(self._path)
+            with self._lock:
+                self._opened.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close all connections, once no thread uses one any more."""
+        with self._lock:
+            for queries in self._opened:
+                queries.close()
+            self._opened.clear()
+
+
+class Environment(NamedTuple):
+    """What a server is opened with beside its settings."""
+
+    clock: Clock
+    random: Random
+    on_fatal: Callable[[BaseException], None]
+    """Ends the process; called when it is unknown what is durable."""
+    advertised: Address
+    """What clients are told to connect to."""
+    peer: Address | None
+    """What other agents reach this one by; None: no HTTP port."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Parts(ABC):
+    """A server's parts, open. `start`, then `drain`, then `closing.close`."""
+
+    settings: ServerSettings
+    layout: DataLayout
+    clock: Clock
+    metrics: Metrics
+    view: MetadataView
+    queries: ThreadQueries
+    store: ObjectStore
+    pool: ThreadPoolExecutor
+    log: ServingLog
+    groups: GroupCoordinator
+    broker: Broker
+    kafka: KafkaServer
+    closing: ExitStack = field(default_factory=ExitStack)
+    """Closes what the parts hold, in reverse; the last is the directory's lock."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """Of this agent."""
+
+    @property
+    @abstractmethod
+    def position(self) -> int:
+        """The last entry of the journal that is applied here."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin: after it clients may be served."""
+
+    @abstractmethod
+    async def drain(self, deadline_s: float) -> bool:
+        """Bring what was acknowledged to where it stays, and stop the log. Whether all of it is
+        there; what isn't is safe in the WAL."""
+
+    @abstractmethod
+    def jobs(self) -> Sequence[Job]:
+        """What comes round."""
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """What there is to say of its storage, for /v1/status."""
+
+    @abstractmethod
+    def gauges(self) -> dict[str, float]:
+        """The same for /metrics."""
+
+    @abstractmethod
+    def not_ready(self) -> str:
+        """Why clients can't be served as they should be, or ""."""
+
+    async def back_up(self, destination: str, **_: Any) -> Mapping[str, Any]:
+        """Copy everything; see `penstock.app.offline`. Raises: PenstockError."""
+        raise NotImplementedError(destination)
+
+    def agent_sources(self) -> "AgentSources | None":
+        """What the HTTP calls about agents are answered from; None: there is one agent."""
+        return None
+
+    def peer_sources(self) -> "PeerSources | None":
+        """What other agents ask for; None: there are none."""
+        return None
