@@ -120,6 +120,7 @@ class ClusterLog(ServingLog):
             ),
             clock=clock,
             flush_bytes=limits.flush_bytes,
+            bytes_max=2 * limits.flush_bytes,
             store_wait_s=limits.append_wait_ms_max / 1000,
             unordered_max=limits.flushes_open_max,
             deliver=self._deliver_objects,
@@ -354,6 +355,7 @@ class ClusterLog(ServingLog):
         self._wal, self.uploader = wal, uploader
         self._wals[wal.wal_key] = wal.reader
         uploader.start(wal.runs)
+        frame_bytes_max = min(self._limits.frame_bytes_max, wal.writer.frame_bytes_max)
         self._wal_flusher = Flusher(
             ordering=self._ordering,
             bytes_store=WalBytes(
@@ -365,7 +367,8 @@ class ClusterLog(ServingLog):
                 on_unnamed=lambda generation: uploader.added(0, generation=generation),
             ),
             clock=self._clock,
-            flush_bytes=min(self._limits.frame_bytes_max, wal.writer.frame_bytes_max),
+            flush_bytes=frame_bytes_max,
+            bytes_max=frame_bytes_max,
             store_wait_s=self._limits.append_wait_ms_max / 1000,
             unordered_max=self._limits.flushes_open_max,
             deliver=self._deliver_wal,

@@ -58,7 +58,9 @@ class Flusher:
     """Appends by flushes.
 
     Args:
-        flush_bytes: a flush begins as soon as so many bytes wait.
+        flush_bytes: a flush begins as soon as so many bytes wait, and takes no more once it has as
+            many.
+        bytes_max: no flush is longer, unless by one request.
         store_wait_s: a flush that isn't durable so long after it began has failed. Requests are
             answered at their own deadlines, whatever becomes of their flush.
         unordered_max: flushes whose outcome is open; past it, requests wait.
@@ -73,6 +75,7 @@ class Flusher:
         bytes_store: ByteStore,
         clock: Clock,
         flush_bytes: int,
+        bytes_max: int,
         store_wait_s: float,
         unordered_max: int,
         deliver: Callable[[Flight], None],
@@ -82,6 +85,7 @@ class Flusher:
         self._bytes = bytes_store
         self._clock = clock
         self._flush_bytes = flush_bytes
+        self._bytes_max = bytes_max
         self._store_wait_s = store_wait_s
         self._unordered_max = unordered_max
         self._deliver = deliver
@@ -196,12 +200,15 @@ class Flusher:
         return len(self._unsubmitted) + len(self._submitted)
 
     def _next_group(self) -> list[Waiting]:
-        """The first requests up to a flush's size, at least one; none is torn apart."""
+        """The first requests that make up a flush, at least one; none is torn apart."""
         group = [self._pending.popleft()]
         length = group[0].request.length
-        while self._pending and length + self._pending[0].request.length <= self._flush_bytes:
+        while self._pending and length < self._flush_bytes:
+            following = self._pending[0].request.length
+            if length + following > self._bytes_max:
+                break
             group.append(self._pending.popleft())
-            length += group[-1].request.length
+            length += following
         self._pending_bytes -= length
         return group
 
@@ -286,7 +293,12 @@ class Flusher:
             self._resolve(flight)
             return
         self._submitted[flight] = None
-        self._ordering.submit([command]).add_done_callback(partial(self._applied, flight))
+        future = self._ordering.submit([command])
+        if future.done():
+            # Refused at once: what stands behind it must be refused before it is submitted.
+            self._applied(flight, future)
+        else:
+            future.add_done_callback(partial(self._applied, flight))
 
     def _applied(self, flight: Flight, future: asyncio.Future[Applied]) -> None:
         stored, plan = flight.stored, flight.plan

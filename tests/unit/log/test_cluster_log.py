@@ -1,0 +1,478 @@
+"""The log of an agent in a cluster: flushes, their order, what fails with what, reading."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+from penstock.testing.journal import JournalFaults
+from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+
+STORED = BatchStatus.STORED
+
+
+async def outcome(future: "asyncio.Future[object]") -> object:
+    try:
+        return await future
+    except PenstockError as error:
+        return error
+
+
+def test_a_record_is_readable_from_every_agent_and_at_once_on_its_own(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        (key,) = await one.topic("t")
+        started_s = cluster.loop.time()
+        assert await one.append(key, b"a") == (STORED, 0)
+        took_s = cluster.loop.time() - started_s
+        assert 0.28 <= took_s < 0.32, "the flush interval, a put and an entry"
+        assert await one.read_all(key) == [(0, b"a")]
+        assert cluster.store.gets == [], "it comes from memory"
+        assert await two.append(key, b"b") == (STORED, 1)
+        for agent in (one, two):
+            assert await agent.read_all(key) == [(0, b"a"), (1, b"b")]
+
+    run_cluster(tmp_path, test)
+
+
+# -- flushes and their order -----------------------------------------------------------------------
+
+
+def test_puts_overlap_and_commits_keep_the_order_of_the_flushes(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        delays = [3.0, 0.1, 1.0, 0.0]
+
+        async def slow(_: str) -> None:
+            await passing(delays[len(cluster.store.puts) - 1])
+
+        cluster.store.before_put = slow
+        answers = []
+        for number in range(4):
+            answers.append(agent.send((key, b"%d" % number), producer=(7, 0, number)))
+            await passing(0.3)
+        assert len(cluster.store.puts) == 4, "none waits for another"
+        assert not any(answer.done() for answer in answers), "the first is still being put"
+        found = [(await answer)[0] for answer in answers]
+        assert [(one.status, one.base_offset) for one in found] == [
+            (STORED, number) for number in range(4)
+        ]
+        assert cluster.loop.time() < 4, "they took as long as the slowest"
+        agent.forget_memory()
+        assert await agent.read_all(key) == [(number, b"%d" % number) for number in range(4)]
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_put_takes_what_stood_behind_it_along_and_nothing_else(
+    tmp_path: Path, failing: int
+) -> None:
+    """With `failing` 0 the partition doesn't know the producer yet, and would take any sequence."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        key, other = await agent.topic("t", 2)
+        store = cluster.store
+
+        async def fail_one(name: str) -> None:
+            if store.puts.index(name) == failing:
+                raise RetryableError("put", name, "this one never works")
+
+        store.before_put = fail_one
+        answers = []
+        others = []
+        for number in range(3):
+            answers.append(agent.send((key, b"%d" % number), producer=(7, 0, number)))
+            others.append(agent.send((other, b"o%d" % number), timeout_ms=30_000))
+            await passing(0.3)
+        outcomes = [await outcome(answer) for answer in answers]
+        for number in range(3):
+            assert isinstance(outcomes[number], RetryableError) == (number >= failing), number
+        # It goes on where it broke off: a batch behind is refused until the failed one came again.
+        with pytest.raises(RetryableError):
+            await agent.append(key, b"2", producer=(7, 0, 2), timeout_ms=30_000)
+        offset = failing
+        for number in range(failing, 3):
+            sent = await agent.append(
+                key, b"%d" % number, producer=(7, 0, number), timeout_ms=30_000
+            )
+            assert sent == (STORED, offset)
+            offset += 1
+        agent.forget_memory()
+        assert await agent.read_all(key) == [(number, b"%d" % number) for number in range(3)]
+        stored_others = [await outcome(answer) for answer in others]
+        assert [isinstance(one, RetryableError) for one in stored_others] == [
+            number == failing for number in range(3)
+        ]
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_request_that_is_not_in_time_is_told_and_its_retry_is_the_duplicate(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+
+        async def slow(_: str) -> None:
+            await passing(3)
+
+        cluster.store.before_put = slow
+        first = agent.send((key, b"a"), producer=(7, 0, 0), timeout_ms=1_000)
+        behind = agent.send((key, b"b"), producer=(7, 0, 1), timeout_ms=9_000)
+        started_s = cluster.loop.time()
+        with pytest.raises(RetryableError, match="may still be stored"):
+            await first
+        assert cluster.loop.time() - started_s < 1.1
+        cluster.store.before_put = None
+        retry = agent.send((key, b"a"), producer=(7, 0, 0))
+        (appended,) = await retry
+        assert (appended.status, appended.base_offset) == (BatchStatus.DUPLICATE, 0)
+        (appended,) = await behind
+        assert (appended.status, appended.base_offset) == (STORED, 1)
+        for reader in (agent, await cluster.agent(2)):
+            assert await reader.read_all(key) == [(0, b"a"), (1, b"b")]
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_put_whose_reply_was_lost_is_made_again_under_the_same_key(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+
+        async def lose(name: str) -> None:
+            if cluster.store.puts.count(name) == 1:
+                raise RetryableError("put", name, "the reply was lost")
+
+        cluster.store.after_put = lose
+        assert await agent.append(key, b"a") == (STORED, 0)
+        assert len(cluster.store.puts) == 2
+        assert len(cluster.store.objects) == 1
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_doubled_or_swapped_on_a_journal_that_loses_replies(
+    tmp_path: Path, seed: int
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agents = [
+            await cluster.agent(number, flush_interval_ms=5, wal=number == 2) for number in (1, 2)
+        ]
+        key, walled = (
+            *(await agents[0].topic("t")),
+            *(await agents[0].topic("w", penstock__durability="wal")),
+        )
+        await agents[1].order.confirm_head()
+        cluster.journal.faults = JournalFaults(
+            delay_ms=(0, 5), commit_ms=(0, 5), lost_reply_permille=100, lost_request_permille=50,
+            doubled_permille=100, gap_permille=50,
+        )  # fmt: skip
+
+        async def produce(agent: ClusterAgent, topic: int, producer: int) -> None:
+            sequence = 0
+            while sequence < 30:
+                answers = [
+                    agent.send(
+                        (topic, b"%d:%d" % (producer, sequence + ahead)),  # type: ignore[arg-type]
+                        producer=(producer, 0, sequence + ahead),
+                        timeout_ms=200,
+                    )
+                    for ahead in range(min(3, 30 - sequence))
+                ]
+                for answer in answers:
+                    found = await outcome(answer)  # type: ignore[arg-type]
+                    if isinstance(found, list) and found[0].status is not BatchStatus.REFUSED:
+                        assert found[0].base_offset >= 0
+                        sequence += 1
+                    else:
+                        break
+                await asyncio.gather(*answers, return_exceptions=True)
+
+        await asyncio.gather(
+            produce(agents[0], key, 1),
+            produce(agents[1], key, 2),
+            produce(agents[1], walled, 3),
+        )
+        cluster.journal.faults = JournalFaults()
+        reader = await cluster.agent(3, wal=True)
+        agents[1].log.uploader.look_again()  # type: ignore[union-attr]
+        assert await agents[1].log.uploader.drain(10)  # type: ignore[union-attr]
+        for topic, producers in ((key, (1, 2)), (walled, (3,))):
+            found = await reader.read_all(topic)
+            assert [offset for offset, _ in found] == list(range(30 * len(producers)))
+            for producer in producers:
+                prefix = b"%d:" % producer
+                assert [value for _, value in found if value.startswith(prefix)] == [
+                    b"%d:%d" % (producer, number) for number in range(30)
+                ]
+
+    run_cluster(tmp_path, test, seed=seed)
+
+
+def test_a_request_of_several_topics_is_answered_once_and_each_by_its_own_path(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True)
+        (in_object,) = await agent.topic("o")
+        (in_wal,) = await agent.topic("w", penstock__durability="wal")
+        appends = await agent.send((in_object, b"a"), (in_wal, b"b"))
+        assert [one.status for one in appends] == [STORED, STORED]
+        assert agent.log.uploader is not None
+        assert agent.log.uploader.pending_bytes > 0
+        cluster.store.away = RetryableError("put", "store", "it is away")
+        appends = await agent.send((in_object, b"a"), (in_wal, b"b"), timeout_ms=500)
+        assert isinstance(appends[0].error, RetryableError)
+        assert (appends[1].status, appends[1].base_offset) == (STORED, 1)
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_topic_whose_durability_changes_keeps_the_order_of_its_producers(tmp_path: Path) -> None:
+    from penstock.metadata.commands import AlterTopicConfigs
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True)
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"0", producer=(7, 0, 0))
+
+        async def slow(_: str) -> None:
+            await passing(2)
+
+        cluster.store.before_put = slow
+        one = agent.send((key, b"1"), producer=(7, 0, 1))
+        topic = agent.log._view.topic("t")
+        assert topic is not None
+        await agent.log.commit(
+            [AlterTopicConfigs(topic_id=topic.topic_id, set={"penstock.durability": "wal"})]
+        )
+        two = agent.send((key, b"2"), producer=(7, 0, 2))
+        assert [(await answer)[0].base_offset for answer in (one, two)] == [1, 2]
+        assert agent.log.uploader is None, "it went by the object, behind the first"
+        assert await agent.append(key, b"3", producer=(7, 0, 3)) == (STORED, 3)
+        assert agent.log.uploader is not None
+
+    run_cluster(tmp_path, test)
+
+
+def test_many_bytes_flush_at_once_and_too_many_are_refused(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, flush_interval_ms=60_000, waiting_bytes_max=100_000)
+        (key,) = await agent.topic("t")
+        answers = [agent.send((key, bytes(22_000)), timeout_ms=9_000) for _ in range(3)]
+        for answer in answers:
+            await answer
+        assert len(cluster.store.puts) == 1, "the fourth would not have fitted"
+        cluster.store.away = RetryableError("put", "store", "away")
+        held = [agent.send((key, bytes(22_000)), timeout_ms=100) for _ in range(4)]
+        with pytest.raises(RetryableError, match="100000 may"):
+            await agent.send((key, bytes(22_000)), timeout_ms=100)
+        await asyncio.gather(*held, return_exceptions=True)
+
+    run_cluster(tmp_path, test, seed=3)
+
+
+# -- something is away -----------------------------------------------------------------------------
+
+
+def test_without_the_store_objects_are_refused_in_time_and_the_wal_goes_on_until_it_is_full(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True, segment_age_ms=100)
+        (in_object,) = await agent.topic("o")
+        (in_wal,) = await agent.topic("w", penstock__durability="wal")
+        await agent.append(in_wal, b"first")
+        cluster.store.away = RetryableError("put", "store", "it is away")
+        started_s = cluster.loop.time()
+        refused = agent.send((in_object, b"a"), timeout_ms=1_000)
+        with pytest.raises(RetryableError):
+            await refused
+        assert cluster.loop.time() - started_s < 1.5
+        stored = 1
+        with pytest.raises(RetryableError):
+            while stored < 1000:
+                await agent.append(in_wal, bytes(20_000), timeout_ms=1_000)
+                stored += 1
+        assert 15 < stored < 50, "about as much as the files hold"
+        cluster.store.away = None
+        await passing(12)
+        status, last = await agent.append(in_wal, b"last")
+        assert status is STORED
+        assert last - stored in (0, 1), "the one that was not in time may have been stored"
+        assert (await agent.append(in_object, b"a"))[0] is STORED
+        agent.forget_memory()
+        found = await agent.read_all(in_wal)
+        assert [offset for offset, _ in found] == list(range(last + 1))
+        assert found[-1] == (last, b"last")
+
+    run_cluster(tmp_path, test)
+
+
+def test_without_the_journal_fetches_go_on_and_produces_are_stored_once_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"a", producer=(7, 0, 0))
+        agent.forget_memory()
+        cluster.journal.go_away()
+        lost = agent.send((key, b"b"), producer=(7, 0, 1), timeout_ms=1_000)
+        with pytest.raises(RetryableError):
+            await lost
+        read = await agent.log.reader.read_loaded(key, 0, 1_000)
+        assert read is not None
+        assert read.end_offset == 1
+        cluster.journal.come_back()
+        assert await agent.append(key, b"b", producer=(7, 0, 1)) == (BatchStatus.DUPLICATE, 1)
+        assert await agent.append(key, b"c", producer=(7, 0, 2)) == (STORED, 2)
+        assert await agent.read_all(key) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_agent_that_lost_the_journal_for_half_the_grace_serves_nothing_that_is_stored(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, delete_grace_ms=20_000)
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"a")
+        agent.journal.cut = True
+        agent.journal.break_off("cut")
+        await passing(12)
+        assert agent.log.read(key, 0, 1_000) is not None, "memory is served"
+        agent.forget_memory()
+        with pytest.raises(RetryableError, match="head has not been confirmed"):
+            agent.log.read(key, 0, 1_000)
+        agent.journal.cut = False
+        assert await agent.read_all(key) == [(0, b"a")]
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_fenced_agent_orders_nothing_more_and_says_so(tmp_path: Path) -> None:
+    from penstock.metadata.commands import Done, Fence
+    from penstock.model.errors import FencedError
+
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1, beats=False), await cluster.agent(2)
+        (key,) = await one.topic("t")
+        await one.append(key, b"a")
+        await two.order.confirm_head()
+        (answer,) = await two.log.commit(
+            [Fence(agent=1, epoch=one.order.epoch, seen_position=two.order.position)]
+        )
+        assert isinstance(answer, Done), answer
+        with pytest.raises(FencedError):
+            await one.append(key, b"late")
+        assert [type(error) for error in one.stopped] == [FencedError]
+        assert await two.read_all(key) == [(0, b"a")]
+
+    run_cluster(tmp_path, test)
+
+
+# -- reading raw objects ---------------------------------------------------------------------------
+
+
+def test_partitions_of_one_object_share_its_blocks_and_each_is_patched(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent, other = await cluster.agent(1), await cluster.agent(2)
+        keys = await agent.topic("t", 8)
+        answers = []
+        for number in range(5):
+            for key in keys:
+                answers.append(agent.send((key, b"%d" % number * 300)))
+        await asyncio.gather(*answers)
+        assert len(cluster.store.objects) == 1
+        await other.order.confirm_head()
+        reads = [other.read_all(key) for key in keys]
+        for found in await asyncio.gather(*reads):
+            assert found == [(number, b"%d" % number * 300) for number in range(5)]
+        assert len(cluster.store.gets) == len(set(cluster.store.gets)), "no block twice"
+        (size,) = [len(data) for data, _ in cluster.store.objects.values()]
+        assert len(cluster.store.gets) == -(-size // (16 << 10))
+
+    run_cluster(tmp_path, test)
+
+
+def test_repeats_and_refused_batches_in_an_object_are_served_to_nobody(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent, other = await cluster.agent(1), await cluster.agent(2)
+        (key,) = await agent.topic("t")
+        plan = [(0, b"a"), (1, b"b"), (0, b"a"), (5, b"gap"), (2, b"c"), (1, b"b")]
+        answers = [agent.send((key, value), producer=(7, 0, sequence)) for sequence, value in plan]
+        found = [(await answer)[0] for answer in answers]
+        assert [(one.status, one.base_offset) for one in found] == [
+            (STORED, 0),
+            (STORED, 1),
+            (BatchStatus.DUPLICATE, 0),
+            (BatchStatus.REFUSED, Refusal.OUT_OF_ORDER_SEQUENCE),
+            (STORED, 2),
+            (BatchStatus.DUPLICATE, 1),
+        ]
+        assert len(cluster.store.objects) == 1
+        agent.forget_memory()
+        for reader in (agent, other):
+            assert await reader.read_all(key) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_tiny_block_cache_still_reads_everything(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, flush_bytes=200_000)
+        small = await cluster.agent(2, block_bytes=2_048, block_cache_bytes=4_096)
+        keys = await agent.topic("t", 3)
+        answers = [agent.send((key, bytes(9_000))) for _ in range(3) for key in keys]
+        await asyncio.gather(*answers)
+        await small.order.confirm_head()
+        for found in await asyncio.gather(*(small.read_all(key) for key in keys)):
+            assert found == [(number, bytes(9_000)) for number in range(3)]
+
+    run_cluster(tmp_path, test)
+
+
+def test_times_are_looked_up_in_raw_objects(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        for value in (b"a", b"b"):
+            await agent.append(key, value)
+        agent.forget_memory()
+        from penstock.testing.virtual_loop import START_MS
+
+        assert await agent.log.offset_for_time(key, START_MS) == (0, START_MS)
+        assert await agent.log.offset_for_time(key, START_MS + 1) is None
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_deleted_topic_is_refused_and_others_of_the_flush_are_stored(tmp_path: Path) -> None:
+    from penstock.metadata.commands import DeleteTopic
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (gone,) = await agent.topic("gone")
+        (kept,) = await agent.topic("kept")
+        first, second = agent.send((gone, b"a")), agent.send((kept, b"b"))
+        topic = agent.log._view.topic("gone")
+        assert topic is not None
+        await agent.log.commit([DeleteTopic(topic_id=topic.topic_id)])
+        assert [(one.status, one.base_offset) for one in await first] == [
+            (BatchStatus.REFUSED, Refusal.UNKNOWN_PARTITION)
+        ]
+        assert [one.status for one in await second] == [STORED]
+        with pytest.raises(NotFoundError):
+            agent.log.high_watermark(gone)
+
+    run_cluster(tmp_path, test)
