@@ -1,0 +1,282 @@
+"""Who belongs to the cluster: this agent's beats, others' silence, fences, the feature level.
+
+There is no leader: every agent measures the others and proposes, and apply decides (see "Agents"
+in docs/cluster.md). All by a timer of the event loop and the injected clock, so that a process
+that was stopped finds out by the clock and accuses nobody.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cluster.silence import SilenceDetector, Standing
+from penstock.metadata.commands import (
+    AnyCommand,
+    DrainAgent,
+    Fence,
+    Heartbeat,
+    Refused,
+    RemoveAgent,
+    SetFeatureLevel,
+)
+from penstock.metadata.head_watch import HeadWatch
+from penstock.metadata.ordering import Ordering
+from penstock.metadata.schema import CLUSTER_LEVEL
+from penstock.model.errors import ConflictError, FencedError, PenstockError
+from penstock.ports.clock import Clock
+
+if TYPE_CHECKING:
+    from penstock.metadata.rows import Agent
+    from penstock.metadata.view import MetadataView
+
+logger = logging.getLogger(__name__)
+
+TICKS_PER_BEAT: Final = 4
+FENCE_AGAIN_S: Final = 1.0
+LEVEL_AGAIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipSettings:
+    """Times in milliseconds."""
+
+    heartbeat_ms: int = 500
+    """An agent without anything to say beats this often."""
+    agent_timeout_ms: int = 1_500
+    """Silence after which a fence is proposed."""
+    rejoin_ms: int = 3_000
+    """After a break of the journal silence begins to count this much later: others reconnect
+    with a back-off, and must not be accused of that."""
+    others_first_ms: int = 3_000
+    """How long an agent leaves a feature level to the one whose turn it is to propose it."""
+
+
+class Membership:
+    """One agent among the others. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        me: int,
+        epoch: int,
+        order: Ordering,
+        view: "MetadataView",
+        clock: Clock,
+        on_fenced: Callable[[FencedError], None],
+        settings: MembershipSettings | None = None,
+    ) -> None:
+        """
+        Args:
+            me: this agent's id; `epoch`: the one that it has opened.
+            on_fenced: called once, when that is over: the process must end.
+        """
+        self._me = me
+        self._epoch = epoch
+        self._order = order
+        self._view = view
+        self._clock = clock
+        self._on_fenced = on_fenced
+        self._settings = settings or MembershipSettings()
+        self._heartbeat_s = self._settings.heartbeat_ms / 1000
+        timeout_s = self._settings.agent_timeout_ms / 1000
+        self._silence = SilenceDetector(timeout_s)
+        # What hides an agent for less than this leaves it time for a beat before it is accused.
+        self._watch = HeadWatch(max(timeout_s - 1.5 * self._heartbeat_s, self._heartbeat_s / 2))
+        self._started_s = 0.0
+        self._position = -1
+        self._answered_s = 0.0
+        self._own_position = -1
+        self._own_s = 0.0
+        self._proposed: dict[tuple[int, int], float] = {}
+        self._level_s: float | None = None
+        self._is_fenced = False
+        self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beat: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin to beat and to listen."""
+        self._loop = asyncio.get_running_loop()
+        self._started_s = self._own_s = self._answered_s = self._clock.monotonic_s()
+        self._tick()
+
+    async def close(self) -> None:
+        """Say and hear nothing any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    # -- what operators ask for ------------------------------------------------------------------
+
+    async def drain(self, agent: int, *, draining: bool = True) -> None:
+        """Give an agent no new clients and no shards, or take that back.
+
+        Raises:
+            ConflictError: there is no such agent, or its epoch is over.
+            RetryableError: the journal does not answer.
+        """
+        await self._ask("drain agent", agent, DrainAgent(agent=agent, draining=draining))
+
+    async def remove(self, agent: int) -> None:
+        """Forget a fenced agent.
+
+        Raises:
+            ConflictError: it is not fenced, or runs are named in its WAL.
+            RetryableError: the journal does not answer.
+        """
+        await self._ask("remove agent", agent, RemoveAgent(agent=agent))
+
+    def silent_s(self, agent: int) -> float:
+        """For how long this agent has heard nothing from another, in seconds."""
+        if agent == self._me:
+            return 0.0
+        return self._silence.silent_s(agent, self._clock.monotonic_s())
+
+    def status(self) -> list[dict[str, Any]]:
+        """All agents that are known, as this agent sees them, by id."""
+        view = self._view
+        return [
+            {
+                "id": agent.agent_id,
+                "epoch": agent.epoch,
+                "status": agent.status.name.lower(),
+                "endpoint": agent.endpoint,
+                "peer": agent.peer,
+                "labels": dict(agent.labels),
+                "software": agent.software,
+                "level_max": agent.level_max,
+                "position": view.last_position(agent.agent_id),
+                "silent_s": round(self.silent_s(agent.agent_id), 3),
+            }
+            for agent in view.agents()
+        ]
+
+    async def _ask(self, operation: str, agent: int, command: AnyCommand) -> None:
+        (answer,) = await self._order.commit([command])
+        if isinstance(answer, Refused):
+            raise ConflictError(operation, str(agent), f"{answer.reason.name}: {answer.detail}")
+
+    # -- the timer -------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        assert self._loop is not None
+        self._timer = self._loop.call_later(self._heartbeat_s / TICKS_PER_BEAT, self._tick)
+        now_s = self._clock.monotonic_s()
+        self._look(now_s)
+        if self._is_over():
+            return
+        if self._view.feature_level >= CLUSTER_LEVEL:
+            self._beat_when_due(now_s)
+            self._fence_silent(now_s)
+        self._raise_level(now_s)
+
+    def _look(self, now_s: float) -> None:
+        view = self._view
+        if self._order.position != self._position:
+            # Rows that were applied are an answer, too: under load heads are read seldom.
+            self._position = self._order.position
+            self._answered_s = now_s
+        own_position = view.last_position(self._me)
+        if own_position != self._own_position:
+            self._own_position = own_position
+            self._own_s = now_s
+        answered_s = max(self._answered_s, self._order.head_confirmed_s)
+        if view.feature_level >= CLUSTER_LEVEL:
+            # A journal that can be read and takes no entries keeps everybody silent. What shows
+            # that it takes them are this agent's own.
+            answered_s = min(answered_s, self._own_s + self._heartbeat_s)
+        self._watch.look(now_s, answered_s)
+        self._silence.look(
+            (
+                Standing(agent.agent_id, agent.epoch, view.last_position(agent.agent_id))
+                for agent in view.agents()
+                if agent.live and agent.agent_id != self._me
+            ),
+            now_s,
+        )
+
+    def _is_over(self) -> bool:
+        """Whether this epoch is; then it is told, once."""
+        if self._is_fenced:
+            return True
+        agent = self._view.agent(self._me)
+        if agent is not None and agent.live and agent.epoch == self._epoch:
+            return False
+        self._is_fenced = True
+        detail = (
+            "it was ended by another agent"
+            if agent is None or not agent.live
+            else (f"epoch {agent.epoch} was opened")
+        )
+        error = FencedError("serve", f"agent {self._me} epoch {self._epoch}", detail)
+        logger.error("%s", error)
+        self._on_fenced(error)
+        return True
+
+    def _beat_when_due(self, now_s: float) -> None:
+        # A tick early rather than a tick late.
+        due_s = self._own_s + self._heartbeat_s * (1 - 1 / TICKS_PER_BEAT)
+        if now_s >= due_s and (self._beat is None or self._beat.done()):
+            self._beat = self._own(self._commit("beat", Heartbeat()))
+
+    def _fence_silent(self, now_s: float) -> None:
+        since_s = self._watch.since_s
+        if since_s is not None and since_s - self._started_s > self._heartbeat_s:
+            since_s += self._settings.rejoin_ms / 1000
+        for agent, epoch, position in self._silence.suspects(now_s, answering_since_s=since_s):
+            again_s = self._proposed.get((agent, epoch), float("-inf")) + FENCE_AGAIN_S
+            if now_s < again_s:
+                continue
+            self._proposed[agent, epoch] = now_s
+            logger.warning(
+                "agent %d has been silent for %.1f s: proposing to fence its epoch %d",
+                agent,
+                self._silence.silent_s(agent, now_s),
+                epoch,
+            )
+            command = Fence(agent=agent, epoch=epoch, seen_position=position)
+            self._own(self._commit(f"fence agent {agent}", command))
+
+    def _raise_level(self, now_s: float) -> None:
+        live = [agent for agent in self._view.agents() if agent.live]
+        level = min((agent.level_max for agent in live), default=0)
+        if level <= self._view.feature_level:
+            self._level_s = None
+            return
+        if self._level_s is None:
+            first = self._proposes_first(live)
+            self._level_s = now_s if first else now_s + self._settings.others_first_ms / 1000
+        if now_s >= self._level_s:
+            self._level_s = now_s + LEVEL_AGAIN_S
+            self._own(self._commit("raise feature level", SetFeatureLevel(level=level)))
+
+    def _proposes_first(self, live: "list[Agent]") -> bool:
+        return self._me == min(agent.agent_id for agent in live)
+
+    # -- work under way --------------------------------------------------------------------------
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _commit(self, what: str, command: AnyCommand) -> None:
+        try:
+            (answer,) = await self._order.commit([command])
+        except PenstockError as error:
+            # The next tick sees what became of it, and proposes again where it must.
+            logger.info("could not %s: %s", what, error)
+            return
+        if isinstance(answer, Refused):
+            logger.info("refused to %s: %s %s", what, answer.reason.name, answer.detail)

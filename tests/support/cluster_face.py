@@ -1,0 +1,348 @@
+"""Agents of a simulated cluster with everything that clients meet but bytes: order, view, shards,
+groups, membership and the Kafka handlers, all real, on one simulated journal and virtual time.
+
+A log's bytes have tests of their own; here offsets come from the view, which the journal moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kio.serial import entity_reader
+
+from penstock.cluster.membership import Membership, MembershipSettings
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.settings import GroupSettings
+from penstock.groups.shards import ShardKeeper, ShardSettings
+from penstock.kafka import schema
+from penstock.kafka.broker import Broker
+from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.nodes import ClusterNodes
+from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.settings import KafkaSettings
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, CreateTopic, RunCommit
+from penstock.metadata.order import Applied
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView, Topic
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey, partition_key
+from penstock.ports.journal import Journal, JournalRow
+from penstock.replica import Replica
+from penstock.testing.journal import JournalFaults, SimulatedJournal
+from penstock.testing.randomness import SeededRandom
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
+from penstock.testing.virtual_loop import run as run_loop
+
+T = TypeVar("T")
+QUICK_GROUPS = GroupSettings(initial_rebalance_delay_ms=0, session_timeout_ms_min=1_000)
+
+
+class SlowRows:
+    """A journal whose rows arrive late at one agent, while its head is read at once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.lag_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    async def read(self, after: int, limit: int) -> list[JournalRow]:
+        if self.lag_s:
+            await asyncio.sleep(self.lag_s)
+        return await self._journal.read(after, limit)
+
+
+class ViewLog:
+    """Offsets as the view has them; records that nobody reads."""
+
+    append_bytes_max = 1 << 20
+
+    def __init__(self, view: MetadataView) -> None:
+        self._view = view
+
+    def high_watermark(self, key: PartitionKey) -> int:
+        head = self._view.head(key)
+        assert head is not None
+        return head.next_offset
+
+    last_stable_offset = high_watermark
+
+    def log_start(self, key: PartitionKey) -> int:
+        head = self._view.head(key)
+        assert head is not None
+        return head.log_start
+
+    def partition_bytes(self, keys: Any) -> dict[PartitionKey, int]:
+        return dict.fromkeys(keys, 100)
+
+
+class ClusterAgent:
+    """One agent; its parts run on its node, which tests pause and kill."""
+
+    def __init__(
+        self,
+        world: World,
+        agent_id: int,
+        *,
+        zone: str = "",
+        skew_ms: int = 0,
+        level_max: int = 2,
+        shards: ShardSettings | None = None,
+        membership: MembershipSettings | None = None,
+    ) -> None:
+        self.world = world
+        self.agent_id = agent_id
+        self.zone = zone
+        self.level_max = level_max
+        self.clock = VirtualClock(world.loop, skew_ms=skew_ms)
+        self.node = world.loop.node(f"agent {agent_id}")
+        self.journal = SlowRows(world.journal.connect())
+        self.fenced: list[PenstockError] = []
+        self.stopped: PenstockError | None = None
+        self.shard_settings = shards or ShardSettings()
+        self.membership_settings = membership or MembershipSettings()
+        self.dead = False
+        self.closed = False
+
+    async def start(self) -> ClusterAgent:
+        await self.on_node(self._start())
+        return self
+
+    async def _start(self) -> None:
+        world = self.world
+        machine = LogMachine()
+        world.count += 1
+        path = world.folder / f"replica-{self.agent_id}-{world.count}.sqlite"
+        replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
+        self.order = await ClusterOrder.open(
+            self.journal,  # type: ignore[arg-type]
+            replica,
+            machine,
+            identity=AgentIdentity(
+                agent_id=self.agent_id,
+                endpoint=f"host{self.agent_id}:9092",
+                labels={"zone": self.zone} if self.zone else {},
+                level_max=self.level_max,
+            ),
+            cluster_id="cluster",
+            clock=self.clock,
+            random=SeededRandom(self.agent_id),
+            settings=ClusterOrderSettings(),
+        )
+        self.queries = Queries(path)
+        self.view = MetadataView.load(self.queries)
+        self.shards = ShardKeeper(
+            me=self.agent_id,
+            order=self.order,
+            view=self.view,
+            clock=self.clock,
+            settings=self.shard_settings,
+        )
+        self.groups = GroupCoordinator(
+            committer=self.order,
+            queries=self.queries,
+            view=self.view,
+            clock=self.clock,
+            random=SeededRandom(1000 + self.agent_id),
+            settings=QUICK_GROUPS,
+            ownership=self.shards,
+        )
+        await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
+        self.membership = Membership(
+            me=self.agent_id,
+            epoch=self.order.epoch,
+            order=self.order,
+            view=self.view,
+            clock=self.clock,
+            on_fenced=self.fenced.append,
+            settings=self.membership_settings,
+        )
+        self.shards.start(self.groups)
+        self.membership.start()
+        log: Any = ViewLog(self.view)
+        self.broker = Broker(
+            view=self.view,
+            committer=self.order,
+            log=log,
+            groups=self.groups,
+            clock=self.clock,
+            random=SeededRandom(2000 + self.agent_id),
+            cluster_id="cluster",
+            node_id=self.agent_id,
+            advertised_host=f"host{self.agent_id}",
+            advertised_port=9092,
+            settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
+            heads=self.order,
+            cluster=ClusterNodes(me=self.agent_id, view=self.view, coordinators=self.shards),
+        )
+
+    def _on_applied(self, applied: list[Applied]) -> None:
+        for entry in applied:
+            self.view.apply(entry.changes)
+        self.shards.follow()
+
+    def _on_stopped(self, error: PenstockError) -> None:
+        self.stopped = error
+
+    async def close(self) -> None:
+        """In order, as at the end of a process."""
+        self.dead = True
+        if not self.closed:
+            self.closed = True
+            await self.on_node(self._close())
+
+    async def _close(self) -> None:
+        await self.membership.close()
+        await self.shards.close()
+        await self.groups.close()
+        await self.order.close()
+        self.queries.close()
+
+    def kill(self) -> None:
+        """SIGKILL, as far as others can tell: it is stopped until the world ends."""
+        self.dead = True
+        self.pause()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.world.loop.pause(self.node)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.world.loop.resume(self.node)
+
+    # -- what clients do -------------------------------------------------------------------------
+
+    async def on_node(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in this agent's process."""
+        return await self.world.loop.spawn(self.node, work)
+
+    async def commit(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        return await self.on_node(self.order.commit(commands))
+
+    async def topic(self, name: str, partitions: int = 4) -> Topic:
+        """Create a topic."""
+        await self.commit(CreateTopic(name=name, topic_id=os.urandom(16), partitions=partitions))
+        topic = self.view.topic(name)
+        assert topic is not None
+        return topic
+
+    async def produce(self, name: str, partition: int, count: int) -> None:
+        """Commit a batch of `count` records, somewhere."""
+        topic = self.view.topic(name)
+        assert topic is not None
+        self.world.count += 1
+        run = RunCommit(
+            partition_key=partition_key(topic.topic_key, partition),
+            position=0,
+            batches=[100, count, 0, -1, -1, -1],
+        )
+        key = f"{self.agent_id}/{self.world.count}"
+        await self.commit(CommitRuns(runs=[run], object_key=key, object_bytes=100, raw=True))
+
+    async def call(
+        self, api: str, version: int, *, client_id: str = "client", **fields: Any
+    ) -> Any:
+        """Send one request through its bytes and back."""
+        return await self.on_node(self._call(api, version, client_id, fields))
+
+    async def _call(self, api: str, version: int, client_id: str, fields: dict[str, Any]) -> Any:
+        entry = BY_MODULE[api]
+        sink: Any = None
+        context = RequestContext(
+            entry.key, version, 1, client_id, "127.0.0.1", self.broker, ConnectionState(1, sink)
+        )
+        request = schema.build(
+            getattr(schema.request_types(api, version), f"{entry.name}Request"), **fields
+        )
+        body = memoryview(schema.encode_request(request))
+        handler = entry.load()
+        if entry.raw:
+            reply = handler.serve(context, body)
+            if asyncio.isfuture(reply):
+                reply = await reply
+            encoded = b"".join(bytes(part) for part in reply)
+        else:
+            decoded = schema.decode_request(api, version, body)
+            encoded = schema.encode_response(await handler.handle(context, decoded))
+        response_type = getattr(schema.response_types(api, version), f"{entry.name}Response")
+        response, size = entity_reader(response_type)(encoded, 0)
+        assert size == len(encoded)
+        return response
+
+    def part(self, api: str, version: int, kind: str, /, **fields: Any) -> Any:
+        """A nested entity of a request."""
+        return schema.build(getattr(schema.request_types(api, version), kind), **fields)
+
+
+class World:
+    """A journal, agents on it, and virtual time."""
+
+    def __init__(
+        self, loop: VirtualLoop, folder: Path, seed: int, faults: JournalFaults | None
+    ) -> None:
+        self.loop = loop
+        self.folder = folder
+        self.count = 0
+        # On a node of its own, so that the journal goes on whatever becomes of agents.
+        self.journal = SimulatedJournal(
+            random=SeededRandom(seed),
+            clock=VirtualClock(loop),
+            faults=faults or JournalFaults(delay_ms=(1, 3), commit_ms=(0, 2)),
+        )
+        self.agents: list[ClusterAgent] = []
+
+    async def agent(self, agent_id: int, **settings: Any) -> ClusterAgent:
+        """One more, started."""
+        agent = ClusterAgent(self, agent_id, **settings)
+        self.agents.append(agent)
+        return await agent.start()
+
+    async def cluster(self, *agent_ids: int, **settings: Any) -> list[ClusterAgent]:
+        """Several, with the cluster's feature level on and every shard owned."""
+        agents = [await self.agent(agent_id, **settings) for agent_id in agent_ids]
+        await self.until(
+            lambda: all(
+                agent.view.shard_owner(shard) is not None for agent in agents for shard in range(64)
+            )
+        )
+        return agents
+
+    async def until(self, holds: Callable[[], bool], *, timeout_s: float = 60.0) -> float:
+        """Wait until something holds; for how long it was waited, in seconds of the loop."""
+        started_s = self.loop.time()
+        while not holds():
+            assert self.loop.time() - started_s < timeout_s, "it never came"
+            await asyncio.sleep(0.01)
+        return self.loop.time() - started_s
+
+
+def in_world(
+    folder: Path,
+    main: Callable[[World], Coroutine[Any, Any, T]],
+    *,
+    seed: int = 1,
+    faults: JournalFaults | None = None,
+) -> T:
+    """Run `main(world)` in a fresh world; nothing may go wrong unhandled."""
+
+    async def whole(loop: VirtualLoop) -> T:
+        world = World(loop, folder, seed, faults)
+        try:
+            result = await main(world)
+        finally:
+            world.journal.come_back()
+            for agent in world.agents:
+                agent.resume()
+                await agent.close()
+        assert not loop.faults, "\n".join(loop.faults)
+        return result
+
+    return run_loop(whole, SeededRandom(seed))
