@@ -200,9 +200,10 @@ class _Produce:
         self, group: list[tuple[PartitionAppend, PartitionAnswer]], error: PenstockError | None
     ) -> None:
         for append, answer in group:
-            if error is not None:
-                answer.error_code = error_code(error)
-                answer.message = str(error)
+            befell = error or append.error
+            if befell is not None:
+                answer.error_code = error_code(befell)
+                answer.message = str(befell)
             else:
                 self._take(append, answer)
         self._pending -= 1
