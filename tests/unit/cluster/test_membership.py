@@ -4,12 +4,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.cluster_face import World, in_world
 
 from penstock.cluster.membership import MembershipSettings
 from penstock.metadata.commands import DrainAgent, Fence, Noop
 from penstock.metadata.rows import AgentStatus
 from penstock.model.errors import ConflictError, FencedError, PenstockError
+from support.cluster_face import World, in_world
 
 
 def status(world: World, agent_id: int) -> AgentStatus:
@@ -134,7 +134,7 @@ def test_an_agent_that_reconnects_later_than_others_is_not_accused_of_it(tmp_pat
         world.journal.go_away()
         await asyncio.sleep(5)
         world.journal.come_back()
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(3.5)
         connected.set()
         await asyncio.sleep(10)
         assert status(world, 2) is AgentStatus.LIVE
