@@ -460,9 +460,10 @@ class Member(Actor):
             self._failed(code)
             return None
         self.member, self.generation = answer.member_id, answer.generation_id
-        self.history.joined(self.group, self.generation, answer.leader, answer.protocol_name)
+        self.history.count("joined")
+        leader = answer.leader
         shares: dict[str, bytes] = {}
-        if answer.leader == self.member:
+        if leader == self.member:
             names = [member.member_id for member in answer.members]
             for number in range(self.partitions):
                 name = names[number % len(names)]
@@ -472,7 +473,7 @@ class Member(Actor):
             self._failed(int(answer.error_code))
             return None
         share = list(bytes(answer.assignment))
-        self.history.assigned_to(self.group, self.generation, share, self.member)
+        self.history.assigned_to(self.group, self.generation, leader, share, self.member)
         return share
 
     async def _work(self, share: list[int]) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RESTART_S = (0.1, 1.5)
 STORE_PATIENCE_S = 3.0
+PEER_PATIENCE_S = 0.5
 FIRST_ID = 101
 
 
@@ -187,6 +188,10 @@ class Agent:
         link.slow_permille = permille
         link.delay_s = (0.001, 0.01)
 
+    def remote_wal(self) -> RemoteWalCalls:
+        """How this life reads other agents' WALs."""
+        return RemoteWalCalls(self)
+
     async def set_draining(self, *, draining: bool) -> None:
         """Ask it, as an operator does."""
         parts = self.parts
@@ -231,6 +236,28 @@ class Agent:
             self.parts.let_go()
 
 
-def unreachable(agent: Agent, operation: str) -> RetryableError:
-    """A peer that doesn't answer."""
-    return RetryableError(operation, str(agent), "no answer")
+class RemoteWalCalls:
+    """Calls of one agent to others for bytes of their WALs. Implements `RemoteWal`."""
+
+    def __init__(self, caller: Agent) -> None:
+        self._caller = caller
+        self._random = caller.chance.fork()
+
+    async def read(
+        self, agent: int, wal_key: int, generation: int, position: int, length: int
+    ) -> Any:
+        """See `RemoteWal`."""
+        caller = self._caller
+        owner = caller.world.agent_by_id(agent)
+        if owner is None or owner.parts is None or owner.parts.log is None:
+            raise RetryableError("read WAL", f"agent {agent}", "connection refused")
+        log = owner.parts.log
+        link = SimulatedLink(
+            caller.loop, self._random, server=owner.node, timeout_s=PEER_PATIENCE_S
+        )
+        link.cut = caller.cut_from_peers or owner.cut_from_peers
+        return await link.call(
+            "read WAL",
+            f"agent {agent}",
+            lambda: log.read_own_wal(wal_key, generation, position, length),
+        )

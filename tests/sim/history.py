@@ -5,6 +5,7 @@ A `violation` is a broken promise of the log; the first one ends the run.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,7 +75,7 @@ class History:
         self.sent: dict[bytes, Place] = {}
         self.committed: dict[tuple[str, Place], Growing] = defaultdict(Growing)
         self.commit_begun: dict[tuple[str, Place], int] = defaultdict(lambda: -1)
-        self.generations: dict[tuple[str, int], tuple[str, str]] = {}
+        self.generations: dict[tuple[str, int], str] = {}
         self.assigned: dict[tuple[str, int, int], str] = {}
         self.counts: dict[str, int] = defaultdict(int)
         self.violation: ViolationError | None = None
@@ -86,6 +87,8 @@ class History:
 
     def violate(self, kind: str, detail: str) -> None:
         """A promise is broken."""
+        if kind in os.environ.get("TOLERATE", "").split(","):
+            return
         raise self._world.violated(ViolationError(kind, detail))
 
     # -- records ---------------------------------------------------------------------------------
@@ -98,11 +101,11 @@ class History:
     def acked(self, place: Place, offset: int, value: bytes) -> None:
         """A producer was told that its value lies at an offset."""
         if offset < 0:
-            self.violate("spurious-offset", f"{place} {value!r} acknowledged at {offset}")
+            self.violate("spurious-offset", f"{place} {value[:20]!r} acknowledged at {offset}")
         self._place(place, offset, value, "acknowledged")
         partition = self.partitions[place]
         partition.acked[offset] = value
-        partition.end.learn(self._world.loop.time(), offset + 1, f"ack of {value!r}")
+        partition.end.learn(self._world.loop.time(), offset + 1, f"ack of {value[:20]!r}")
         self.count("acked")
 
     def read(self, place: Place, asked: int, records: list[tuple[int, bytes]], who: str) -> None:
@@ -124,13 +127,14 @@ class History:
         known = partition.log.setdefault(offset, value)
         if known != value:
             self.violate(
-                "inconsistent-offsets", f"{place} offset {offset}: {known!r}, then {value!r} {how}"
+                "inconsistent-offsets",
+                f"{place} offset {offset}: {known[:20]!r}, then {value[:20]!r} {how}",
             )
         first = partition.offsets.setdefault(value, offset)
         if first != offset:
-            self.violate("duplicate", f"{place} {value!r} at {first}, then at {offset} {how}")
+            self.violate("duplicate", f"{place} {value[:20]!r} at {first}, then at {offset} {how}")
         if self.sent.get(value) != place:
-            self.violate("phantom", f"{place} offset {offset}: {value!r} was not sent there")
+            self.violate("phantom", f"{place} offset {offset}: {value[:20]!r} was not sent there")
 
     def out_of_range(self, place: Place, offset: int, began_s: float, who: str) -> None:
         """A fetch was told that its offset doesn't exist."""
@@ -221,15 +225,14 @@ class History:
         self.committed[group, place].learn(self._world.loop.time(), offset, f"fetched by {who}")
         self.count("offset fetched")
 
-    def joined(self, group: str, generation: int, leader: str, protocol: str) -> None:
-        """A member was told its generation."""
-        known = self.generations.setdefault((group, generation), (leader, protocol))
-        if known != (leader, protocol):
-            self.violate("two-generations", f"{group} {generation}: {known} and {leader}")
-        self.count("joined")
-
-    def assigned_to(self, group: str, generation: int, partitions: list[int], member: str) -> None:
-        """A member was given partitions."""
+    def assigned_to(
+        self, group: str, generation: int, leader: str, partitions: list[int], member: str
+    ) -> None:
+        """A member was given partitions. (A generation that nobody was given any in may come
+        twice, as in Kafka: a coordinator that dies before it is journaled takes it along.)"""
+        known = self.generations.setdefault((group, generation), leader)
+        if known != leader:
+            self.violate("two-generations", f"{group} {generation}: led by {known} and {leader}")
         for partition in partitions:
             owner = self.assigned.setdefault((group, generation, partition), member)
             if owner != member:

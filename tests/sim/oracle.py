@@ -41,8 +41,9 @@ class Oracle:
         self._connection.execute("BEGIN")
         while row is not None:
             self.position = row.position
+            # Seals have stamps, too.
+            self.time_ms = max(self.time_ms, row.stamp_ms)
             if row.body:
-                self.time_ms = max(self.time_ms, row.stamp_ms)
                 self._apply(row.position, row.body)
             row = self._journal.row(self.position + 1)
         self._connection.execute("COMMIT")

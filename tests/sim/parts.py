@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from penstock.cluster.membership import Membership, MembershipSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardKeeper, ShardSettings
 from penstock.kafka.broker import Broker
 from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.settings import KafkaSettings
+from penstock.log.cluster_log import ClusterLog
+from penstock.log.limits import LogLimits
+from penstock.log.own_wal import WalFolder
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.commands import SetFeatureLevel
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
+from penstock.model.errors import FatalStorageError, PenstockError
 from penstock.replica import Replica
 from penstock.replica.dump import canonical_dump
 from penstock.testing.inline_executor import InlineExecutor
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
 
 DATABASE = "replica.sqlite"
 LEVEL = 2
+WAL_FILE_BYTES = 16 << 10
+WAL_BYTES_MAX = 6 * WAL_FILE_BYTES
+KEEPER_S = 0.7
 
 
 @dataclass(slots=True)
@@ -44,8 +52,10 @@ class Parts:
     replica_pool: InlineExecutor
     random: Chance
     order: Any = None
+    log: Any = None
     broker: Broker | None = None
     closes: list[Callable[[], None]] = field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def let_go(self) -> None:
         """Close files and connections, as the system does for a dead process."""
@@ -94,7 +104,24 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     queries = Queries(path)
     parts.closes.append(queries.close)
     view = MetadataView.load(queries)
-
+    log = ClusterLog(
+        ordering=order,
+        view=view,
+        queries=lambda: queries,
+        store=parts.store,
+        clock=agent.clock,
+        limits=log_limits(world.mode, world.grace_ms),
+        agent_id=agent.agent_id,
+        pool=parts.pool,
+        on_fatal=on_end,
+        wal_folder=WalFolder(
+            device=agent.device,
+            random=parts.random,
+            file_bytes=WAL_FILE_BYTES,
+            bytes_max=WAL_BYTES_MAX,
+        ),
+        remote_wal=agent.remote_wal(),
+    )
     shards = ShardKeeper(
         me=agent.agent_id,
         order=order,
@@ -104,14 +131,24 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     )
 
     def on_applied(applied: list[Applied]) -> None:
-        for entry in applied:
-            view.apply(entry.changes)
+        log.on_applied(applied)
         shards.follow()
 
-    parts.order = order
+    parts.order, parts.log = order, log
     await order.start(on_applied=on_applied, on_stopped=on_end)
-    if view.feature_level < LEVEL:
-        await order.commit([SetFeatureLevel(level=LEVEL)])
+    membership = Membership(
+        me=agent.agent_id,
+        epoch=order.epoch,
+        order=order,
+        view=view,
+        clock=agent.clock,
+        on_fenced=on_end,
+        settings=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
+    )
+    membership.start()
+    while view.feature_level < LEVEL:
+        await asyncio.sleep(0.05)
+    await log.start(epoch=order.epoch)
     groups = GroupCoordinator(
         committer=order,
         view=view,
@@ -122,11 +159,11 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         ownership=shards,
     )
     shards.start(groups)
-    nothing: Any = None
+    parts.tasks.append(asyncio.create_task(_keep(log, on_end), name="keeper"))
     parts.broker = Broker(
         view=view,
         committer=order,
-        log=nothing,
+        log=log,
         groups=groups,
         clock=agent.clock,
         random=parts.random,
@@ -134,9 +171,42 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         node_id=agent.agent_id,
         advertised_host=agent.name,
         advertised_port=9092,
-        settings=KafkaSettings(auto_create_topics=False),
+        settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
         heads=order,
         cluster=ClusterNodes(me=agent.agent_id, view=view, coordinators=shards),
+    )
+
+
+async def _keep(log: ClusterLog, on_end: Callable[[BaseException], None]) -> None:
+    """The job of the app."""
+    while True:
+        await asyncio.sleep(KEEPER_S)
+        try:
+            await log.keeper.run_once()
+        except FatalStorageError as error:
+            on_end(error)
+        except PenstockError:
+            continue
+
+
+def log_limits(mode: str, grace_ms: int) -> LogLimits:
+    """So small that a few hundred records fill caches, and objects come and go within a run."""
+    return LogLimits(
+        frame_bytes_max=8 << 10,
+        append_wait_ms_max=3_000,
+        durability="wal" if mode == "wal" else "object",
+        flush_bytes=2_000,
+        flush_interval_ms=50,
+        flush_puts_max=4,
+        flushes_open_max=8,
+        tail_cache_bytes=4 << 10,
+        block_cache_bytes=16 << 10,
+        block_bytes=1 << 10,
+        segment_bytes=4 << 10,
+        segment_age_ms=500,
+        delete_grace_ms=grace_ms,
+        producer_id_block=4,
+        gather_ms=0,
     )
 
 

@@ -63,6 +63,9 @@ class KafkaError(Exception):
 class _Sink:
     """The connection as handlers see it: nothing is ever unsent."""
 
+    def takes_files(self) -> bool:
+        return False
+
     def unsent_bytes(self) -> int:
         return 0
 
