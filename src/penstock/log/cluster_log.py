@@ -10,46 +10,37 @@ Assembled in this order, since the agent's epoch is opened while its view alread
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from typing import Final
 
-from penstock.log.append.durable import ObjectBytes, WalBytes
+from penstock.log.append.durable import ObjectBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest, Delivery
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.append.split import Joint
+from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.ordering import Applied, Ordering
-from penstock.log.own_wal import OwnWal, WalFolder, claim_own_wal, read_wal_id, take_over_wal
+from penstock.log.own_wal import WalFolder
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
-from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.log.upload.uploader import Uploader
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyAnswer, AnyCommand
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import (
-    NotFoundError,
-    OverloadedError,
-    PenstockError,
-    RetryableError,
-    StorageFullError,
-)
+from penstock.model.errors import OverloadedError, PenstockError, RetryableError
 from penstock.model.ids import TopicKey, topic_key_of
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.wal import WalReader
-
-logger = logging.getLogger(__name__)
 
 _KEEPER: Final = b"keeper"
 
@@ -100,10 +91,7 @@ class ClusterLog(ServingLog):
             before_stored=self._check_head,
         )
         self._ordering = ordering
-        self._store = store
         self._agent_id = agent_id
-        self._on_fatal = on_fatal
-        self._wal_folder = wal_folder
         self._instruments = instruments or NoInstruments()
         self._loop = asyncio.get_running_loop()
         self._routes = Routes(
@@ -123,17 +111,24 @@ class ClusterLog(ServingLog):
             bytes_max=2 * limits.flush_bytes,
             store_wait_s=limits.append_wait_ms_max / 1000,
             unordered_max=limits.flushes_open_max,
-            deliver=self._deliver_objects,
+            deliver=self._take_batches,
             on_fatal=on_fatal,
         )
-        self._wal: OwnWal | None = None
-        self._wal_flusher: Flusher | None = None
-        self._opening_wal: asyncio.Task[None] | None = None
-        self._held_for_wal: list[AppendRequest] = []
-        self._spare: asyncio.Future[None] | None = None
-        self._taking: dict[int, Uploader] = {}
-        self.uploader: Uploader | None = None
-        """Moves the own WAL to segment objects; None while there is none."""
+        self._wal = ClusterWal(
+            folder=wal_folder,
+            readers=self._wals,
+            ordering=ordering,
+            view=view,
+            queries=queries,
+            tail=self.tail,
+            store=store,
+            numbers=self.numbers,
+            clock=clock,
+            limits=limits,
+            pool=pool,
+            deliver=self._take_batches,
+            on_fatal=on_fatal,
+        )
         self.keeper = Keeper(
             queries=queries,
             view=view,
@@ -158,12 +153,7 @@ class ClusterLog(ServingLog):
             RetryableError: the journal doesn't answer.
         """
         self.numbers.identity = (self._agent_id, epoch)
-        folder = self._wal_folder
-        if folder is None:
-            return
-        known = await self._loop.run_in_executor(self._pool, read_wal_id, folder.device)
-        if known is not None or self._limits.durability == Path.WAL.value:
-            await self._open_wal(folder)
+        await self._wal.start(is_default=self._limits.durability == Path.WAL.value)
 
     async def close(self, deadline_s: float = 30.0) -> bool:
         """Answer what is under way and move what is in the WAL to segments if there is time, then
@@ -177,27 +167,12 @@ class ClusterLog(ServingLog):
         def left_s() -> float:
             return max(0.0, until_s - self._loop.time())
 
-        if self._opening_wal is not None:
-            self._opening_wal.cancel()
-            await asyncio.gather(self._opening_wal, return_exceptions=True)
         drained = await self._objects.drain(left_s())
-        if self._wal_flusher is not None:
-            drained = await self._wal_flusher.drain(left_s()) and drained
-        uploaders = [*self._taking.values()] + ([self.uploader] if self.uploader else [])
-        for uploader in uploaders:
-            drained = await uploader.drain(left_s()) and drained
-        for uploader in uploaders:
-            await uploader.close()
+        drained = await self._wal.drain(left_s) and drained
         await self._objects.close()
-        if self._wal_flusher is not None:
-            await self._wal_flusher.close()
-        if self._spare is not None:
-            await asyncio.gather(self._spare, return_exceptions=True)
-        if self._wal is not None:
-            self._wal.writer.close()
+        await self._wal.close()
+        await self.reader.close()
         await self.blocks.close()
-        for reader in self._wals.values():
-            reader.close()
         return drained
 
     # -- order -----------------------------------------------------------------------------------
@@ -241,9 +216,7 @@ class ClusterLog(ServingLog):
     @property
     def waiting_bytes(self) -> int:
         """Bytes handed in whose outcome isn't known yet."""
-        held = sum(request.length for request in self._held_for_wal)
-        wal = self._wal_flusher.waiting_bytes if self._wal_flusher is not None else 0
-        return self._objects.waiting_bytes + wal + held
+        return self._objects.waiting_bytes + self._wal.waiting_bytes
 
     @property
     def append_bytes_max(self) -> int:
@@ -293,7 +266,7 @@ class ClusterLog(ServingLog):
             if path is Path.OBJECT:
                 self._objects.submit(request, wait_s=interval_ms / 1000)
             else:
-                self._append_to_wal(request)
+                self._wal.submit(request)
 
     def _split(
         self, appends: list[PartitionAppend]
@@ -313,84 +286,14 @@ class ClusterLog(ServingLog):
     def _is_under_way(self, path: Path, topic_key: TopicKey) -> bool:
         if path is Path.OBJECT:
             return self._objects.holds_topic(topic_key)
-        return bool(self._held_for_wal) or (
-            self._wal_flusher is not None and self._wal_flusher.holds_topic(topic_key)
-        )
+        return self._wal.holds_topic(topic_key)
 
-    # -- the own WAL -----------------------------------------------------------------------------
+    # -- WALs ------------------------------------------------------------------------------------
 
-    def _append_to_wal(self, request: AppendRequest) -> None:
-        if self._wal_flusher is not None:
-            self._wal_flusher.submit(request)
-        elif self._wal_folder is None:
-            request.done(RetryableError("append", "log", "this agent has no WAL", "try another"))
-        else:
-            self._held_for_wal.append(request)
-            if self._opening_wal is None:
-                self._opening_wal = self._loop.create_task(
-                    self._open_wal_for_held(self._wal_folder), name="open WAL"
-                )
-
-    async def _open_wal_for_held(self, folder: WalFolder) -> None:
-        error: PenstockError | None = None
-        try:
-            await self._open_wal(folder)
-        except PenstockError as failed:
-            logger.warning("the WAL can't be opened: %s", failed)
-            error = RetryableError("append", "log", str(failed))
-        finally:
-            self._opening_wal = None
-            held, self._held_for_wal = self._held_for_wal, []
-            for request in held:
-                if self._wal_flusher is not None:
-                    self._wal_flusher.submit(request)
-                else:
-                    request.done(error or RetryableError("append", "log", "shutting down"))
-
-    async def _open_wal(self, folder: WalFolder) -> None:
-        wal = await claim_own_wal(
-            folder, committer=self._ordering, queries=self._queries, pool=self._pool
-        )
-        uploader = self._new_uploader(wal.wal_key, wal.reader, wal.writer)
-        self._wal, self.uploader = wal, uploader
-        self._wals[wal.wal_key] = wal.reader
-        uploader.start(wal.runs)
-        frame_bytes_max = min(self._limits.frame_bytes_max, wal.writer.frame_bytes_max)
-        self._wal_flusher = Flusher(
-            ordering=self._ordering,
-            bytes_store=WalBytes(
-                wal=wal.writer,
-                wal_key=wal.wal_key,
-                pool=self._pool,
-                on_full=uploader.look_again,
-                # Its frame lies in the WAL, though nothing names it.
-                on_unnamed=lambda generation: uploader.added(0, generation=generation),
-            ),
-            clock=self._clock,
-            flush_bytes=frame_bytes_max,
-            bytes_max=frame_bytes_max,
-            store_wait_s=self._limits.append_wait_ms_max / 1000,
-            unordered_max=self._limits.flushes_open_max,
-            deliver=self._deliver_wal,
-            on_fatal=self._on_fatal,
-        )
-        self._prepare_spare()
-
-    def _new_uploader(self, wal_key: int, reader: WalReader, files: WalFiles) -> Uploader:
-        return Uploader(
-            queries=self._queries,
-            view=self._view,
-            tail=self.tail,
-            wal_writer=files,
-            wal_reader=reader,
-            store=self._store,
-            committer=self._ordering,
-            clock=self._clock,
-            pool=self._pool,
-            limits=self._limits,
-            numbers=self.numbers,
-            wal_key=wal_key,
-        )
+    @property
+    def uploader(self) -> Uploader | None:
+        """Moves the own WAL to segment objects; None while there is none."""
+        return self._wal.uploader
 
     async def take_over(self, device: Device, *, deadline_s: float = 600.0) -> int:
         """Serve and empty the WAL directory of an agent that was fenced.
@@ -404,25 +307,7 @@ class ClusterLog(ServingLog):
             CorruptDataError: something that the journal names is missing or damaged.
             RetryableError: not all was moved in time; its records are served from there.
         """
-        taken = await take_over_wal(
-            device, committer=self._ordering, queries=self._queries, pool=self._pool
-        )
-        key = taken.wal_key
-        self._wals[key] = taken.reader
-        uploader = self._taking[key] = self._new_uploader(key, taken.reader, taken)
-        length = sum(run.length for run in taken.runs)
-        uploader.start(taken.runs)
-        try:
-            if length and not await uploader.drain(deadline_s):
-                raise RetryableError(
-                    "take over WAL",
-                    f"WAL {key}",
-                    f"{uploader.pending_bytes} of {length} bytes are left: {uploader.last_error}",
-                )
-        finally:
-            await uploader.close()
-            del self._taking[key]
-        return length
+        return await self._wal.take_over(device, deadline_s=deadline_s)
 
     async def read_own_wal(
         self, wal_key: int, generation: int, position: int, length: int
@@ -433,40 +318,9 @@ class ClusterLog(ServingLog):
             NotFoundError: the WAL isn't this agent's.
             RetryableError: the file was recycled: the run has moved.
         """
-        reader = self._wals.get(wal_key)
-        if reader is None:
-            raise NotFoundError("read WAL", f"WAL {wal_key}", "it isn't this agent's")
-        return await self._loop.run_in_executor(
-            self._pool, partial(reader.read, generation, position, length)
-        )
-
-    def _prepare_spare(self) -> None:
-        if (
-            self._wal is not None
-            and (self._spare is None or self._spare.done())
-            and self._wal.writer.needs_spare()
-        ):
-            self._spare = self._loop.run_in_executor(self._pool, self._make_spare, self._wal)
-
-    def _make_spare(self, wal: OwnWal) -> None:
-        try:
-            wal.writer.prepare_spare()
-        except StorageFullError as error:
-            logger.debug("no spare WAL file: %s", error)
-        except PenstockError as error:
-            self._on_fatal(error)
+        return await self._wal.read(wal_key, generation, position, length)
 
     # -- following -------------------------------------------------------------------------------
-
-    def _deliver_objects(self, flight: Flight) -> None:
-        self._take_batches(flight)
-
-    def _deliver_wal(self, flight: Flight) -> None:
-        stored = self._take_batches(flight)
-        assert self.uploader is not None
-        assert flight.stored is not None
-        self.uploader.added(stored, generation=flight.stored.file_generation)
-        self._prepare_spare()
 
     def _take_batches(self, flight: Flight) -> int:
         assert flight.plan is not None

@@ -78,7 +78,7 @@ class Flusher:
         bytes_max: int,
         store_wait_s: float,
         unordered_max: int,
-        deliver: Callable[[Flight], None],
+        deliver: Callable[[Flight], object],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._ordering = ordering

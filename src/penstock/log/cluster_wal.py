@@ -1,0 +1,268 @@
+"""The WALs of an agent in a cluster: its own, opened once something asks for it, and those that it
+took over from fenced agents. Event loop only."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from penstock.log.append.durable import WalBytes
+from penstock.log.append.flight import Flight
+from penstock.log.append.flusher import Flusher
+from penstock.log.append.lane import AppendRequest
+from penstock.log.fetch.tail import TailCache
+from penstock.log.limits import LogLimits
+from penstock.log.numbers import ObjectNumbers
+from penstock.log.ordering import Ordering
+from penstock.log.own_wal import OwnWal, WalFolder, claim_own_wal, read_wal_id, take_over_wal
+from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError, StorageFullError
+from penstock.model.ids import TopicKey
+from penstock.ports.clock import Clock
+from penstock.ports.device import Device
+from penstock.ports.objects import ObjectStore
+from penstock.wal import WalReader
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterWal:
+    """See the module.
+
+    Args:
+        folder: where the own one is; None: appends are refused retriably.
+        readers: by WAL key; kept up to date for whoever reads runs.
+        deliver: called with each flush whose batches were given offsets, before it is answered;
+            gives the bytes that were stored.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: WalFolder | None,
+        readers: dict[int, WalReader],
+        ordering: Ordering,
+        view: MetadataView,
+        queries: Callable[[], Queries],
+        tail: TailCache,
+        store: ObjectStore,
+        numbers: ObjectNumbers,
+        clock: Clock,
+        limits: LogLimits,
+        pool: Executor,
+        deliver: Callable[[Flight], int],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._folder = folder
+        self._readers = readers
+        self._ordering = ordering
+        self._view = view
+        self._queries = queries
+        self._tail = tail
+        self._store = store
+        self._numbers = numbers
+        self._clock = clock
+        self._limits = limits
+        self._pool = pool
+        self._deliver_batches = deliver
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._own: OwnWal | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._held: list[AppendRequest] = []
+        self._spare: asyncio.Future[None] | None = None
+        self._taking: dict[int, Uploader] = {}
+        self.flusher: Flusher | None = None
+        self.uploader: Uploader | None = None
+        """Moves the own WAL to segment objects; None while there is none."""
+
+    async def start(self, *, is_default: bool) -> None:
+        """Open a WAL that has been here before, since what lies in it is to be served.
+
+        Args:
+            is_default: it is needed at once in any case.
+        Raises: as `claim_own_wal`.
+        """
+        if self._folder is None:
+            return
+        known = await self._loop.run_in_executor(self._pool, read_wal_id, self._folder.device)
+        if known is not None or is_default:
+            await self._open(self._folder)
+
+    async def drain(self, left_s: Callable[[], float]) -> bool:
+        """Answer what is under way, move what is in the WALs to objects; whether all was."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        drained = self.flusher is None or await self.flusher.drain(left_s())
+        for uploader in self._uploaders():
+            drained = await uploader.drain(left_s()) and drained
+        return drained
+
+    async def close(self) -> None:
+        """Stop everything and close the files."""
+        for uploader in self._uploaders():
+            await uploader.close()
+        if self.flusher is not None:
+            await self.flusher.close()
+        if self._spare is not None:
+            await asyncio.gather(self._spare, return_exceptions=True)
+        if self._own is not None:
+            self._own.writer.close()
+        for reader in self._readers.values():
+            reader.close()
+
+    # -- append ----------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes handed in whose outcome isn't known yet."""
+        held = sum(request.length for request in self._held) if self._held else 0
+        return held + (self.flusher.waiting_bytes if self.flusher is not None else 0)
+
+    def submit(self, request: AppendRequest) -> None:
+        """Append; the first request opens the WAL."""
+        if self.flusher is not None:
+            self.flusher.submit(request)
+        elif self._folder is None:
+            request.done(RetryableError("append", "log", "this agent has no WAL", "try another"))
+        else:
+            self._held.append(request)
+            if self._opening is None:
+                self._opening = self._loop.create_task(
+                    self._open_for_held(self._folder), name="open WAL"
+                )
+
+    def holds_topic(self, topic_key: TopicKey) -> bool:
+        """Whether batches of a topic are on their way here."""
+        return bool(self._held) or (
+            self.flusher is not None and self.flusher.holds_topic(topic_key)
+        )
+
+    # -- the own one -----------------------------------------------------------------------------
+
+    async def _open_for_held(self, folder: WalFolder) -> None:
+        error = RetryableError("append", "log", "the server is shutting down", "try another agent")
+        try:
+            await self._open(folder)
+        except PenstockError as failed:
+            logger.warning("the WAL can't be opened: %s", failed)
+            error = RetryableError("append", "log", str(failed))
+        finally:
+            self._opening = None
+            held, self._held = self._held, []
+            for request in held:
+                if self.flusher is not None:
+                    self.flusher.submit(request)
+                else:
+                    request.done(error)
+
+    async def _open(self, folder: WalFolder) -> None:
+        own = await claim_own_wal(
+            folder, committer=self._ordering, queries=self._queries, pool=self._pool
+        )
+        uploader = self._new_uploader(own.wal_key, own.reader, own.writer)
+        self._own, self.uploader = own, uploader
+        self._readers[own.wal_key] = own.reader
+        uploader.start(own.runs)
+        frame_bytes_max = min(self._limits.frame_bytes_max, own.writer.frame_bytes_max)
+        self.flusher = Flusher(
+            ordering=self._ordering,
+            bytes_store=WalBytes(
+                wal=own.writer,
+                wal_key=own.wal_key,
+                pool=self._pool,
+                on_full=uploader.look_again,
+                # Its frame lies in the WAL, though nothing names it.
+                on_unnamed=lambda generation: uploader.added(0, generation=generation),
+            ),
+            clock=self._clock,
+            flush_bytes=frame_bytes_max,
+            bytes_max=frame_bytes_max,
+            store_wait_s=self._limits.append_wait_ms_max / 1000,
+            unordered_max=self._limits.flushes_open_max,
+            deliver=self._deliver,
+            on_fatal=self._on_fatal,
+        )
+        self._prepare_spare()
+
+    def _deliver(self, flight: Flight) -> None:
+        stored = self._deliver_batches(flight)
+        assert self.uploader is not None
+        assert flight.stored is not None
+        self.uploader.added(stored, generation=flight.stored.file_generation)
+        self._prepare_spare()
+
+    def _prepare_spare(self) -> None:
+        own = self._own
+        if own is None or not (self._spare is None or self._spare.done()):
+            return
+        if own.writer.needs_spare():
+            self._spare = self._loop.run_in_executor(self._pool, self._make_spare, own)
+
+    def _make_spare(self, own: OwnWal) -> None:
+        try:
+            own.writer.prepare_spare()
+        except StorageFullError as error:
+            # The writer makes its own file, or finds the WAL full and says so.
+            logger.debug("no spare WAL file: %s", error)
+        except PenstockError as error:
+            self._on_fatal(error)
+
+    # -- others' ---------------------------------------------------------------------------------
+
+    async def take_over(self, device: Device, *, deadline_s: float) -> int:
+        """See `ClusterLog.take_over`."""
+        taken = await take_over_wal(
+            device, committer=self._ordering, queries=self._queries, pool=self._pool
+        )
+        key = taken.wal_key
+        self._readers[key] = taken.reader
+        uploader = self._taking[key] = self._new_uploader(key, taken.reader, taken)
+        length = sum(run.length for run in taken.runs)
+        uploader.start(taken.runs)
+        try:
+            if length and not await uploader.drain(deadline_s):
+                raise RetryableError(
+                    "take over WAL",
+                    f"WAL {key}",
+                    f"{uploader.pending_bytes} of {length} bytes are left: {uploader.last_error}",
+                )
+        finally:
+            await uploader.close()
+            del self._taking[key]
+        return length
+
+    async def read(self, wal_key: int, generation: int, position: int, length: int) -> bytes:
+        """See `ClusterLog.read_own_wal`."""
+        reader = self._readers.get(wal_key)
+        if reader is None:
+            raise NotFoundError("read WAL", f"WAL {wal_key}", "it isn't this agent's")
+        return await self._loop.run_in_executor(
+            self._pool, partial(reader.read, generation, position, length)
+        )
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _uploaders(self) -> list[Uploader]:
+        own = [] if self.uploader is None else [self.uploader]
+        return own + list(self._taking.values())
+
+    def _new_uploader(self, wal_key: int, reader: WalReader, files: WalFiles) -> Uploader:
+        return Uploader(
+            queries=self._queries,
+            view=self._view,
+            tail=self._tail,
+            wal_writer=files,
+            wal_reader=reader,
+            store=self._store,
+            committer=self._ordering,
+            clock=self._clock,
+            pool=self._pool,
+            limits=self._limits,
+            numbers=self._numbers,
+            wal_key=wal_key,
+        )
