@@ -36,7 +36,7 @@ def test_a_lock_pins_versions_with_hashes_and_names_no_place(name: str) -> None:
 
 def test_the_run_lock_holds_every_dependency_of_the_project() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    names = {re.split(r"[<>=;~! ]", wanted)[0] for wanted in project["dependencies"]}
+    names = {re.split(r"[<>=;~! \[]", wanted)[0] for wanted in project["dependencies"]}
     assert names <= versions("run").keys()
 
 

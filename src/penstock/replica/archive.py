@@ -16,7 +16,12 @@ import cramjam
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-from penstock.model.errors import ConflictError, CorruptDataError, InvalidRequestError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from penstock.ports.journal import JournalRow
 from penstock.ports.objects import ObjectStore
 from penstock.replica.archive_format import (
@@ -26,9 +31,9 @@ from penstock.replica.archive_format import (
     STRETCH_READ_BYTES_MAX,
     ArchiveHeader,
     ArchiveKind,
+    Coverage,
     SnapshotName,
     StretchName,
-    covering,
     decode_header,
     decode_rows,
     encode_header,
@@ -198,16 +203,15 @@ class Archive:
         Raises:
             CorruptDataError: some are in no stretch that is whole; names the first.
         """
-        usable = await self.stretches()
+        coverage = Coverage(await self.stretches())
         reached = after
         while reached < until:
-            name = covering(usable, after=reached, until=reached + 1)[0]
+            name = coverage.holding(reached + 1)
             try:
                 rows = await self._read_stretch(name)
-            except CorruptDataError as error:
+            except (CorruptDataError, NotFoundError) as error:
                 # Another may hold the same rows.
-                logger.warning("passing over a damaged object: %s", error)
-                usable.remove(name)
+                logger.warning("passing over an object of the archive: %s", error)
                 continue
             yield [row for row in rows if reached < row.position <= until]
             reached = name.last
@@ -271,7 +275,8 @@ def _compress(path: Path, packed: Path, info: SnapshotInfo, cluster_id: str) -> 
 
 def _decompress(packed: Path, target: Path, header: ArchiveHeader, key: str) -> None:
     target.unlink(missing_ok=True)
-    source = cramjam.File(str(packed), read=True, write=False)
+    # cramjam opens files only in ways in which they could be made.
+    source = cramjam.File(str(packed), read=True, write=True, truncate=False)
     sink = cramjam.File(str(target), read=True, write=True, truncate=True)
     detail = ""
     try:

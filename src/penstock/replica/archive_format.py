@@ -1,6 +1,7 @@
 """Names, headers and rows of the archive. Pure. docs/formats/archive.md has the tables."""
 
 import enum
+import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -184,27 +185,31 @@ def decode_rows(data: Buffer, header: ArchiveHeader, *, subject: str) -> Iterato
         raise _damaged(subject, f"it ends before position {expected}, not behind {header.last}")
 
 
-def covering(stretches: Sequence[StretchName], *, after: int, until: int) -> list[StretchName]:
-    """Few stretches that together hold all rows in (after, until], in order.
+class Coverage:
+    """Picks stretches that hold one position after the other, the longest first."""
 
-    Raises:
-        CorruptDataError: rows are in none of them; names the first.
-    """
-    chosen: list[StretchName] = []
-    reached = after
-    while reached < until:
-        fitting = [name for name in stretches if name.first <= reached + 1 <= name.last]
-        if not fitting:
+    def __init__(self, stretches: Sequence[StretchName]) -> None:
+        self._ahead = sorted(stretches, reverse=True)
+        self._fitting: list[tuple[int, StretchName]] = []
+
+    def holding(self, position: int) -> StretchName:
+        """A stretch that holds a position; positions asked for only grow. One that was given and
+        is asked past is not given again; nor is one that turned out to be damaged.
+
+        Raises:
+            CorruptDataError: none does.
+        """
+        while self._ahead and self._ahead[-1].first <= position:
+            name = self._ahead.pop()
+            heapq.heappush(self._fitting, (-name.last, name))
+        if not self._fitting or -self._fitting[0][0] < position:
             raise CorruptDataError(
                 "read archive",
                 JOURNAL_PREFIX,
-                f"no stretch holds the journal's position {reached + 1}",
+                f"no whole stretch holds the journal's position {position}",
                 "the archive is not whole",
             )
-        best = max(fitting, key=lambda name: name.last)
-        chosen.append(best)
-        reached = best.last
-    return chosen
+        return heapq.heappop(self._fitting)[1]
 
 
 def _damaged(subject: str, detail: str) -> CorruptDataError:

@@ -202,8 +202,7 @@ class Follower(Generic[OutcomeT]):
         await self._apply_dense()
         if not self._ahead and len(rows) < self._settings.page_rows:
             self.heads.read_all(began_s)
-            if not rows:
-                await self._idle()
+            await self._idle()
 
     async def _apply_dense(self) -> None:
         """Apply what follows on."""
@@ -297,7 +296,7 @@ class Follower(Generic[OutcomeT]):
             self.answering_since_s = self._clock.monotonic_s()
 
     async def _idle(self) -> None:
-        """Wait for a hint, a nudge, or the next poll."""
+        """Wait for a nudge, a hint, or the next poll."""
         timeout_s = self._settings.poll_ms / 1000
         hint = asyncio.get_running_loop().create_task(self._journal.wait(self.position, timeout_s))
         hint.add_done_callback(self._take_hint)

@@ -25,6 +25,7 @@ class Hints:
         self._heard = 0
         self._told = 0
         self._heard_s = float("-inf")
+        self._read_s = float("-inf")
         self._appended = 0
         self._timer: asyncio.TimerHandle | None = None
         self._waits: dict[asyncio.Future[None], int] = {}
@@ -41,6 +42,8 @@ class Hints:
     async def wait(self, after: int, timeout_s: float) -> None:
         """See `penstock.ports.journal.Journal`."""
         self._listen()
+        if asyncio.get_running_loop().time() - self._read_s < self._settings.busy_ms / 1000:
+            timeout_s = min(timeout_s, self._settings.busy_poll_ms / 1000)
         if self._heard > max(after, self._told):
             # Once only: what was heard of may be gone with a journal that came back older.
             self._told = self._heard
@@ -54,6 +57,11 @@ class Hints:
         finally:
             timer.cancel()
             self._waits.pop(woken, None)
+
+    def read(self) -> None:
+        """The reader found rows: waits are short for a while, so that no hints are
+        needed for what comes next."""
+        self._read_s = asyncio.get_running_loop().time()
 
     def close(self) -> None:
         """Hear no more; whoever waits returns."""

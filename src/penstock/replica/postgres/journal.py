@@ -112,6 +112,8 @@ class PostgresJournal:
         """See `Journal`."""
         found = await self._read_lane.call(self._statements.read, [int8(after), int8(limit)])
         rows = [_row(values) for values in found]
+        if rows:
+            self._hints.read()
         if rows and rows[0].position != after + 1:
             # A gap, or a trimmed stretch; the mark was set before rows below it went.
             ((mark,),) = await self._read_lane.call(self._statements.trimmed)

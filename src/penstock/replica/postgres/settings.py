@@ -31,5 +31,8 @@ class PostgresSettings:
     """From the first append to the hint that covers it and those after it."""
     notify_quiet_ms: int = 50
     """No hint is sent within this time of another: whoever got that one reads often enough."""
+    busy_poll_ms: int = 3
+    """Between reads, where hints are left out, while `busy_ms` have not passed since a row."""
+    busy_ms: int = 100
     allow_fsync_off: bool = False
     """Serve on a server with `fsync = off`, which loses acknowledged records in a power cut."""

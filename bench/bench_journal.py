@@ -1,0 +1,307 @@
+"""What does the journal on PostgreSQL give? Appends, follower lag, following, a large commit.
+
+A report, not a test. Starts a PostgreSQL of its own (fsync on) unless PENSTOCK_TEST_POSTGRES names
+one. Compare two commits of this repository by running it at both, in turns, on one machine:
+
+    PYTHONPATH=src:tests python bench/bench_journal.py [--agents 16] [--seconds 5] [--processes 2]
+
+Aims: appends of 16 agents 3,000/s with p99 below 15 ms; follower lag p99 below 10 ms; following at
+100,000 runs per CPU second; a commit of 1,600 runs over 640 partitions below 10 ms at the median.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bench_commit import SystemClock, SystemRandom
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
+from penstock.metadata.commands import (
+    CommitRuns,
+    CreateTopic,
+    Entry,
+    Refused,
+    RunCommit,
+    RunsCommitted,
+    SetFeatureLevel,
+    encode_entry,
+)
+from penstock.metadata.order import Applied
+from penstock.metadata.schema import CLUSTER_LEVEL
+from penstock.model.ids import TopicKey, partition_key
+from penstock.replica import Replica
+from penstock.replica.postgres import PostgresJournal
+from support.postgres import database_url
+
+PARTITIONS = 640
+BATCH_BYTES = 4096
+FLUSH_RUNS = 20
+"""Runs of one agent's flush: 16 agents x 190 flushes/s x 20 are 60,000 runs/s."""
+
+
+def runs_command(serial: str, runs: int, partitions: int) -> CommitRuns:
+    """One flush: `runs` batches of ten records, spread over partitions of topic 1."""
+    per_partition = -(-runs // partitions)
+    commits = []
+    position = 0
+    for number in range(min(runs, partitions)):
+        count = min(per_partition, runs - number * per_partition)
+        if count <= 0:
+            break
+        batches: list[int] = []
+        for index in range(count):
+            stamp = 1_700_000_000_000 if index == 0 else 1
+            batches += [BATCH_BYTES, 10, stamp, -1, -1, -1]
+        key = partition_key(TopicKey(1), number)
+        commits.append(RunCommit(partition_key=key, position=position, batches=batches))
+        position += count * BATCH_BYTES
+    return CommitRuns(runs=commits, object_key=serial, object_bytes=position, raw=True)
+
+
+async def open_order(url: str, name: str, folder: Path, agent_id: int) -> ClusterOrder:
+    """A started agent with a replica of its own."""
+    journal = await PostgresJournal.open(
+        url, name=name, new_cluster_id=lambda: base64.urlsafe_b64encode(os.urandom(12)).decode()
+    )
+    machine = LogMachine()
+    replica = Replica.open(folder / f"{agent_id}.sqlite", machine, fsync=False, keeps_journal=False)
+    return await ClusterOrder.open(
+        journal,
+        replica,
+        machine,
+        identity=AgentIdentity(agent_id=agent_id, level_max=CLUSTER_LEVEL),
+        cluster_id=journal.cluster_id,
+        clock=SystemClock(),
+        random=SystemRandom(),
+        executor=ThreadPoolExecutor(1),
+    )
+
+
+async def create_topic(order: ClusterOrder) -> None:
+    """Topic 1, once, and the level that a cluster's commands need."""
+    topic = CreateTopic(name="bench", topic_id=b"bench-topic-id-1", partitions=PARTITIONS)
+    for answer in await order.commit([SetFeatureLevel(level=CLUSTER_LEVEL), topic]):
+        assert not isinstance(answer, Refused), answer
+
+
+async def commit_runs(order: ClusterOrder, serial: str, runs: int, partitions: int) -> None:
+    """One flush, stored whole."""
+    (answer,) = await order.commit([runs_command(serial, runs, partitions)])
+    assert isinstance(answer, RunsCommitted), answer
+    assert all(status == 0 for run in answer.runs for status in run[::2]), answer
+
+
+def percentiles(values: Sequence[float]) -> str:
+    """In ms."""
+    ordered = sorted(values)
+    picks = [ordered[int(len(ordered) * share)] * 1000 for share in (0.5, 0.99)]
+    return f"p50 {picks[0]:6.2f} ms  p99 {picks[1]:6.2f} ms  max {ordered[-1] * 1000:6.2f} ms"
+
+
+# -- raw appends -----------------------------------------------------------------------------------
+
+
+async def append_part(url: str, name: str, agents: int, seconds: float, depth: int) -> None:
+    """One process's agents: each keeps `depth` appends in flight; prints its measures."""
+    journals = [
+        await PostgresJournal.open(url, name=name, new_cluster_id=lambda: "bench")
+        for _ in range(agents)
+    ]
+    body = encode_entry(
+        Entry(
+            agent=1,
+            epoch=1,
+            n=1,
+            stamp_ms=1,
+            commands=[runs_command("x" * 40, FLUSH_RUNS, FLUSH_RUNS)],
+        )
+    )
+    took: list[float] = []
+    for journal in journals:
+        await journal.append(body)
+    end_s = time.perf_counter() + seconds
+
+    async def work(journal: PostgresJournal) -> None:
+        while (began_s := time.perf_counter()) < end_s:
+            await journal.append(body)
+            took.append(time.perf_counter() - began_s)
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(work(journal) for journal in journals for _ in range(depth)))
+    wall_s = time.perf_counter() - began_s
+    for journal in journals:
+        await journal.close()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    print(json.dumps({"took": took, "wall_s": wall_s, "bytes": len(body), "cpu_s": cpu_s}))
+
+
+def start_appending(url: str, name: str, options: argparse.Namespace, depth: int) -> list[Any]:
+    """The processes of the agents."""
+    share = options.agents // options.processes
+    return [
+        subprocess.Popen(
+            [sys.executable, __file__, "--part", url, name, str(share), str(options.seconds),
+             str(depth)],
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(options.processes)
+    ]  # fmt: skip
+
+
+def finish_appending(parts: list[Any], label: str) -> None:
+    """Wait for the processes and print what they measured together."""
+    found = [json.loads(part.communicate()[0]) for part in parts]
+    took = [value for one in found for value in one["took"]]
+    rate = sum(len(one["took"]) / one["wall_s"] for one in found)
+    cpu_us = sum(one["cpu_s"] for one in found) / len(took) * 1e6
+    print(
+        f"{label:<34} {rate:8.0f}/s  {percentiles(took)}  ({found[0]['bytes']} bytes,"
+        f" {cpu_us:.0f} us of client CPU each)",
+        flush=True,
+    )
+
+
+async def lag(url: str, name: str, folder: Path, options: argparse.Namespace) -> None:
+    """Appends by others while one agent follows: row's stamp to its being applied here, by the
+    one clock of this machine (1 ms resolution). The others' entries are refused by apply, since
+    their epochs were never opened; reading, ordering and committing are the same."""
+    order = await open_order(url, name, folder, 1_000)
+    await order.close()
+    lags: list[float] = []
+    last_ms = 0
+
+    def note(batch: list[Applied]) -> None:
+        nonlocal last_ms
+        now_ms = time.time_ns() / 1e6
+        for applied in batch:
+            # Journal time is the stamp where that is not less than the one before.
+            if applied.time_ms > last_ms:
+                last_ms = applied.time_ms
+                lags.append((now_ms - applied.time_ms) / 1000)
+
+    journal = await PostgresJournal.open(url, name=name)
+    machine = LogMachine()
+    replica = Replica.open(folder / "1000.sqlite", machine, fsync=False, keeps_journal=False)
+    follower = await ClusterOrder.open(
+        journal,
+        replica,
+        machine,
+        identity=AgentIdentity(agent_id=1_000),
+        cluster_id=journal.cluster_id,
+        clock=SystemClock(),
+        random=SystemRandom(),
+        executor=ThreadPoolExecutor(1),
+    )
+    await follower.start(on_applied=note)
+    lags.clear()
+    parts = start_appending(url, name, options, 1)
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, finish_appending, parts, "  appends meanwhile")
+    print(f"{'follower lag under that':<34} {len(lags):8d} rows  {percentiles(lags)}", flush=True)
+    await follower.close()
+
+
+# -- the order -------------------------------------------------------------------------------------
+
+
+async def commits(url: str, name: str, folder: Path, _options: argparse.Namespace) -> None:
+    """Latency of `ClusterOrder.commit`, alone and for the large commit."""
+    order = await open_order(url, name, folder, 1)
+    await order.start()
+    await create_topic(order)
+    cases = [
+        ("commit of 1 run", 1, 1, 300),
+        ("commit of 1,600 runs, 640 partitions", 1600, 640, 60),
+    ]
+    for label, runs, partitions, count in cases:
+        took = []
+        for number in range(count):
+            began_s = time.perf_counter()
+            await commit_runs(order, f"{runs}-{number:08d}", runs, partitions)
+            took.append(time.perf_counter() - began_s)
+        print(f"{label + ' (PostgreSQL)':<52} {percentiles(took)}", flush=True)
+    began_s = time.perf_counter()
+    heads = []
+    for _ in range(200):
+        began_s = time.perf_counter()
+        await order.confirm_head()
+        heads.append(time.perf_counter() - began_s)
+    print(f"{'confirm_head':<52} {percentiles(heads)}", flush=True)
+    await order.close()
+
+
+async def following(url: str, name: str, folder: Path, _options: argparse.Namespace) -> None:
+    """CPU seconds that catching up takes, per run, for entries of several sizes."""
+    writer = await open_order(url, name, folder, 1)
+    await writer.start()
+    await create_topic(writer)
+    for runs, partitions, entries in ((20, 20, 4_000), (100, 100, 1_000), (1600, 640, 60)):
+        reader = await open_order(url, name, folder, 2)
+        await reader.close()
+        for number in range(entries):
+            await commit_runs(writer, f"{runs}-{number:08d}", runs, partitions)
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        reader = await open_order(url, name, folder, 2)
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        total = entries * runs
+        print(
+            f"{f'following entries of {runs} runs':<34} {total / cpu_s:8.0f} runs per CPU second,"
+            f" {total / wall_s:.0f} runs/s, {entries / cpu_s:.0f} entries per CPU second",
+            flush=True,
+        )
+        await reader.close()
+    await writer.close()
+
+
+Section = Callable[[str, str, Path, argparse.Namespace], Coroutine[Any, Any, None]]
+
+
+def main() -> None:
+    """See the module's docstring."""
+    if sys.argv[1:2] == ["--part"]:
+        url, name, agents, seconds, depth = sys.argv[2:]
+        uvloop.run(append_part(url, name, int(agents), float(seconds), int(depth)))
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--agents", type=int, default=16)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--directory", help="where replicas lie; default: the system's")
+    parser.add_argument("--only", default="append,lag,commit,follow")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.directory))
+    sections: dict[str, Section] = {"lag": lag, "commit": commits, "follow": following}
+    print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}", flush=True)
+    try:
+        with database_url() as url:
+            for number, section in enumerate(options.only.split(",")):
+                name = f"bench{os.getpid()}_{number}"
+                if section == "append":
+                    for depth in (1, 4):
+                        label = f"{options.agents} agents, {depth} in flight each"
+                        finish_appending(start_appending(url, name, options, depth), label)
+                    continue
+                below = folder / section
+                below.mkdir()
+                uvloop.run(sections[section](url, name, below, options))
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
