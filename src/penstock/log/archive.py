@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -22,12 +23,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalRow
 from penstock.replica import SnapshotInfo
 from penstock.replica.archive import Archive
-from penstock.replica.archive_format import (
-    STRETCH_BYTES_MAX,
-    SnapshotName,
-    StretchName,
-    covering,
-)
+from penstock.replica.archive_format import STRETCH_BYTES_MAX, SnapshotName, StretchName
 
 T = TypeVar("T")
 
@@ -253,16 +249,14 @@ class Archiver:
     async def _delete_old(self, known: "_Known") -> None:
         horizon_ms = known.newest_ms - self._settings.keep_ms
         doomed: list[SnapshotName] = []
-        for name in known.snapshots[:-SNAPSHOTS_MIN]:
+        # The window's first moment needs the last snapshot before it.
+        for name, following in pairwise(known.snapshots[: 1 - SNAPSHOTS_MIN]):
             try:
-                header = await self._archive.header(name)
-            except NotFoundError:
-                doomed.append(name)
-                continue
-            except CorruptDataError as error:
+                header = await self._archive.header(following)
+            except (CorruptDataError, NotFoundError) as error:
                 logger.warning("%s", error)
-                continue
-            if header.last_ms >= horizon_ms:
+                break
+            if header.last_ms > horizon_ms:
                 break
             doomed.append(name)
         if not doomed:
@@ -305,9 +299,8 @@ def _write(order: ArchivedOrder, target: Path) -> SnapshotInfo:
 def _reached(stretches: list[StretchName], start: int) -> int:
     """How far rows go without a gap from a position on."""
     reached = start
-    while True:
-        try:
-            (name, *_) = covering(stretches, after=reached, until=reached + 1)
-        except CorruptDataError:
-            return reached
-        reached = name.last
+    for name in sorted(stretches):
+        if name.first > reached + 1:
+            break
+        reached = max(reached, name.last)
+    return reached

@@ -1,0 +1,384 @@
+"""Archiving on the real machine: what is trimmed is in the bucket, and replicas are made of it."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.log.archive import Archiver, ArchiveSettings
+from penstock.log.cluster_opening import open_cluster_order
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.model.ids import TopicKey, partition_key
+from penstock.replica.archive import Archive
+from penstock.replica.archive_format import (
+    JOURNAL_PREFIX,
+    SNAPSHOTS_PREFIX,
+    StretchName,
+    parse_snapshot_key,
+    parse_stretch_key,
+)
+from penstock.replica.bootstrap import bootstrap
+from penstock.replica.dump import state_digest
+from penstock.testing.inline_executor import InlineExecutor
+from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+
+SETTINGS = ArchiveSettings(interval_ms=1_000, snapshot_interval_ms=10_000, snapshot_entries=1_000)
+
+
+def archive_of(
+    cluster: Cluster, name: str = "archive", *, cluster_id: str | None = None
+) -> Archive:
+    return Archive(
+        cluster.store,
+        cluster_id=cluster.journal.cluster_id if cluster_id is None else cluster_id,
+        scratch=cluster.folder / name,
+        executor=InlineExecutor(cluster.random),
+    )
+
+
+def archiver_of(
+    agent: ClusterAgent,
+    *,
+    settings: ArchiveSettings = SETTINGS,
+    is_chosen: Callable[[], bool] = lambda: True,
+) -> Archiver:
+    cluster = agent.cluster
+    return Archiver(
+        journal=agent.journal,
+        order=agent.order,
+        archive=archive_of(cluster, f"archive{agent.agent_id}"),
+        is_chosen=is_chosen,
+        scratch=cluster.folder / f"scratch{agent.agent_id}",
+        clock=agent.clock,
+        executor=InlineExecutor(cluster.random),
+        settings=settings,
+    )
+
+
+async def write(agent: ClusterAgent, count: int = 3, topic: str = "t") -> None:
+    """Some entries of several kinds."""
+    known = {name: topic_key for topic_key, _, name, _, _ in agent.queries.topic_rows()}
+    if topic in known:
+        key = partition_key(TopicKey(known[topic]), 0)
+    else:
+        (key,) = await agent.topic(topic)
+    for number in range(count):
+        status, _ = await agent.append(key, b"value %d" % number)
+        assert status is not None
+
+
+async def open_order(
+    cluster: Cluster, path: Path, *, cluster_id: str | None = None, journal: object = None
+) -> ClusterOrder:
+    return await open_cluster_order(
+        cluster.journal.connect(),
+        archive_of(cluster, f"scratch-{path.stem}", cluster_id=cluster_id),
+        path,
+        identity=AgentIdentity(agent_id=99, level_max=2),
+        cluster_id=cluster.journal.cluster_id,
+        clock=cluster.clock,
+        random=cluster.random,
+        executor=InlineExecutor(cluster.random, workers=1),
+    )
+
+
+async def state_of(cluster: Cluster, name: str) -> tuple[int, bytes]:
+    """Position and digest of a replica that is made anew."""
+    order = await open_order(cluster, cluster.folder / f"{name}.sqlite")
+    try:
+        return order.digest()
+    finally:
+        await order.close()
+
+
+async def true_state(agent: ClusterAgent) -> tuple[int, bytes]:
+    agent.pause_heartbeats()
+    await agent.catch_up()
+    return agent.order.digest()
+
+
+def keys(cluster: Cluster, prefix: str) -> list[str]:
+    return sorted(key for key in cluster.store.objects if key.startswith(prefix))
+
+
+def damage(cluster: Cluster, key: str, at: int = -1) -> None:
+    data, modified_ms = cluster.store.objects[key]
+    changed = bytearray(data)
+    changed[at] ^= 1
+    cluster.store.objects[key] = (bytes(changed), modified_ms)
+
+
+def test_rows_are_archived_and_trimmed_only_behind_the_second_newest_snapshot(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await passing(1)
+        await archiver.run_once()
+        assert archiver.archived_position == agent.order.position
+        assert list(map(parse_stretch_key, keys(cluster, JOURNAL_PREFIX))) == [
+            StretchName(1, archiver.archived_position)
+        ]
+        archived = [
+            row
+            async for rows in archive_of(cluster).rows(after=0, until=archiver.archived_position)
+            for row in rows
+        ]
+        assert archived == cluster.journal.rows()[: len(archived)]
+        (first,) = await archive_of(cluster).snapshots()
+        assert archiver.trimmed_count == 0, "one snapshot is none, should it be damaged"
+        assert cluster.journal.first == 1
+        await write(agent)
+        second = await archiver.snapshot()
+        assert cluster.journal.first == first.position + 1
+        await write(agent)
+        await archiver.snapshot()
+        assert cluster.journal.first == second.position + 1
+        assert await state_of(cluster, "new") == await true_state(agent)
+
+    run_cluster(tmp_path, test)
+
+
+def test_the_schedule_is_kept(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        for _ in range(35):
+            await passing(1)
+            await archiver.run_once()
+        assert len(keys(cluster, SNAPSHOTS_PREFIX)) == 4  # at once, then each 10 s
+        assert len(keys(cluster, JOURNAL_PREFIX)) >= 30  # heartbeats each second
+        by_count = archiver_of(agent, settings=ArchiveSettings(snapshot_entries=5))
+        await write(agent, 10)
+        before = len(keys(cluster, SNAPSHOTS_PREFIX))
+        await by_count.run_once()
+        assert len(keys(cluster, SNAPSHOTS_PREFIX)) == before + 1
+        idle = archiver_of(agent, is_chosen=lambda: False)
+        await passing(100)
+        await idle.run_once()
+        assert len(keys(cluster, SNAPSHOTS_PREFIX)) == before + 1
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_damaged_snapshot_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        for _ in range(3):
+            await write(agent)
+            await archiver.snapshot()
+        snapshots = keys(cluster, SNAPSHOTS_PREFIX)
+        for at in (-1, 20, 200):
+            damage(cluster, snapshots[-1], at)
+            assert await state_of(cluster, f"new{at}") == await true_state(agent)
+            damage(cluster, snapshots[-1], at)
+        data, modified_ms = cluster.store.objects[snapshots[-1]]
+        cluster.store.objects[snapshots[-1]] = (data[:-10], modified_ms)
+        assert await state_of(cluster, "cut") == await true_state(agent)
+        # Older than what the journal holds: rows come from the archive.
+        damage(cluster, snapshots[-2])
+        assert parse_snapshot_key(snapshots[0]) is not None
+        assert cluster.journal.first > parse_snapshot_key(snapshots[0]).position + 1  # type: ignore[union-attr]
+        assert await state_of(cluster, "oldest") == await true_state(agent)
+        damage(cluster, snapshots[0])
+        with pytest.raises(CorruptDataError):
+            await state_of(cluster, "none")
+        for key in snapshots:
+            del cluster.store.objects[key]
+        with pytest.raises(NotFoundError, match="no snapshot"):
+            await state_of(cluster, "no snapshot")
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_replica_below_the_trim_or_of_another_cluster_is_made_anew(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        path = cluster.folder / "late.sqlite"
+        order = await open_order(cluster, path)
+        await order.close()
+        for _ in range(3):
+            await write(agent)
+            await archiver.snapshot()
+        assert cluster.journal.first > order.position + 1
+        again = await open_order(cluster, path)
+        assert again.digest() == await true_state(agent)
+        await again.close()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE meta SET value = 'another' WHERE name = 'cluster_id'")
+        again = await open_order(cluster, path)
+        assert again.digest() == await true_state(agent)
+        await again.close()
+        with path.open("r+b") as file:
+            file.write(b"no database at all" * 10)
+        again = await open_order(cluster, path)
+        assert again.digest() == await true_state(agent)
+        await again.close()
+
+    run_cluster(tmp_path, test)
+
+
+def test_the_archive_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent)
+        await archiver_of(agent).snapshot()
+        with pytest.raises(InvalidRequestError, match="cluster"):
+            await open_order(cluster, tmp_path / "x.sqlite", cluster_id="another-cluster")
+
+    run_cluster(tmp_path, test)
+
+
+def test_two_archivers_at_one_time_do_no_harm(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        archivers = [archiver_of(one), archiver_of(two)]
+        for _ in range(6):
+            await write(one, 2)
+            await write(two, 3)
+            await asyncio.gather(*(archiver.run_once() for archiver in archivers))
+            await passing(7)
+            await asyncio.gather(
+                *(archiver.snapshot() for archiver in archivers), return_exceptions=False
+            )
+        # One stalls, the other goes far ahead and trims; then the first goes on.
+        for _ in range(3):
+            await write(one)
+            await archivers[0].snapshot()
+        await passing(2)
+        await archivers[1].run_once()
+        await archivers[1].snapshot()
+        assert await state_of(cluster, "new") == await true_state(one)
+        await replayed_from_rows(cluster, two)
+
+    run_cluster(tmp_path, test)
+
+
+async def replayed_from_rows(cluster: Cluster, agent: ClusterAgent) -> None:
+    """All rows since the first are in the archive, and give the same state."""
+    archive = archive_of(cluster)
+    names = await archive.stretches()
+    end = max(name.last for name in names)
+    count = 0
+    async for rows in archive.rows(after=0, until=end):
+        for row in rows:
+            count += 1
+            assert row.position == count
+    assert count == end
+
+
+@pytest.mark.parametrize("fault", ["away", "lost", "damaged", "damaged snapshot"])
+def test_nothing_is_trimmed_that_the_store_does_not_hold(tmp_path: Path, fault: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await archiver.snapshot()
+        await write(agent)
+        await archiver.snapshot()
+        first = cluster.journal.first
+        assert first > 1
+        await write(agent)
+
+        async def after_put(key: str) -> None:
+            if fault == "lost" and key.startswith("archive/"):
+                del cluster.store.objects[key]
+            prefix = {"damaged": JOURNAL_PREFIX, "damaged snapshot": SNAPSHOTS_PREFIX}.get(fault)
+            if prefix is not None and key.startswith(prefix):
+                damage(cluster, key)
+
+        if fault == "away":
+            cluster.store.away = RetryableError("put", "store", "it is away")
+        cluster.store.after_put = after_put
+        for _ in range(3):
+            with pytest.raises(PenstockError):
+                await archiver.snapshot()
+            assert cluster.journal.first == first
+        cluster.store.away = cluster.store.after_put = None
+        await archiver.snapshot()
+        assert cluster.journal.first > first
+        assert await state_of(cluster, "new") == await true_state(agent)
+
+    run_cluster(tmp_path, test)
+
+
+def test_old_snapshots_and_the_rows_before_them_are_deleted_past_the_window(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent, settings=ArchiveSettings(interval_ms=1_000, keep_ms=60_000))
+        names = []
+        for _ in range(10):
+            await write(agent, 1)
+            names.append(await archiver.snapshot())
+            await passing(20)
+        left = await archive_of(cluster).snapshots()
+        assert left == names[-4:]  # 60 s: four of 20 s each
+        stretches = await archive_of(cluster).stretches()
+        assert min(name.first for name in stretches) <= left[0].position + 1
+        assert min(name.last for name in stretches) > left[0].position
+        assert await state_of(cluster, "new") == await true_state(agent)
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_snapshot_goes_through_files_and_not_through_memory(tmp_path: Path) -> None:
+    """The store is given a mapped file and asked for pieces."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent)
+        archive = archive_of(cluster)
+        path = tmp_path / "big.sqlite"
+        info = agent.order.snapshot(path)
+        with path.open("ab") as file:
+            file.write(agent.cluster.random.token_bytes(20 << 20))  # SQLite ignores what follows
+        cluster.store.gets.clear()
+        name = await archive.put_snapshot(path, info)
+        assert max(end - start for _, start, end in cluster.store.gets) <= 8 << 20
+        await archive.fetch_snapshot(name, tmp_path / "back.sqlite")
+        assert (tmp_path / "back.sqlite").read_bytes() == path.read_bytes()
+        assert sorted(found.name for found in (cluster.folder / "archive").iterdir()) == []
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_bootstrap_from_rows_alone_gives_the_state(tmp_path: Path) -> None:
+    """`apply_to` is what a snapshot below the trimmed rows needs."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await archiver.snapshot()
+        await write(agent)
+        position, digest = await true_state(agent)
+        await passing(1)
+        await archiver.run_once()
+        path = tmp_path / "made.sqlite"
+        made = await bootstrap(
+            archive_of(cluster), path, LogMachine, executor=None, apply_to=position
+        )
+        assert made is not None
+        assert made.position == position
+        with closing(sqlite3.connect(path)) as connection:
+            assert state_digest(connection) == digest
+
+    run_cluster(tmp_path, test)
