@@ -10,6 +10,7 @@ from typing import Any
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.metadata.order import Applied
+from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
@@ -54,7 +55,11 @@ class Agent:
                     self.journal,
                     replica,
                     machine,
-                    identity=AgentIdentity(agent_id=self.agent_id, endpoint=f"h{self.agent_id}:1"),
+                    identity=AgentIdentity(
+                        agent_id=self.agent_id,
+                        endpoint=f"h{self.agent_id}:1",
+                        level_max=CLUSTER_LEVEL,
+                    ),
                     cluster_id=self.cluster_id,
                     clock=clock,
                     random=SeededRandom(seed),

@@ -102,8 +102,8 @@ class ConfirmedHeads:
         self.confirmed_s = max(self.confirmed_s, began_s)
 
     def fail(self, error: PenstockError) -> None:
-        """Nothing will be confirmed any more."""
-        self._failure = error
+        """Nothing will be confirmed any more; the first reason stays."""
+        self._failure = self._failure or error
         waiting = self._askers
         self._askers = []
         for round_ in self._rounds:
