@@ -489,7 +489,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _files_failed(self, error: BaseException) -> None:
         # A peer that went away is no news; a file that can't be read is.
         if not isinstance(error, (ConnectionError, TimeoutError)):
-            logger.error("closed %s: a reply could not be sent", self.peer, exc_info=error)
+            logger.error("closed %s: %s", self.peer, error)
         self.abort()
 
     def _close_when_sent(self) -> None:
