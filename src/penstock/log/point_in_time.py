@@ -228,7 +228,8 @@ class _Restore:
             return [
                 f"{_partition_name(names, run.partition_key)} offsets {run.base_offset} to"
                 f" {run.end_offset - 1}"
-                for run in queries.wal_runs()
+                for wal_key in (0, *(wal.wal_key for wal in queries.wals()))
+                for run in queries.wal_runs(wal_key)
             ]
 
     def _apply_moves(self, moves: Sequence[StoreSegment]) -> None:
@@ -301,7 +302,7 @@ class _Restore:
             )
             # What was in no segment leaves gaps, which were allowed.
             execute(
-                "UPDATE partitions SET bytes = bytes - lost.bytes FROM"
+                "UPDATE partitions SET bytes = partitions.bytes - lost.bytes FROM"
                 " (SELECT partition_key, sum(length) AS bytes FROM wal_runs GROUP BY partition_key)"
                 " AS lost WHERE lost.partition_key = partitions.partition_key"
             )
