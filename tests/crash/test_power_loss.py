@@ -14,15 +14,18 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.metadata.commands import AnyCommand, TrimLog
-from penstock.metadata.order import Applied
+from penstock.metadata.commands import TrimLog
+from penstock.metadata.order import Applied, Prepared
 from penstock.model.ids import partition_key
-from support.power import BEHIND, Knowledge, PromiseBrokenError, World, keep_database
+from penstock.replica import JournalEntry
+from penstock.wal import WalPlace
+from support.power import Knowledge, PromiseBrokenError, World
 from support.simulated_log import SimulatedLog
 
 SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "60"))
@@ -74,32 +77,64 @@ def test_new_seeds_keep_every_promise(tmp_path: Path) -> None:
 # -- the harness can fail --------------------------------------------------------------------------
 
 
-def never(*_: object, **__: object) -> None:
-    """An effect that is left out."""
+def acknowledge_before_sync(life: SimulatedLog) -> None:
+    """A frame is synced by the one after it."""
+    write = life.wal.write
+
+    def late(*arguments: Any, **options: Any) -> WalPlace:
+        if life.wal._file is not None:
+            life.wal._file.sync()
+        life.wal._fsync = False
+        try:
+            return write(*arguments, **options)
+        finally:
+            life.wal._fsync = True
+
+    life.wal.write = late  # type: ignore[method-assign]
 
 
-def journal_before_sync(life: SimulatedLog) -> None:
-    """The entry is committed, then the WAL is synced."""
-    sync, append = life.wal.sync, life.order.append
+def database_before_frame(life: SimulatedLog) -> None:
+    """The database is committed, and synced, with entries whose frames are not written yet."""
+    order = life.order
+    append_written = order.append_written
 
-    def late(commands: Sequence[AnyCommand]) -> Applied:
-        applied = append(commands)
-        sync()
-        return applied
+    def early(entry: Prepared, write: Callable[[int, int], None]) -> Applied:
+        def late(position: int, time_ms: int) -> None:
+            replica = order.inner._replica
+            replica._commit_open()
+            order.states.synced()
+            write(position, time_ms)
 
-    life.wal.sync = never  # type: ignore[method-assign]
-    life.order.append = late  # type: ignore[method-assign]
+        return append_written(entry, late)
+
+    order.append_written = early  # type: ignore[method-assign]
 
 
-def acknowledge_before_commit(life: SimulatedLog) -> None:
-    """The last entry is acknowledged, and a power cut takes it back."""
-    append = life.order.append
+def recycle_before_checkpoint(life: SimulatedLog) -> None:
+    """WAL files are used again while a power cut may still bring back a state that needs them."""
 
-    def early(commands: Sequence[AnyCommand]) -> Applied:
-        keep_database(life.folder, life.folder / BEHIND)
-        return append(commands)
+    class NeverSynced:
+        def commit(self) -> int:
+            return life.order.commit()
 
-    life.order.append = early  # type: ignore[method-assign]
+        def checkpoint(self) -> int:
+            return life.order.commit()
+
+    life.log.uploader._database = NeverSynced()
+
+
+def skip_an_entry(tail: Iterator[JournalEntry]) -> Iterator[JournalEntry]:
+    """The third entry that should be applied again is not, and those behind it move up."""
+    for number, entry in enumerate(tail):
+        if number < 2:
+            yield entry
+        elif number > 2:
+            yield JournalEntry(entry.position - 1, entry.time_ms, entry.body)
+
+
+def apply_none_again(tail: Iterator[JournalEntry]) -> Iterator[JournalEntry]:
+    """The database is taken for all there is."""
+    return iter(())
 
 
 def objects_not_synced(life: SimulatedLog) -> None:
@@ -148,13 +183,16 @@ def trim_too_much(life: SimulatedLog) -> None:
     keeper.trim_expired = trim  # type: ignore[method-assign]
 
 
-PLANTS: dict[str, Callable[[SimulatedLog], None]] = {
-    "journal before sync": journal_before_sync,
-    "acknowledged before it is committed": acknowledge_before_commit,
-    "objects not synced": objects_not_synced,
-    "release of what is named": release_what_is_named,
-    "deletion without condemnation": delete_without_condemning,
-    "trim of what nobody asked for": trim_too_much,
+PLANTS: dict[str, dict[str, Any]] = {
+    "acknowledged before it is synced": {"plant": acknowledge_before_sync},
+    "in the database before it is in the WAL": {"plant": database_before_frame},
+    "recycled before the database is synced": {"plant": recycle_before_checkpoint},
+    "an entry is not applied again": {"plant_tail": skip_an_entry},
+    "no entry is applied again": {"plant_tail": apply_none_again},
+    "objects not synced": {"plant": objects_not_synced},
+    "release of what is named": {"plant": release_what_is_named},
+    "deletion without condemnation": {"plant": delete_without_condemning},
+    "trim of what nobody asked for": {"plant": trim_too_much},
 }
 
 
@@ -163,7 +201,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, plant: str) -> None:
     seeds = range(1000, 1040)
     for seed in seeds:
         try:
-            World(seed, tmp_path / str(seed), plant=PLANTS[plant], crashes_too=False).run()
+            World(seed, tmp_path / str(seed), **PLANTS[plant], crashes_too=False).run()
         except PromiseBrokenError as error:
             print(f"seed {seed}: {str(error)[:300]}")
             return

@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock.log import Log, LogLimits
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.opening import open_order, open_wal
 from penstock.log.upkeep import Upkeep
 from penstock.metadata.commands import CreateTopic, TopicCreated
-from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError
@@ -23,7 +23,7 @@ from penstock.records.encode import encode_batch
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
-from penstock.wal import WalReader, WalWriter
+from penstock.wal import WalReader
 
 NOW = 1_790_000_000_000
 FILE_BYTES = 1 << 20
@@ -68,21 +68,14 @@ class Rig:
 
         self._opened: list[Queries] = []
         path.mkdir(parents=True, exist_ok=True)
-        self.order = Order.open(path / "metadata.sqlite", clock=clock, random=SystemRandom())
+        device = PosixDevice(path)
+        self.order = open_order(
+            path / "metadata.sqlite", device, clock=clock, random=SystemRandom()
+        )
         self.queries = queries
         self.view = MetadataView.load(queries())
-        named: dict[int, int] = {}
-        for run in queries().wal_runs():
-            named[run.generation] = max(named.get(run.generation, 0), run.position + run.length)
-        device = PosixDevice(path)
         self.wal_reader = WalReader(device)
-        self.wal = WalWriter.open(
-            device,
-            file_bytes=FILE_BYTES,
-            bytes_max=8 * FILE_BYTES,
-            named=named,
-            last_generation=queries().last_wal_generation(),
-        )
+        self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
         self.pool = ThreadPoolExecutor(2)
         self.store = open_store(path / "objects", executor=self.pool)
         self.log = Log(

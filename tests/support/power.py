@@ -7,7 +7,6 @@ is read, and the history of what was promised is checked.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,7 @@ from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.randomness import SeededRandom
 from support.log_checker import History, Place, Poll, Send, TopicEvent, check
-from support.simulated_log import DATABASE, GRACE_S, SimulatedLog
+from support.simulated_log import GRACE_S, SimulatedLog, Tail, keep_database
 
 NOW = 1_790_000_000_000
 CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
@@ -59,33 +58,8 @@ CONFIGS: tuple[dict[str, str], ...] = (
 )
 
 
-BEHIND = "behind"
-"""In a life's folder, an older copy of its database: a planted bug, found instead of the last."""
-
-
-def keep_database(source: Path, target: Path) -> None:
-    """Copy a database that is open, between two commits."""
-    target.mkdir(exist_ok=True)
-    for suffix in ("", "-wal"):
-        found = source / (DATABASE + suffix)
-        if found.exists():
-            shutil.copyfile(found, target / found.name)
-        else:
-            (target / found.name).unlink(missing_ok=True)
-
-
 class PromiseBrokenError(AssertionError):
     """What was promised is not so."""
-
-
-class _Everything:
-    """In place of a random choice: a process crash, after which all that was written is there."""
-
-    def below(self, bound: int) -> int:
-        return bound - 1
-
-    def token_bytes(self, count: int) -> bytes:
-        raise NotImplementedError
 
 
 @dataclass
@@ -151,7 +125,7 @@ class World:
     """What outlives each life.
 
     Args:
-        plant, fsync: a bug, to see that it is found.
+        plant, plant_tail, fsync: a bug, to see that it is found.
     """
 
     def __init__(
@@ -162,6 +136,7 @@ class World:
         lives: int = 3,
         steps: int = 30,
         plant: Callable[[SimulatedLog], None] | None = None,
+        plant_tail: Tail | None = None,
         fsync: bool = True,
         crashes_too: bool = True,
         only_crashes: bool = False,
@@ -173,6 +148,7 @@ class World:
         self._lives = lives
         self._steps = steps
         self._plant = plant
+        self._plant_tail = plant_tail
         self._fsync = fsync
         self._crashes_too = crashes_too
         self._only_crashes = only_crashes
@@ -192,13 +168,16 @@ class World:
 
     # -- one life ------------------------------------------------------------------------------
 
-    def _cut(self) -> None:
-        """Keep what is durable at this moment. In the switch, so nothing else happens meanwhile."""
-        crash_only = self._only_crashes or (self._crashes_too and self.random.below(4) == 0)
-        self.device = self.device.power_loss(_Everything() if crash_only else self.random)
-        source = self.folder / str(self._life)
-        behind = source / BEHIND
-        keep_database(behind if behind.exists() else source, self.folder / str(self._life + 1))
+    def _cut(self, life: SimulatedLog) -> None:
+        """Keep what is there after this moment. In the switch: nothing else happens meanwhile."""
+        following = self.folder / str(self._life + 1)
+        if self._only_crashes or (self._crashes_too and self.random.below(4) == 0):
+            # The process died, and the device lives on: all that was written is there, and what
+            # was not synced may still be lost by a later cut.
+            keep_database(life.folder, following)
+            return
+        self.device = self.device.power_loss(self.random)
+        keep_database(life.order.states.choose(), following)
 
     async def _live(self, *, is_last: bool) -> None:
         folder = self.folder / str(self._life)
@@ -212,6 +191,7 @@ class World:
                 stepped=self.stepped,
                 on_cut=self._cut,
                 plant=self._plant,
+                plant_tail=self._plant_tail,
                 fsync=self._fsync,
             )
         except PenstockError as error:

@@ -7,25 +7,29 @@ same seed gives the same calls; others run on the threads that a server has.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
 from penstock.log import Log, LogLimits
+from penstock.log.opening import open_wal, wal_tail
 from penstock.metadata.commands import AnyCommand
-from penstock.metadata.order import Applied, Order
+from penstock.metadata.order import Applied, Order, Prepared
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.objects.local import LocalStore
 from penstock.ports.random import Random
+from penstock.replica import JournalEntry
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerSwitch, SwitchedDevice
 from penstock.testing.device import SimulatedDevice
-from penstock.wal import WalReader, WalWriter
+from penstock.wal import WalReader
 
 DATABASE = "metadata.sqlite"
 FILE_BYTES = 32 << 10
@@ -72,6 +76,21 @@ class SteppedExecutor(Executor):
             future.set_exception(error)
         else:
             future.set_result(result)
+
+
+def _after_rounds(random: Random, _seconds: float, callback: Callable[[], None]) -> asyncio.Handle:
+    """A timer that some rounds of the event loop make due."""
+    loop = asyncio.get_running_loop()
+    handle = asyncio.Handle(callback, (), loop)
+
+    def count(rounds: int) -> None:
+        if rounds:
+            loop.call_soon(count, rounds - 1)
+        elif not handle.cancelled():
+            handle._run()
+
+    count(1 + random.below(12))
+    return handle
 
 
 class _SteppedQueue:
@@ -149,20 +168,111 @@ class _SteppedQueue:
         self._parked.release()
 
 
-class SwitchedOrder:
-    """The journal, in step with the device's power."""
+def keep_database(source: Path, target: Path) -> None:
+    """Copy a database that is open, between two commits."""
+    target.mkdir(exist_ok=True, parents=True)
+    for suffix in ("", "-wal"):
+        found = source / (DATABASE + suffix)
+        if found.exists():
+            shutil.copyfile(found, target / found.name)
+        else:
+            (target / found.name).unlink(missing_ok=True)
 
-    def __init__(self, order: Order, switch: PowerSwitch) -> None:
+
+class DatabaseStates:
+    """What a power cut may leave of a database whose commits aren't synced: any of its states
+    since the last one that was."""
+
+    def __init__(self, folder: Path, random: Random) -> None:
+        self._folder = folder
+        self._random = random
+        self._count = 0
+        self._kept: list[Path] = []
+        self.synced()
+
+    def committed(self) -> None:
+        """There is a new state; some of them are kept."""
+        if self._random.below(3) == 0:
+            self._keep()
+
+    def synced(self) -> None:
+        """No older state comes back any more."""
+        self._kept.clear()
+        self._keep()
+
+    def choose(self) -> Path:
+        """A folder with the database that is found after a power cut now."""
+        return [*self._kept, self._folder][self._random.below(len(self._kept) + 1)]
+
+    def _keep(self) -> None:
+        self._count += 1
+        kept = self._folder / "states" / str(self._count)
+        keep_database(self._folder, kept)
+        self._kept.append(kept)
+
+
+class SwitchedOrder:
+    """The journal, in step with the device's power.
+
+    The switch is held for the whole of each call, so that what a cut finds of the database is
+    never in the middle of being written.
+    """
+
+    def __init__(self, order: Order, switch: PowerSwitch, states: DatabaseStates) -> None:
         self.inner = order
+        self.states = states
         self._switch = switch
 
-    def append(self, commands: Sequence[AnyCommand]) -> Applied:
+    @property
+    def position(self) -> int:
+        return self.inner.position
+
+    @property
+    def uncommitted_count(self) -> int:
+        return self.inner.uncommitted_count
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        return self.inner.uncommitted_bytes
+
+    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
         """See `Order`."""
-        with self._switch.call("commit"):
-            applied = self.inner.append(commands)
+        return self.inner.prepare(commands)
+
+    def append_written(self, entry: Prepared, write: Callable[[int, int], None]) -> Applied:
+        """See `Order`."""
+        with self._switch.call("apply"):
+            applied = self.inner.append_written(entry, write)
         # The power may go between a commit and its acknowledgement, too.
         with self._switch.call("acknowledge"):
             return applied
+
+    def append(self, commands: Sequence[AnyCommand]) -> Applied:
+        """See `Order`."""
+        with self._switch.call("append"):
+            applied = self.inner.append(commands)
+            self.states.synced()
+        with self._switch.call("acknowledge"):
+            return applied
+
+    def commit(self) -> int:
+        """See `Order`."""
+        with self._switch.call("commit"):
+            before = self.inner.committed_position
+            position = self.inner.commit()
+            if position > before:
+                self.states.committed()
+            return position
+
+    def checkpoint(self) -> int:
+        """See `Order`."""
+        with self._switch.call("checkpoint"):
+            position = self.inner.checkpoint()
+            self.states.synced()
+            return position
+
+
+Tail = Callable[[Iterator[JournalEntry]], Iterator[JournalEntry]]
 
 
 class SimulatedLog:
@@ -172,6 +282,7 @@ class SimulatedLog:
         folder: holds the SQLite file, which is found as the last life left it.
         device: holds WAL and objects.
         plant: breaks something of the assembled log before it starts, for tests of the tests.
+        plant_tail: breaks what is applied again at the start.
     """
 
     def __init__(
@@ -182,8 +293,9 @@ class SimulatedLog:
         clock: ManualClock,
         random: Random,
         stepped: bool,
-        on_cut: Callable[[], None],
+        on_cut: Callable[[SimulatedLog], None],
         plant: Callable[[SimulatedLog], None] | None = None,
+        plant_tail: Tail | None = None,
         fsync: bool = True,
         limits: LogLimits | None = None,
     ) -> None:
@@ -196,7 +308,7 @@ class SimulatedLog:
         self.ended = asyncio.Event()
 
         def cut() -> None:
-            on_cut()
+            on_cut(self)
             loop.call_soon_threadsafe(self.ended.set)
 
         def on_fatal(error: BaseException) -> None:
@@ -206,22 +318,21 @@ class SimulatedLog:
         self.switch = PowerSwitch(cut)
         self.device = SwitchedDevice(device, self.switch)
         path = folder / DATABASE
-        # What COMMIT returned for is in the copy that a cut makes, synced or not: the durability
-        # of SQLite itself is not what is asked here.
-        order = Order.open(path, clock=clock, random=random, fsync=False)
-        self.order = SwitchedOrder(order, self.switch)
+
+        def entries(position: int) -> Iterator[JournalEntry]:
+            tail = wal_tail(self.device, position, sync=fsync)
+            return tail if plant_tail is None else plant_tail(tail)
+
+        # What the database syncs is played by `DatabaseStates`; the real file need not be.
+        order = Order.open(path, clock=clock, random=random, fsync=False, entries=entries)
+        self.order = SwitchedOrder(order, self.switch, DatabaseStates(folder, random))
         try:
             self.view = MetadataView.load(self.queries())
-            named: dict[int, int] = {}
-            for run in self.queries().wal_runs():
-                end = run.position + run.length
-                named[run.generation] = max(named.get(run.generation, 0), end)
-            self.wal = WalWriter.open(
+            self.wal = open_wal(
                 self.device,
+                self.queries(),
                 file_bytes=FILE_BYTES,
                 bytes_max=WAL_BYTES_MAX,
-                named=named,
-                last_generation=self.queries().last_wal_generation(),
                 fsync=fsync,
             )
         except BaseException:
@@ -245,14 +356,16 @@ class SimulatedLog:
             on_fatal=on_fatal,
         )
         self._queue: _SteppedQueue | None = None
+        self.log.lane.may_turn_here = random.below(2) == 0
         if stepped:
-            self._step_lane(_SteppedQueue(random))
+            self._step_lane(_SteppedQueue(random), random)
         if plant is not None:
             plant(self)
         self.log.start()
 
-    def _step_lane(self, queue: _SteppedQueue) -> None:
+    def _step_lane(self, queue: _SteppedQueue, random: Random) -> None:
         lane = self.log.lane
+        lane._later = partial(_after_rounds, random)
         start, on_fatal = lane.start, lane._on_fatal
         self._queue = queue
         lane._queue = queue  # type: ignore[assignment]
@@ -278,8 +391,7 @@ class SimulatedLog:
 
     def checkpoint(self) -> None:
         """Move SQLite's WAL into its file, in step with the power."""
-        with self.switch.call("checkpoint"):
-            self.order.inner.checkpoint()
+        self.order.checkpoint()
 
     async def end(self) -> None:
         """Let go of everything, as the death of a process does."""

@@ -22,6 +22,7 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.server import KafkaServer
 from penstock.log import Log
+from penstock.log.opening import open_order, open_wal
 from penstock.log.restore import refuse_unfinished
 from penstock.log.upkeep import Upkeep
 from penstock.metadata.order import Order
@@ -126,20 +127,24 @@ def _open(
     on_fatal: Callable[[BaseException], None],
 ) -> Parts:
     metrics = Metrics()
-    order = Order.open(
-        layout.metadata, clock=clock, random=random, fsync=settings.fsync, software=VERSION
+    device = PosixDevice(layout.root)
+    order = open_order(
+        layout.metadata,
+        device,
+        clock=clock,
+        random=random,
+        fsync=settings.fsync,
+        software=VERSION,
     )
     closing.callback(order.close)
     queries = ThreadQueries(layout.metadata)
     closing.callback(queries.close)
     view = MetadataView.load(queries())
-    device = PosixDevice(layout.root)
-    wal_writer = WalWriter.open(
+    wal_writer = open_wal(
         device,
+        queries(),
         file_bytes=settings.wal_file_bytes,
         bytes_max=settings.wal_bytes_max,
-        named=named_ranges(queries()),
-        last_generation=queries().last_wal_generation(),
         fsync=settings.fsync,
     )
     closing.callback(wal_writer.close)
@@ -211,11 +216,3 @@ def _open(
         broker=broker,
         kafka=KafkaServer(broker),
     )
-
-
-def named_ranges(queries: Queries) -> dict[int, int]:
-    """By WAL generation, the end in bytes of the last run that the journal names in it."""
-    named: dict[int, int] = {}
-    for run in queries.wal_runs():
-        named[run.generation] = max(named.get(run.generation, 0), run.position + run.length)
-    return named

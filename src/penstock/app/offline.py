@@ -7,6 +7,7 @@ of objects held back meanwhile, by whoever runs the server or by holding the dir
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 from penstock.app.layout import DataLayout
 from penstock.log import backup
 from penstock.log.manifest import Manifest
+from penstock.log.opening import wal_tail
 from penstock.log.restore import is_unfinished, refuse_unfinished, restore_backup
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.queries import Queries
@@ -75,16 +77,19 @@ async def back_up(
     clock: Clock,
     random: Random,
     progress: Progress | None = None,
+    is_served: bool = False,
 ) -> dict[str, Any]:
     """Copy a data directory to another store. See `penstock.log.backup`.
 
     Args:
+        is_served: a server of this process has flushed it; else nobody serves it.
         destination: a path, or a URL that `open_store` understands.
 
     Returns:
         The manifest, without the list of objects.
     """
-    with closing(WalReader(PosixDevice(layout.root))) as wal:
+    device = PosixDevice(layout.root)
+    with closing(WalReader(device)) as wal:
         manifest = await backup.back_up(
             live=layout.metadata,
             store=store,
@@ -95,6 +100,7 @@ async def back_up(
             random=random,
             pool=pool,
             progress=progress,
+            tail=None if is_served else partial(wal_tail, device),
         )
     return _for_people(manifest)
 

@@ -161,6 +161,7 @@ class Server:
         self._backing_up = True
         try:
             with self.parts.log.keeper.held():
+                await self.parts.log.flush()
                 return await offline.back_up(
                     self.parts.layout,
                     destination,
@@ -169,6 +170,7 @@ class Server:
                     clock=self._clock,
                     random=self._random,
                     progress=progress,
+                    is_served=True,
                 )
         finally:
             self._backing_up = False

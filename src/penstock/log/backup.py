@@ -10,7 +10,7 @@ state, so that a restored directory needs no WAL.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.records.batch import stored_header
-from penstock.replica.snapshot import write_snapshot
+from penstock.replica.snapshot import JournalEntry, write_snapshot
 from penstock.segment import BuiltSegment, build_segment, object_key
 from penstock.wal import WalReader
 
@@ -60,6 +60,9 @@ _SCRATCH_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial")
 Progress = Callable[[int, int], None]
 """Called with (bytes copied, bytes in all)."""
 
+Tail = Callable[[int], Iterable[JournalEntry]]
+"""The journal's entries past a position."""
+
 
 async def back_up(
     *,
@@ -72,13 +75,16 @@ async def back_up(
     random: Random,
     pool: Executor,
     progress: Progress | None = None,
+    tail: Tail | None = None,
 ) -> Manifest:
     """Copy everything acknowledged so far to another store.
 
     The caller sees to it that no object is deleted meanwhile (`Keeper.held`).
 
     Args:
-        live: the data directory's metadata database; a server may be writing it.
+        live: the data directory's metadata database; a server may be writing it, and has let it
+            have all that was acknowledged (`Log.flush`).
+        tail: of a log that nobody serves, the entries past a position that only its WAL holds.
         scratch: a folder for copies of the state; they are removed.
 
     Raises:
@@ -87,7 +93,9 @@ async def back_up(
         CorruptDataError: the source is damaged.
     """
     await _claim(to)
-    backup = _Backup(live, store, wal, to, scratch, clock, random, pool, progress or _silent)
+    backup = _Backup(
+        live, store, wal, to, scratch, clock, random, pool, progress or _silent, tail or _no_tail
+    )
     try:
         manifest = await backup.run()
     finally:
@@ -129,6 +137,10 @@ async def _claim(to: ObjectStore) -> None:
         await to.delete(left[at : at + _PAGE])
 
 
+def _no_tail(_position: int) -> Iterable[JournalEntry]:
+    return ()
+
+
 def _silent(copied_bytes: int, total_bytes: int) -> None:
     pass
 
@@ -148,6 +160,7 @@ class _Backup:
     random: Random
     pool: Executor
     progress: Progress
+    tail: Tail
     written: dict[str, BackupObject] = field(default_factory=dict)
     """Segments that were made of the WAL."""
 
@@ -202,8 +215,8 @@ class _Backup:
 
     def _open_copy(self) -> Order:
         first = self.scratch / "first.sqlite"
-        write_snapshot(self.live, first)
-        restore(first, self.scratch / METADATA)
+        info = write_snapshot(self.live, first)
+        restore(first, self.scratch / METADATA, tail=self.tail(info.position))
         # Nothing relies on the copy until its snapshot is written, which is synced.
         return Order.open(
             self.scratch / METADATA, clock=self.clock, random=self.random, fsync=False

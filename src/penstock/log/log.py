@@ -5,6 +5,7 @@ step with what was applied. Event loop only.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,7 @@ class Log:
             pool: for block reads, object puts and WAL preparation.
             on_fatal: ends the process; called when it is unknown what is durable.
         """
+        self._order = order
         self._view = view
         self._clock = clock
         self._limits = limits
@@ -101,6 +103,7 @@ class Log:
             store=store,
             pool=pool,
             limits=limits,
+            behind=self,
         )
         self.lane = CommitLane(
             wal=wal_writer,
@@ -112,7 +115,8 @@ class Log:
             on_fatal=on_fatal,
         )
         self.uploader = Uploader(
-            queries=queries,
+            queries=self._fresh_queries,
+            database=order,
             view=view,
             tail=self.tail,
             wal_writer=wal_writer,
@@ -125,7 +129,7 @@ class Log:
             numbers=self.numbers,
         )
         self.keeper = Keeper(
-            queries=queries,
+            queries=self._fresh_queries,
             view=view,
             store=store,
             committer=self,
@@ -163,6 +167,27 @@ class Log:
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
         return await self.lane.commit(commands)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was appended that queries of the database do not find yet."""
+        return self._order.uncommitted_count > 0
+
+    async def flush(self) -> None:
+        """Let queries find all that was appended before the call.
+
+        Raises:
+            StorageFullError: no space; to be tried again.
+        """
+        if self.is_behind:
+            await asyncio.get_running_loop().run_in_executor(self._pool, self._order.commit)
+
+    def _fresh_queries(self) -> Queries:
+        """The calling thread's, which find all that was appended before, if there is space."""
+        if self.is_behind:
+            with contextlib.suppress(StorageFullError):
+                self._order.commit()
+        return self._queries()
 
     # -- append ----------------------------------------------------------------------------------
 
@@ -260,13 +285,13 @@ class Log:
     async def offset_for_time(self, key: PartitionKey, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record whose timestamp is at least `timestamp_ms`."""
         return await find_time(
-            self.reader, self._in_pool, self._queries, key, timestamp_ms, self.log_start(key)
+            self.reader, self._in_pool, self._fresh_queries, key, timestamp_ms, self.log_start(key)
         )
 
     async def offset_of_max_timestamp(self, key: PartitionKey) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that has the greatest timestamp."""
         return await find_max_timestamp(
-            self.reader, self._in_pool, self._queries, key, self.log_start(key)
+            self.reader, self._in_pool, self._fresh_queries, key, self.log_start(key)
         )
 
     async def delete_records(self, items: Sequence[tuple[PartitionKey, int]]) -> list[int]:
@@ -279,7 +304,7 @@ class Log:
 
     def partition_bytes(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """Bytes of the runs of each partition."""
-        return self._queries().partition_bytes(keys)
+        return self._fresh_queries().partition_bytes(keys)
 
     # -- following what was applied --------------------------------------------------------------
 

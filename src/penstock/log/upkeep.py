@@ -36,8 +36,8 @@ class Journal(Protocol):
         """Whether a checkpoint is worth its syncs."""
         ...
 
-    def checkpoint(self) -> None:
-        """Move committed pages from SQLite's WAL into the database file."""
+    def checkpoint(self) -> int:
+        """Make the database durable and move SQLite's WAL into its file."""
         ...
 
     def snapshot(self, target: Path) -> SnapshotInfo:

@@ -24,7 +24,7 @@ from penstock.ports.objects import ObjectStore
 from penstock.records.batch import HEADER_BYTES, MAGIC, crc_is_right, stored_header
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from penstock.wal import WalReader
+from penstock.wal import WalReader, entries_after
 from penstock.wal.recovery import check_named_frames, find_files
 
 _PAGE: Final = 1000
@@ -140,6 +140,7 @@ class _Verifier:
                 await self._check_bytes(stretch)
             for generation in sorted({run.generation for run in self._queries.wal_runs()}):
                 self._check_frames(generation)
+            self._check_tail()
             await self._check_objects()
         except CorruptDataError as error:
             # Only the database's own pages end it: without them nobody knows what there must be.
@@ -340,6 +341,20 @@ class _Verifier:
                 # Still named, so it was not recycled while it was read.
                 self.report.add(*finding)
                 return
+
+    def _check_tail(self) -> None:
+        """Walk the entries that the state does not have yet, as the next start would."""
+        for _ in range(_ATTEMPTS):
+            position = self._queries.position()
+            try:
+                for _entry in entries_after(self._device, position, sync=False):
+                    pass
+            except (CorruptDataError, FileNotFoundError) as error:
+                if self._queries.position() != position:
+                    continue  # a server goes on meanwhile
+                if isinstance(error, CorruptDataError):
+                    self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
+            return
 
     def _named_end(self, generation: int) -> int:
         return max(

@@ -21,6 +21,10 @@ class File(Protocol):
         """Write all buffers, one behind the other, from `position` bytes on; all or an OSError."""
         ...
 
+    def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """As `write_at`, and the bytes written (others need not be) are durable on return."""
+        ...
+
     def read_at(self, position: int, length: int) -> bytes:
         """Read `length` bytes from `position`; fewer at the end of the file."""
         ...

@@ -121,6 +121,11 @@ class SwitchedFile:
         with self._switch.call(f"write {self._name} at {position}"):
             self._file.write_at(position, buffers)
 
+    def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """See the port. Two calls: the power may go in between."""
+        self.write_at(position, buffers)
+        self.sync()
+
     def read_at(self, position: int, length: int) -> bytes:
         """See the port."""
         return self._file.read_at(position, length)

@@ -262,6 +262,11 @@ class SimulatedFile:
         """Write all buffers from `position` on."""
         self._device.write(self._name, self._open(), position, b"".join(buffers))
 
+    def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers from `position` on, and sync."""
+        self.write_at(position, buffers)
+        self.sync()
+
     def read_at(self, position: int, length: int) -> bytes:
         """Read up to `length` bytes."""
         return self._device.read(self._open(), position, length)

@@ -11,7 +11,8 @@ from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""What is written; version 1, whose frames carry no entry, is read for ever."""
 PAGE_BYTES: Final = 4096
 """The header page, and what a write is padded to, so that the kernel reads nothing before it."""
 
@@ -22,32 +23,51 @@ FRAMES_START: Final = PAGE_BYTES
 
 _FILE_MAGIC: Final = b"PWAL"
 _FRAME_MAGIC: Final = b"PFRM"
-_FILE_FIELDS: Final = struct.Struct(">4sB3xQQ")
-_FRAME_FIELDS: Final = struct.Struct(">4sB3xQQII4x")
+_FILE_FIELDS_1: Final = struct.Struct(">4sB3xQQ")
+_FILE_FIELDS: Final = struct.Struct(">4sB3xQQQ")
+_FRAME_FIELDS_1: Final = struct.Struct(">4sB3xQQII4x")
+_FRAME_FIELDS: Final = struct.Struct(">4sB3xQQIIIQQ")
 _CRC: Final = struct.Struct(">I")
 _RESERVED_BYTES: Final = bytes(3)
 
 FILE_HEADER_BYTES: Final = _FILE_FIELDS.size + _CRC.size
 FRAME_HEADER_BYTES: Final = _FRAME_FIELDS.size + _CRC.size
+FRAME_HEADER_BYTES_1: Final = _FRAME_FIELDS_1.size + _CRC.size
+FRAME_MAGIC: Final = _FRAME_MAGIC
 _BLANK: Final = bytes(FILE_HEADER_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """Fields of a header page. Generation 0: the file was never used."""
+    """Fields of a header page. Generation 0: the file was never used.
+
+    `first_position`: the journal position that was next when the generation began: every entry
+    in older generations that counts is below it. 0 in version 1, which has no entries.
+    """
 
     generation: int
     file_bytes: int
+    first_position: int = 0
+    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Fields of a frame's header, its own CRC being right."""
+    """Fields of a frame's header, its own CRC being right.
+
+    `length`: of the payload, the entry included; `entry_length`: of the entry, the payload's last
+    bytes, 0 when there is none; `position`, `time_ms`: the entry's place in the journal and journal
+    time there.
+    """
 
     generation: int
     number: int
     length: int
     payload_crc: int
+    entry_length: int = 0
+    position: int = 0
+    time_ms: int = 0
+    header_bytes: int = FRAME_HEADER_BYTES
 
 
 def align_frame(position: int) -> int:
@@ -55,9 +75,9 @@ def align_frame(position: int) -> int:
     return -(-position // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
 
 
-def encode_file_header(*, generation: int, file_bytes: int) -> bytes:
+def encode_file_header(*, generation: int, file_bytes: int, first_position: int) -> bytes:
     """A whole header page."""
-    fields = _FILE_FIELDS.pack(_FILE_MAGIC, VERSION, generation, file_bytes)
+    fields = _FILE_FIELDS.pack(_FILE_MAGIC, VERSION, generation, file_bytes, first_position)
     return (fields + _CRC.pack(crc32c(fields))).ljust(PAGE_BYTES, b"\0")
 
 
@@ -71,49 +91,84 @@ def decode_file_header(data: bytes, *, subject: str) -> FileHeader:
         raise _corrupt(subject, f"{len(data)} bytes, a header has {FILE_HEADER_BYTES}")
     if data[:FILE_HEADER_BYTES] == _BLANK:
         return FileHeader(0, 0)
-    magic, version, generation, file_bytes = _FILE_FIELDS.unpack_from(data)
-    if magic != _FILE_MAGIC:
+    if data[:4] != _FILE_MAGIC:
         raise _corrupt(subject, "this is no WAL file: its magic differs")
-    if crc32c(data[: _FILE_FIELDS.size]) != _CRC.unpack_from(data, _FILE_FIELDS.size)[0]:
+    if not _file_crc_is_right(data):
         raise _corrupt(subject, "CRC-32C of the file header differs")
-    if version != VERSION or data[5:8] != _RESERVED_BYTES:
+    version = data[4]
+    if version not in (1, VERSION) or data[5:8] != _RESERVED_BYTES:
         raise _unknown_version(subject, version)
-    return FileHeader(generation, file_bytes)
+    if version == 1:
+        _, _, generation, file_bytes = _FILE_FIELDS_1.unpack_from(data)
+        return FileHeader(generation, file_bytes, 0, version)
+    _, _, generation, file_bytes, first_position = _FILE_FIELDS.unpack_from(data)
+    return FileHeader(generation, file_bytes, first_position, version)
 
 
 def generation_of(data: bytes) -> int | None:
     """The generation in a file header, or None if it is blank or damaged. The fast way to ask
     whether a file is still what it was."""
-    if len(data) < FILE_HEADER_BYTES or data[:4] != _FILE_MAGIC:
-        return None
-    if crc32c(data[: _FILE_FIELDS.size]) != _CRC.unpack_from(data, _FILE_FIELDS.size)[0]:
+    if len(data) < FILE_HEADER_BYTES or data[:4] != _FILE_MAGIC or not _file_crc_is_right(data):
         return None
     return int.from_bytes(data[8:16], "big")
 
 
-def encode_frame_header(*, generation: int, number: int, length: int, payload_crc: int) -> bytes:
+def _file_crc_is_right(data: bytes) -> bool:
+    size = _FILE_FIELDS_1.size if data[4] == 1 else _FILE_FIELDS.size
+    expected: int = _CRC.unpack_from(data, size)[0]
+    return crc32c(data[:size]) == expected
+
+
+def encode_frame_header(
+    *,
+    generation: int,
+    number: int,
+    length: int,
+    payload_crc: int,
+    entry_length: int = 0,
+    position: int = 0,
+    time_ms: int = 0,
+) -> bytes:
     """The FRAME_HEADER_BYTES before a payload of `length` bytes."""
-    fields = _FRAME_FIELDS.pack(_FRAME_MAGIC, VERSION, generation, number, length, payload_crc)
+    fields = _FRAME_FIELDS.pack(
+        _FRAME_MAGIC,
+        VERSION,
+        generation,
+        number,
+        length,
+        payload_crc,
+        entry_length,
+        position,
+        time_ms,
+    )
     return fields + _CRC.pack(crc32c(fields))
 
 
 def decode_frame_header(data: bytes, *, subject: str) -> FrameHeader:
-    """Parse the first FRAME_HEADER_BYTES of a frame.
+    """Parse the first bytes of a frame, FRAME_HEADER_BYTES of them or, in version 1, fewer.
 
     Raises:
         CorruptDataError: naming `subject`.
     """
     if len(data) < FRAME_HEADER_BYTES:
         raise _corrupt(subject, f"{len(data)} bytes, a frame header has {FRAME_HEADER_BYTES}")
-    magic, version, generation, number, length, payload_crc = _FRAME_FIELDS.unpack_from(data)
-    if magic != _FRAME_MAGIC:
+    if data[:4] != _FRAME_MAGIC:
         raise _corrupt(subject, "no frame begins here: its magic differs")
-    fields = data[: _FRAME_FIELDS.size]
-    if crc32c(fields) != _CRC.unpack_from(data, _FRAME_FIELDS.size)[0]:
+    fields = _FRAME_FIELDS_1 if data[4] == 1 else _FRAME_FIELDS
+    if crc32c(data[: fields.size]) != _CRC.unpack_from(data, fields.size)[0]:
         raise _corrupt(subject, "CRC-32C of the frame header differs")
-    if version != VERSION:
-        raise _unknown_version(subject, version)
-    return FrameHeader(generation, number, length, payload_crc)
+    if data[4] == 1:
+        _, _, generation, number, length, payload_crc = _FRAME_FIELDS_1.unpack_from(data)
+        return FrameHeader(
+            generation, number, length, payload_crc, header_bytes=FRAME_HEADER_BYTES_1
+        )
+    if data[4] != VERSION:
+        raise _unknown_version(subject, data[4])
+    _, _, *values = _FRAME_FIELDS.unpack_from(data)
+    header = FrameHeader(*values)
+    if header.entry_length > header.length:
+        raise _corrupt(subject, f"an entry of {header.entry_length} B in {header.length} B")
+    return header
 
 
 def _corrupt(subject: str, detail: str) -> CorruptDataError:
@@ -124,6 +179,6 @@ def _unknown_version(subject: str, version: int) -> CorruptDataError:
     return CorruptDataError(
         "read WAL",
         subject,
-        f"version {version}, this release knows {VERSION}",
+        f"version {version}, this release knows {VERSION} and older",
         "open it with the release that wrote it, or a later one",
     )

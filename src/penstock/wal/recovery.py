@@ -101,23 +101,26 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
     Raises:
         CorruptDataError: something named is missing or damaged; names file and position.
     """
-    removed = False
+    is_changed = False
     for entry in device.list(FOLDER):
         if entry.endswith(MAKING_SUFFIX):
             device.remove(f"{FOLDER}/{entry}")
-            removed = True
+            is_changed = True
     in_use: dict[int, str] = {}
     free: list[str] = []
     other_sizes: set[str] = set()
     named_frames = cut_frames = generation_max = number_max = 0
     files = find_files(device)
+    if files:
+        # A process that died may have renamed one and not synced that.
+        is_changed = True
     for found in files:
         number_max = max(number_max, found.number)
         generation = found.header.generation if found.header is not None else 0
         generation_max = max(generation_max, generation)
         if generation in named:
             if generation in in_use:
-                raise _corrupt(
+                raise corrupt(
                     found.name, 0, f"generation {generation} is in {in_use[generation]} too"
                 )
             in_use[generation] = found.name
@@ -127,7 +130,7 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
             free.append(found.name)
         else:
             device.remove(found.name)
-            removed = True
+            is_changed = True
     for generation, end in sorted(named.items()):
         if generation not in in_use:
             damaged = [found.name for found in files if found.header is None]
@@ -143,7 +146,7 @@ def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Rec
         )
         named_frames += frames
         cut_frames += cut
-    if removed:
+    if is_changed:
         device.sync_directory(FOLDER)
     return Recovered(
         in_use=in_use,
@@ -172,23 +175,23 @@ def check_named_frames(
     """
     file = device.open(name)
     try:
-        window = _Window(file)
+        window = Window(file)
         position, number, reached = FRAMES_START, 0, FRAMES_START
         for position, header in _frames(window, name, generation, named_end):
-            payload = position + FRAME_HEADER_BYTES
+            payload = position + header.header_bytes
             reached = payload + header.length
             body = window.read(payload, align_frame(reached) - payload)
             if len(body) < align_frame(reached) - payload:
-                raise _corrupt(name, position, f"the file ends inside a frame of {header.length} B")
+                raise corrupt(name, position, f"the file ends inside a frame of {header.length} B")
             if crc32c(body[: header.length]) != header.payload_crc:
-                raise _corrupt(
+                raise corrupt(
                     name, position, f"CRC-32C of a payload of {header.length} bytes differs"
                 )
             if any(body[header.length :]):
-                raise _corrupt(name, reached, "the bytes behind a frame are not zero")
+                raise corrupt(name, reached, "the bytes behind a frame are not zero")
             number += 1
         if reached < named_end:
-            raise _corrupt(
+            raise corrupt(
                 name, reached, f"the last frame ends here, the journal names byte {named_end - 1}"
             )
         return number, _count_cut(window, name, generation, align_frame(reached), number)
@@ -197,7 +200,7 @@ def check_named_frames(
 
 
 def _frames(
-    window: "_Window", name: str, generation: int, named_end: int
+    window: "Window", name: str, generation: int, named_end: int
 ) -> Iterator[tuple[int, FrameHeader]]:
     position, number = FRAMES_START, 0
     while position < named_end:
@@ -205,18 +208,18 @@ def _frames(
             bytes(window.read(position, FRAME_HEADER_BYTES)), subject=_subject(name, position)
         )
         if header.generation != generation or header.number != number or not header.length:
-            raise _corrupt(
+            raise corrupt(
                 name,
                 position,
                 f"frame {header.number} of generation {header.generation} with {header.length} "
                 f"bytes, where frame {number} of generation {generation} is due",
             )
         yield position, header
-        position = align_frame(position + FRAME_HEADER_BYTES + header.length)
+        position = align_frame(position + header.header_bytes + header.length)
         number += 1
 
 
-def _count_cut(window: "_Window", name: str, generation: int, position: int, number: int) -> int:
+def _count_cut(window: "Window", name: str, generation: int, position: int, number: int) -> int:
     first = number
     while True:
         try:
@@ -227,11 +230,11 @@ def _count_cut(window: "_Window", name: str, generation: int, position: int, num
             return number - first
         if header.generation != generation or header.number != number:
             return number - first
-        position = align_frame(position + FRAME_HEADER_BYTES + header.length)
+        position = align_frame(position + header.header_bytes + header.length)
         number += 1
 
 
-class _Window:
+class Window:
     """Sequential reads through one larger buffer: frames may be as small as a sector."""
 
     def __init__(self, file: File) -> None:
@@ -252,5 +255,6 @@ def _subject(name: str, position: int) -> str:
     return f"{name} at byte {position}"
 
 
-def _corrupt(name: str, position: int, detail: str) -> CorruptDataError:
+def corrupt(name: str, position: int, detail: str) -> CorruptDataError:
+    """The error of a file that is damaged at a byte position."""
     return CorruptDataError("recover WAL", _subject(name, position), detail)

@@ -66,7 +66,6 @@ class WalWriter:
         self._file_name = ""
         self._position = file_bytes
         self._frame_number = 0
-        self._unsynced = False
         self._failure: FatalStorageError | None = None
         self.recovery: RecoveryReport = recovered.report
 
@@ -124,22 +123,30 @@ class WalWriter:
         return min(self._file_bytes - FRAMES_START - FRAME_HEADER_BYTES, _FRAME_LENGTH_MAX)
 
     @property
+    def room(self) -> int:
+        """The longest payload that fits behind the last frame of the active file; 0: there is
+        none."""
+        return max(0, self._file_bytes - self._position - FRAME_HEADER_BYTES)
+
+    @property
     def free_bytes(self) -> int:
         """Bytes that can be written before a file must be released; a moment's value. Any
         thread."""
         in_files = self._pool.obtainable_count * (self._file_bytes - FRAMES_START)
         return in_files + max(0, self._file_bytes - self._position)
 
-    def append(self, buffers: Sequence[Buffer], *, length: int) -> WalPlace:
-        """Write one frame; not durable before `sync`.
+    def place(self, length: int, *, position: int = 0) -> WalPlace:
+        """Where the next frame's payload will begin, in a file that has room for `length` bytes.
+
+        The entry in a frame names its batches, so their place must be known before it is written.
 
         Args:
-            buffers: the payload's parts.
-            length: their bytes in all, 1 to `frame_bytes_max`.
+            length: 1 to `frame_bytes_max`.
+            position: the journal position that is due next; a file that is begun is told.
 
         Raises:
             StorageFullError: no file is free, the disk is full, or too many files are open.
-                Nothing was appended, and the writer stays usable.
+                The writer stays usable.
             FatalStorageError: a write or sync failed in another way, now or before.
         """
         if self._failure is not None:
@@ -150,47 +157,73 @@ class WalWriter:
             )
         if self._position + FRAME_HEADER_BYTES + length > self._file_bytes:
             self._close_active()
-        file = self._file if self._file is not None else self._next_file()
-        if len(buffers) > 1 and length < len(buffers) * _JOIN_BUFFER_BYTES:
-            buffers = [b"".join(buffers)]
-        payload_crc = payload_bytes = 0
-        for buffer in buffers:
-            payload_crc = crc32c(buffer, payload_crc)
-            payload_bytes += memoryview(buffer).nbytes
-        assert payload_bytes == length, (payload_bytes, length)
-        header = encode_frame_header(
-            generation=self._generation,
-            number=self._frame_number,
-            length=length,
-            payload_crc=payload_crc,
-        )
-        position = self._position + FRAME_HEADER_BYTES
-        end = position + length
-        # Zeros up to the page's end, so that the kernel needn't read the page before it writes.
-        # File sizes are multiples of a page, so this stays inside the file.
-        padding = memoryview(_PAGE_OF_ZEROS)[: -end % PAGE_BYTES]
-        try:
-            file.write_at(self._position, [header, *buffers, padding])
-        except OSError as error:
-            # The torn frame stays, unnamed; the next one is written over it.
-            raise self._translated("append", error) from error
-        self._position = align_frame(end)
-        self._frame_number += 1
-        self._unsynced = True
-        return WalPlace(self._generation, position)
+        if self._file is None:
+            self._next_file(position)
+        return WalPlace(self._generation, self._position + FRAME_HEADER_BYTES)
 
-    def sync(self) -> None:
-        """Make all frames appended so far durable.
+    def write(
+        self,
+        buffers: Sequence[Buffer],
+        *,
+        length: int,
+        entry: bytes = b"",
+        position: int = 0,
+        time_ms: int = 0,
+    ) -> WalPlace:
+        """Write one frame where `place` said; durable when this returns.
+
+        Args:
+            buffers: the batches' parts.
+            length: their bytes in all; with the entry 1 to `room`.
+            entry: the journal's entry that names them, or nothing.
+            position: the entry's; `time_ms`: journal time there.
 
         Raises:
-            FatalStorageError: it failed; what is durable is unknown, since the kernel may have
-                dropped the bytes. The writer refuses everything after.
+            StorageFullError: the disk is full. Nothing was appended, and the writer stays usable.
+            FatalStorageError: a write or sync failed in another way, now or before; what is
+                durable is unknown, and everything after is refused.
         """
         if self._failure is not None:
             raise self._failure
-        if self._unsynced and self._file is not None:
-            self._sync(self._file, "sync")
-            self._unsynced = False
+        file = self._file
+        assert file is not None, "no place was taken"
+        payload_bytes = length + len(entry)
+        assert 0 < payload_bytes <= self.room, (payload_bytes, self.room)
+        parts: list[Buffer] = [*buffers, entry] if entry else list(buffers)
+        if len(parts) > 1 and payload_bytes < len(parts) * _JOIN_BUFFER_BYTES:
+            parts = [b"".join(parts)]
+        payload_crc = found_bytes = 0
+        for buffer in parts:
+            payload_crc = crc32c(buffer, payload_crc)
+            found_bytes += len(buffer) if isinstance(buffer, bytes) else memoryview(buffer).nbytes
+        assert found_bytes == payload_bytes, (found_bytes, payload_bytes)
+        header = encode_frame_header(
+            generation=self._generation,
+            number=self._frame_number,
+            length=payload_bytes,
+            payload_crc=payload_crc,
+            entry_length=len(entry),
+            position=position,
+            time_ms=time_ms,
+        )
+        start = self._position + FRAME_HEADER_BYTES
+        end = start + payload_bytes
+        # Zeros up to the page's end, so that the kernel needn't read the page before it writes.
+        # File sizes are multiples of a page, so this stays inside the file.
+        padding = memoryview(_PAGE_OF_ZEROS)[: -end % PAGE_BYTES]
+        frame = [header, *parts, padding]
+        try:
+            if self._fsync:
+                file.write_synced(self._position, frame)
+            else:
+                file.write_at(self._position, frame)
+        except OSError as error:
+            # The torn frame stays; the next one is written over it, or begins a file whose header
+            # says that its position never counted here.
+            raise self._translated("append", error) from error
+        self._position = align_frame(end)
+        self._frame_number += 1
+        return WalPlace(self._generation, start)
 
     def release(self, generation: int) -> None:
         """Let a file be recycled: no run names that generation any more and no read of it is
@@ -229,7 +262,6 @@ class WalWriter:
         looks at lower generations only."""
         if self._file is None:
             return
-        self.sync()
         self._file.close()
         self._file = None
         self._position = self._file_bytes
@@ -237,7 +269,7 @@ class WalWriter:
         self._pool.closed(self._generation, self._file_name)
         self._generation += 1
 
-    def _next_file(self) -> File:
+    def _next_file(self, position: int) -> None:
         try:
             name = self._pool.take()
         except FatalStorageError as error:
@@ -246,9 +278,12 @@ class WalWriter:
         file: File | None = None
         try:
             file = self._device.open(name)
-            file.write_at(
-                0, [encode_file_header(generation=self._generation, file_bytes=self._file_bytes)]
+            header = encode_file_header(
+                generation=self._generation,
+                file_bytes=self._file_bytes,
+                first_position=position,
             )
+            file.write_at(0, [header])
         except OSError as error:
             if file is not None:
                 file.close()
@@ -262,7 +297,6 @@ class WalWriter:
         self._file, self._file_name = file, name
         self._position = FRAMES_START
         self._frame_number = 0
-        return file
 
     def _sync(self, file: File, operation: str) -> None:
         if not self._fsync:

@@ -217,6 +217,7 @@ def test_the_wal_may_be_recycled_and_runs_joined_while_it_is_read(tmp_path: Path
                 return super().read(generation, position, length)
 
         to = memory_store(tmp_path)
+        await rig.log.flush()
         await back_up(
             live=tmp_path / "source" / "metadata.sqlite",
             store=rig.store,
@@ -270,6 +271,7 @@ def test_what_was_trimmed_while_it_was_read_makes_it_copy_the_state_anew(tmp_pat
                 return super().read(generation, position, length)
 
         to = memory_store(tmp_path)
+        await rig.log.flush()
         await back_up(
             live=rig.path / "metadata.sqlite",
             store=rig.store,

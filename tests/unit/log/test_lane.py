@@ -28,6 +28,7 @@ from penstock.metadata.commands import (
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
+from penstock.wal import WalPlace
 
 
 class TickingClock:
@@ -44,32 +45,39 @@ class TickingClock:
 
 
 @dataclass
-class Place:
-    generation: int
-    position: int
-
-
-@dataclass
 class RecordingWal:
+    """As the WAL's writer; each frame is one event."""
+
     events: list[str]
     full: bool = False
     broken: bool = False
     frame_bytes_max: int = 1 << 20
+    room: int = 1 << 20
     active_generation: int = 1
     gate: threading.Event = field(default_factory=threading.Event)
+    turned_on: set[int] = field(default_factory=set)
 
-    def append(self, buffers: Sequence[memoryview], *, length: int) -> Place:
+    def place(self, length: int, *, position: int = 0) -> WalPlace:
         self.gate.wait(5)
         if self.full:
             self.events.append("full")
             raise StorageFullError("append", "wal", "full")
-        self.events.append(f"write {length}")
-        return Place(1, 4096)
+        return WalPlace(1, 4096)
 
-    def sync(self) -> None:
+    def write(
+        self,
+        buffers: Sequence[memoryview],
+        *,
+        length: int,
+        entry: bytes = b"",
+        position: int = 0,
+        time_ms: int = 0,
+    ) -> WalPlace:
         if self.broken:
             raise FatalStorageError("sync", "wal", "EIO")
-        self.events.append("sync")
+        self.turned_on.add(threading.get_ident())
+        self.events.append(f"write {length}" if length else "write an entry")
+        return WalPlace(1, 4096)
 
 
 @dataclass
@@ -79,15 +87,56 @@ class Applied:
 
 
 @dataclass
+class Entry:
+    commands: Sequence[AnyCommand]
+    body: bytes
+
+
+@dataclass
 class RecordingOrder:
+    """As the order; what the entry is made of is an event, and each commit of the database."""
+
     events: list[str]
     full: bool = False
+    behind_full: bool = False
+    entry_bytes: int = 10
     next_offset: int = 0
+    position: int = 0
+    uncommitted_count: int = 0
+    uncommitted_bytes: int = 0
+
+    def prepare(self, commands: Sequence[AnyCommand]) -> Entry:
+        return Entry(commands, bytes(self.entry_bytes))
+
+    def append_written(self, entry: Entry, write: Callable[[int, int], None]) -> Applied:
+        applied = self._apply(entry.commands)
+        try:
+            write(self.position + 1, 0)
+        except BaseException:
+            self.events.pop()
+            raise
+        self.position += 1
+        self.uncommitted_count += 1
+        return applied
 
     def append(self, commands: Sequence[AnyCommand]) -> Applied:
+        applied = self._apply(commands)
+        self.events.append("database synced")
+        self.position += 1
+        return applied
+
+    def commit(self) -> int:
+        if self.behind_full:
+            raise StorageFullError("commit", "journal", "full")
+        if self.uncommitted_count:
+            self.events.append("database")
+        self.uncommitted_count = 0
+        return self.position
+
+    def _apply(self, commands: Sequence[AnyCommand]) -> Applied:
         if self.full:
             raise StorageFullError("append", "journal", "full")
-        self.events.append("journal " + " ".join(type(c).__name__ for c in commands))
+        self.events.append("apply " + " ".join(type(c).__name__ for c in commands))
         answers: list[AnyAnswer] = []
         for command in commands:
             if isinstance(command, CommitRuns):
@@ -137,6 +186,13 @@ class Bench:
         return waiting
 
 
+async def taken(bench: Bench) -> None:
+    """Until the thread has taken what was handed in."""
+    await asyncio.sleep(0)
+    while not bench.lane._queue.empty():
+        await asyncio.sleep(0)
+
+
 class Waiting:
     def __init__(self, appends: list[PartitionAppend]) -> None:
         self.appends = appends
@@ -145,7 +201,9 @@ class Waiting:
         )
 
 
-def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+def run(test: Callable[[Bench], Coroutine[Any, Any, None]], *, here: bool = False) -> None:
+    """`here`: whether small turns may run on the event loop."""
+
     async def main() -> None:
         events: list[str] = []
         fatal: list[BaseException] = []
@@ -163,6 +221,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
             announce=lambda _: events.append("readers woken"),
             on_fatal=fatal.append,
         )
+        lane.may_turn_here = here
         lane.start()
         bench = Bench(lane, wal, order, clock, events, fatal)
         try:
@@ -174,21 +233,98 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_bytes_are_durable_before_they_are_ordered_and_ordered_before_they_are_answered() -> None:
+@pytest.mark.parametrize("here", [True, False])
+def test_batches_are_applied_then_durable_then_answered_and_the_database_follows(
+    here: bool,
+) -> None:
     async def test(bench: Bench) -> None:
         bench.wal.gate.set()
         waiting = bench.append()
         assert await waiting.answer is None
-        await asyncio.sleep(0)
-        assert bench.events == [
+        await until(lambda: "database" in bench.events and "readers woken" in bench.events)
+        assert [event for event in bench.events if event != "database"] == [
+            "apply CommitRuns",
             "write 100",
-            "sync",
-            "journal CommitRuns",
             "views",
             "answered",
             "readers woken",
         ]
+        assert bench.events.index("database") > bench.events.index("write 100")
         assert waiting.appends[0].base_offset == 0
+        assert (bench.wal.turned_on == {threading.get_ident()}) is here
+
+    run(test, here=here)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.001)
+
+
+def test_small_turns_run_on_the_loop_one_at_a_time_and_others_on_the_thread() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        for _ in range(3):
+            waiting = [bench.append(key=n) for n in range(3)]
+            assert [await w.answer for w in waiting] == [None] * 3
+        assert bench.wal.turned_on == {threading.get_ident()}
+        assert bench.events.count("write 300") == 3, "what arrives together shares a frame"
+        bench.wal.room = 100  # a new file would have to be begun
+        assert await bench.append().answer is None
+        assert bench.wal.turned_on == {threading.get_ident(), bench.lane._thread.ident}
+
+    run(test, here=True)
+
+
+def test_what_comes_while_the_thread_works_stands_behind_it() -> None:
+    async def test(bench: Bench) -> None:
+        commands = asyncio.ensure_future(bench.lane.commit([Noop()]))  # held at the gate
+        await asyncio.sleep(0)
+        later = bench.append()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not later.answer.done()
+        bench.wal.gate.set()
+        assert await commands == [Done()]
+        assert await later.answer is None
+        applied = [event for event in bench.events if event.startswith("apply")]
+        assert applied in (["apply Noop", "apply CommitRuns"], ["apply CommitRuns Noop"])
+        assert bench.wal.turned_on == {bench.lane._thread.ident}
+
+    run(test, here=True)
+
+
+def test_whoever_waits_for_a_command_finds_it_in_the_database() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        assert await bench.lane.commit([Noop()]) == [Done()]
+        assert bench.events[:4] == ["apply Noop", "write an entry", "database", "views"]
+
+    run(test)
+
+
+def test_a_database_that_stays_behind_for_want_of_space_is_tried_again() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        bench.order.behind_full = True
+        assert await bench.append().answer is None
+        bench.order.behind_full = False
+        await until(lambda: "database" in bench.events)
+
+    for here in (True, False):
+        run(test, here=here)
+
+
+def test_an_entry_that_no_frame_can_hold_is_durable_in_the_database() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        bench.order.entry_bytes = bench.wal.frame_bytes_max + 1
+        assert await bench.lane.commit([Noop()]) == [Done()]
+        assert bench.events[:2] == ["apply Noop", "database synced"]
+        await asyncio.sleep(0)
+        bench.events.clear()
+        assert await bench.append().answer is None
+        assert bench.events[:3] == ["write 100", "apply CommitRuns", "database synced"]
 
     run(test)
 
@@ -196,16 +332,16 @@ def test_bytes_are_durable_before_they_are_ordered_and_ordered_before_they_are_a
 def test_what_waits_shares_one_frame_one_sync_and_one_entry() -> None:
     async def test(bench: Bench) -> None:
         first = bench.append()  # the lane takes it and is held at the gate
-        while not bench.lane._queue.empty():
-            await asyncio.sleep(0)
+        await taken(bench)
         others = [bench.append(key=n) for n in range(3)]
         noop = asyncio.ensure_future(bench.lane.commit([Noop(), Noop()]))
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         bench.wal.gate.set()
         assert await noop == [Done(), Done()]
         assert [await w.answer for w in (first, *others)] == [None] * 4
-        assert bench.events.count("sync") == 2
-        assert "journal CommitRuns Noop Noop" in bench.events
+        assert sum(event.startswith("write") for event in bench.events) == 2
+        assert "apply CommitRuns Noop Noop" in bench.events
 
     run(test)
 
@@ -213,8 +349,7 @@ def test_what_waits_shares_one_frame_one_sync_and_one_entry() -> None:
 def test_a_frame_is_bounded() -> None:
     async def test(bench: Bench) -> None:
         first = bench.append()
-        while not bench.lane._queue.empty():
-            await asyncio.sleep(0)
+        await taken(bench)
         others = [bench.append(size=400) for _ in range(5)]
         bench.wal.gate.set()
         assert [await w.answer for w in (first, *others)] == [None] * 6

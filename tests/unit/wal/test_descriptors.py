@@ -11,6 +11,7 @@ from penstock.model.errors import RetryableError, StorageFullError
 from penstock.ports.device import Device
 from penstock.system.files import PosixDevice
 from penstock.wal import WalReader, WalWriter
+from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024
 
@@ -34,8 +35,7 @@ def open_writer(device: Device) -> WalWriter:
 
 def append_or_refuse(writer: WalWriter, payload: bytes) -> bool:
     try:
-        writer.append([payload], length=len(payload))
-        writer.sync()
+        append(writer, [payload], length=len(payload))
     except StorageFullError:
         return False
     return True
@@ -46,9 +46,9 @@ def test_a_file_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
     writer = open_writer(device)
     with no_descriptors():
         with pytest.raises(StorageFullError, match="too many open files"):
-            writer.append([b"x"], length=1)
+            append(writer, [b"x"], length=1)
         with pytest.raises(StorageFullError, match=r"just now.*too many open files"):
-            writer.append([b"x"], length=1)
+            append(writer, [b"x"], length=1)
     assert device.list("wal") == []
     assert any(append_or_refuse(writer, b"x") for _ in range(3))
     assert device.list("wal") == ["00000002.wal"]
@@ -62,8 +62,8 @@ def test_a_file_that_is_there_and_cannot_be_opened_is_used_later(tmp_path: Path)
     with no_descriptors():
         for _ in range(3):
             with pytest.raises(StorageFullError, match="too many open files"):
-                writer.append([b"x"], length=1)
-    place = writer.append([b"x"], length=1)
+                append(writer, [b"x"], length=1)
+    place = append(writer, [b"x"], length=1)
     assert place.generation == 1, "no header was written, so no generation is spent"
     assert device.list("wal") == ["00000001.wal"]
     writer.close()
@@ -104,7 +104,7 @@ def test_a_file_whose_name_could_not_be_made_durable_does_not_stay(tmp_path: Pat
 def test_a_read_that_cannot_open_its_file_may_be_tried_again(tmp_path: Path) -> None:
     device = PosixDevice(tmp_path)
     writer, reader = open_writer(device), WalReader(device)
-    place = writer.append([b"here"], length=4)
+    place = append(writer, [b"here"], length=4)
     with no_descriptors(), pytest.raises(RetryableError, match="generation 1 at byte"):
         reader.read(place.generation, place.position, 4)
     assert reader.read(place.generation, place.position, 4) == b"here"

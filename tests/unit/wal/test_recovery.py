@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.model.errors import CorruptDataError, StorageFullError
 from penstock.testing import SeededRandom, SimulatedDevice
 from penstock.wal import WalReader, WalWriter
+from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024
 
@@ -31,8 +32,7 @@ def _open(
 
 
 def _append(writer: WalWriter, payload: bytes) -> tuple[int, int]:
-    place = writer.append([payload], length=len(payload))
-    writer.sync()
+    place = append(writer, [payload], length=len(payload))
     return place.position, place.position + len(payload)
 
 
@@ -58,12 +58,12 @@ def _cut(device: SimulatedDevice, position: int, length: int) -> SimulatedDevice
 
 def test_the_last_frame_cut_at_every_byte_is_dropped_if_it_was_never_named() -> None:
     device, places = _three_frames()
-    last_start, last_end = places[-1][0] - 40, places[-1][1]
+    last_start, last_end = places[-1][0] - 56, places[-1][1]
     for cut in range(last_start, last_end + 1):
         damaged = _cut(device, cut, last_end - cut)
         writer = _open(damaged, {1: places[1][1]})
         assert writer.recovery.named_frames == 2
-        assert _append(writer, b"next")[0] == 4136
+        assert _append(writer, b"next")[0] == 4152
         assert writer.active_generation == 2
         reader = WalReader(damaged)
         assert reader.read(1, places[0][0], 100) == b"a" * 100
@@ -72,7 +72,7 @@ def test_the_last_frame_cut_at_every_byte_is_dropped_if_it_was_never_named() -> 
 
 def test_the_last_frame_cut_at_every_byte_is_an_error_if_it_was_named() -> None:
     device, places = _three_frames()
-    last_start, last_end = places[-1][0] - 40, places[-1][1]
+    last_start, last_end = places[-1][0] - 56, places[-1][1]
     for cut in range(last_start, last_end):
         with pytest.raises(CorruptDataError, match=rf"wal/00000001.wal at byte {last_start}"):
             _open(_cut(device, cut, last_end - cut), {1: last_end})
@@ -81,7 +81,7 @@ def test_the_last_frame_cut_at_every_byte_is_an_error_if_it_was_named() -> None:
 def test_a_flipped_bit_anywhere_in_a_named_frame_is_named() -> None:
     device, places = _three_frames()
     device = _copy(device)
-    starts = [start - 40 for start, _ in places]
+    starts = [start - 56 for start, _ in places]
     ends = [*starts[1:], starts[-1] + 512]
     for start, end in zip(starts, ends, strict=True):
         for position in range(start, end):
@@ -98,7 +98,7 @@ def test_a_flipped_bit_anywhere_in_a_named_frame_is_named() -> None:
 def test_a_flipped_bit_past_the_named_frames_is_harmless() -> None:
     device, places = _three_frames()
     device = _copy(device)
-    for position in range(places[2][0] - 40, FILE_BYTES, 7):
+    for position in range(places[2][0] - 56, FILE_BYTES, 7):
         device.flip_bit("wal/00000001.wal", position, position % 8)
     assert _open(device, {1: places[1][1]}).recovery.named_frames == 2
 
@@ -106,7 +106,7 @@ def test_a_flipped_bit_past_the_named_frames_is_harmless() -> None:
 def test_a_flipped_bit_in_the_header_of_a_named_file_is_told() -> None:
     device, places = _three_frames()
     device = _copy(device)
-    for position in range(28):
+    for position in range(36):
         device.flip_bit("wal/00000001.wal", position, position % 8)
         with pytest.raises(CorruptDataError, match=r"generation 1.*00000001.wal"):
             _open(device, {1: places[-1][1]})
@@ -238,14 +238,11 @@ def _some_commits(
                 writer.release(oldest)
             continue
         try:
-            place = writer.append([payload], length=len(payload))
+            place = append(writer, [payload], length=len(payload))
         except StorageFullError:
             continue
-        if choice == 1:
-            continue  # written, not synced
-        writer.sync()
         if choice == 2:
-            continue  # synced, not journaled
+            continue  # durable, and named by nothing
         journal.runs.append((place.generation, place.position, payload))
         journal.last_generation = place.generation
 
@@ -266,7 +263,7 @@ def test_what_is_named_survives_power_losses(seed: int, lives: int, count: int) 
     # And the log goes on, in a generation that was never there.
     seen = {generation for generation, _, _ in journal.runs}
     try:
-        place = writer.append([b"next"], length=4)
+        place = append(writer, [b"next"], length=4)
     except StorageFullError:
         return
     assert place.generation not in seen

@@ -1,6 +1,7 @@
 """Headers are read back; whatever is not one gives only our error."""
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,30 +24,69 @@ _U64 = st.integers(0, 2**64 - 1)
 _U32 = st.integers(0, 2**32 - 1)
 
 
-@given(generation=_U64, file_bytes=_U64)
-def test_a_file_header_is_read_back(generation: int, file_bytes: int) -> None:
-    page = encode_file_header(generation=generation, file_bytes=file_bytes)
+@given(generation=_U64, file_bytes=_U64, first_position=_U64)
+def test_a_file_header_is_read_back(generation: int, file_bytes: int, first_position: int) -> None:
+    page = encode_file_header(
+        generation=generation, file_bytes=file_bytes, first_position=first_position
+    )
     assert len(page) == PAGE_BYTES
-    assert decode_file_header(page, subject="f") == FileHeader(generation, file_bytes)
+    assert decode_file_header(page, subject="f") == FileHeader(
+        generation, file_bytes, first_position
+    )
     assert generation_of(page[:FILE_HEADER_BYTES]) == generation
 
 
-@given(generation=_U64, number=_U64, length=_U32, payload_crc=_U32)
+@given(
+    generation=_U64,
+    number=_U64,
+    lengths=st.tuples(_U32, _U32).map(sorted),
+    payload_crc=_U32,
+    position=_U64,
+    time_ms=_U64,
+)
 def test_a_frame_header_is_read_back(
-    generation: int, number: int, length: int, payload_crc: int
+    generation: int, number: int, lengths: list[int], payload_crc: int, position: int, time_ms: int
 ) -> None:
+    entry_length, length = lengths
     data = encode_frame_header(
-        generation=generation, number=number, length=length, payload_crc=payload_crc
+        generation=generation,
+        number=number,
+        length=length,
+        payload_crc=payload_crc,
+        entry_length=entry_length,
+        position=position,
+        time_ms=time_ms,
     )
-    assert len(data) == FRAME_HEADER_BYTES == 40
+    assert len(data) == FRAME_HEADER_BYTES == 56
     assert decode_frame_header(data, subject="f") == FrameHeader(
-        generation, number, length, payload_crc
+        generation, number, length, payload_crc, entry_length, position, time_ms
     )
+
+
+def test_headers_of_version_1_are_read() -> None:
+    page = b"PWAL\1\0\0\0" + (7).to_bytes(8, "big") + (1 << 26).to_bytes(8, "big")
+    page += crc32c(page).to_bytes(4, "big")
+    header = decode_file_header(page.ljust(PAGE_BYTES, b"\0"), subject="f")
+    assert header == FileHeader(7, 1 << 26, 0, 1)
+    assert generation_of(page.ljust(PAGE_BYTES, b"\0")) == 7
+    frame = b"PFRM\1\0\0\0" + (7).to_bytes(8, "big") + (3).to_bytes(8, "big")
+    frame += (500).to_bytes(4, "big") + (9).to_bytes(4, "big") + bytes(4)
+    frame += crc32c(frame).to_bytes(4, "big")
+    found = decode_frame_header(frame.ljust(512, b"\1"), subject="f")
+    assert found == FrameHeader(7, 3, 500, 9, 0, 0, 0, 40)
+
+
+def test_an_entry_longer_than_its_frame_is_refused() -> None:
+    data = encode_frame_header(generation=1, number=0, length=5, payload_crc=0, entry_length=6)
+    with pytest.raises(CorruptDataError, match="6 B in 5 B"):
+        decode_frame_header(data, subject="f")
 
 
 def test_every_flipped_bit_of_a_header_is_found() -> None:
-    page = encode_file_header(generation=3, file_bytes=1 << 26)
-    frame = encode_frame_header(generation=3, number=4, length=5, payload_crc=6)
+    page = encode_file_header(generation=3, file_bytes=1 << 26, first_position=5)
+    frame = encode_frame_header(
+        generation=3, number=4, length=5, payload_crc=6, entry_length=2, position=8, time_ms=9
+    )
     for place in range(FILE_HEADER_BYTES * 8):
         damaged = bytearray(page)
         damaged[place // 8] ^= 1 << place % 8

@@ -13,6 +13,7 @@ from penstock.model.errors import (
 )
 from penstock.testing import SimulatedDevice
 from penstock.wal import WalPlace, WalReader, WalWriter
+from support.wal_frames import append
 
 FILE_BYTES = 16 * 1024
 
@@ -36,17 +37,14 @@ def _open(
 
 
 def _append(writer: WalWriter, payload: bytes) -> WalPlace:
-    place = writer.append([payload], length=len(payload))
-    writer.sync()
-    return place
+    return append(writer, [payload], length=len(payload))
 
 
 def test_a_frame_is_read_back_from_its_place() -> None:
     device = SimulatedDevice()
     writer, reader = _open(device), WalReader(device)
-    first = writer.append([b"one", memoryview(b"-two-")[1:4]], length=6)
-    second = writer.append([bytearray(b"three")], length=5)
-    writer.sync()
+    first = append(writer, [b"one", memoryview(b"-two-")[1:4]], length=6)
+    second = append(writer, [bytearray(b"three")], length=5)
     assert reader.read(first.generation, first.position, 6) == b"onetwo"
     assert reader.read(first.generation, first.position + 3, 3) == b"two"
     assert reader.read(second.generation, second.position, 5) == b"three"
@@ -54,8 +52,8 @@ def test_a_frame_is_read_back_from_its_place() -> None:
 
 def test_frames_never_share_a_sector() -> None:
     writer = _open(SimulatedDevice())
-    places = [_append(writer, bytes(length)) for length in (1, 400, 472, 473, 1000)]
-    starts = [place.position - 40 for place in places]
+    places = [_append(writer, bytes(length)) for length in (1, 400, 456, 457, 1000)]
+    starts = [place.position - 56 for place in places]
     assert starts == [4096, 4608, 5120, 5632, 6656]
     assert all(start % 512 == 0 for start in starts)
 
@@ -73,20 +71,19 @@ def test_writes_end_at_page_boundaries() -> None:
         assert sum(operation.detail) % 4096 == 0
 
 
-def test_a_header_is_durable_before_the_first_frame_and_frames_on_sync() -> None:
+def test_a_header_is_durable_before_the_first_frame_and_each_frame_when_it_is_written() -> None:
     device = SimulatedDevice()
     writer = _open(device)
     writer.prepare_spare()
     device.operations.clear()
-    writer.append([b"x"], length=1)
-    writer.append([b"y"], length=1)
-    writer.sync()
-    writer.sync()
+    append(writer, [b"x"], length=1)
+    append(writer, [b"y"], length=1)
     kinds = [(operation.kind, operation.detail) for operation in device.operations]
     assert kinds == [
         ("write", (0, 4096)),
         ("sync", ""),
         ("write", (4096, 4096)),
+        ("sync", ""),
         ("write", (4608, 3584)),
         ("sync", ""),
     ]
@@ -119,7 +116,7 @@ def test_the_next_file_is_a_new_generation() -> None:
     device = SimulatedDevice()
     writer, reader = _open(device), WalReader(device)
     size = writer.frame_bytes_max
-    assert size == FILE_BYTES - 4096 - 40
+    assert size == FILE_BYTES - 4096 - 56
     places = [_append(writer, bytes([n]) * size) for n in range(3)]
     assert [place.generation for place in places] == [1, 2, 3]
     assert writer.active_generation == 3
@@ -141,7 +138,7 @@ def test_a_full_wal_refuses_and_goes_on_once_a_file_is_released() -> None:
     assert writer.free_bytes < 512
     for _ in range(2):
         with pytest.raises(StorageFullError):
-            writer.append([bytes(100)], length=100)
+            append(writer, [bytes(100)], length=100)
     # The full file is over, so that whoever frees files may look at it.
     assert writer.active_generation == 3
     writer.release(1)
@@ -159,7 +156,7 @@ def test_the_active_file_is_never_recycled() -> None:
     writer.release(writer.active_generation)
     assert _append(writer, b"b").generation == 1
     with pytest.raises(StorageFullError):
-        writer.append([bytes(size)], length=size)
+        append(writer, [bytes(size)], length=size)
     assert writer.active_generation == 2
     writer.release(1)
     assert _append(writer, bytes(size)).generation == 2
@@ -175,7 +172,7 @@ def test_releasing_what_is_unknown_or_released_already_does_nothing() -> None:
         writer.release(generation)
     assert _append(writer, bytes(size)).generation == 3
     with pytest.raises(StorageFullError):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
 
 
 def test_a_released_file_is_rewritten_in_place() -> None:
@@ -197,11 +194,11 @@ def test_a_full_disk_while_making_a_file_leaves_nothing_behind() -> None:
     size = writer.frame_bytes_max
     first = _append(writer, bytes(size))
     with pytest.raises(StorageFullError):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
     assert device.used_bytes() == FILE_BYTES
     device.capacity_bytes = None
     with pytest.raises(StorageFullError, match="just now"):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
     assert _append(writer, b"there is room").generation > first.generation
 
 
@@ -211,7 +208,7 @@ def test_a_full_disk_while_writing_a_frame_names_nothing_and_stays_usable() -> N
     first = _append(writer, b"before")
     device.fail("write", error_number=errno.ENOSPC)
     with pytest.raises(StorageFullError):
-        writer.append([b"lost" * 300], length=1200)
+        append(writer, [b"lost" * 300], length=1200)
     second = _append(writer, b"after")
     assert second.position == first.position + 512
     assert reader.read(second.generation, second.position, 5) == b"after"
@@ -224,7 +221,7 @@ def test_a_full_disk_while_writing_a_header_spends_the_generation() -> None:
     writer.prepare_spare()
     device.fail("write", error_number=errno.EDQUOT)
     with pytest.raises(StorageFullError):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
     assert _append(writer, b"x").generation == 2
 
 
@@ -238,9 +235,9 @@ def test_after_a_failure_the_writer_refuses_everything(kind: str) -> None:
         _append(writer, b"y")
     for _ in range(2):
         with pytest.raises(FatalStorageError):
-            writer.append([b"z"], length=1)
+            append(writer, [b"z"], length=1)
         with pytest.raises(FatalStorageError):
-            writer.sync()
+            writer.write([b"z"], length=1)
 
 
 def test_a_failed_sync_of_a_header_is_fatal() -> None:
@@ -249,27 +246,31 @@ def test_a_failed_sync_of_a_header_is_fatal() -> None:
     writer.prepare_spare()
     device.fail("sync")
     with pytest.raises(FatalStorageError):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
     with pytest.raises(FatalStorageError):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
 
 
-def test_the_old_file_is_synced_before_the_next_one_begins() -> None:
-    """Two appends before one sync may lie in two files; both are durable after it."""
+def test_a_place_is_where_the_frame_then_lies() -> None:
+    """The entry names it before it is written; asked again with more, it may be in another file."""
     device = SimulatedDevice()
-    writer = _open(device)
+    writer, reader = _open(device), WalReader(device)
     size = writer.frame_bytes_max
-    writer.append([bytes(size)], length=size)
-    device.operations.clear()
-    writer.append([b"x"], length=1)
-    assert (device.operations[0].kind, device.operations[0].name) == ("sync", "wal/00000001.wal")
+    place = writer.place(100, position=1)
+    assert place == writer.place(200, position=1)
+    assert writer.room == size
+    assert writer.write([b"batch"], length=5, entry=b"entry", position=1, time_ms=9) == place
+    assert reader.read(place.generation, place.position, 10) == b"batchentry"
+    following = writer.place(size, position=2)
+    assert following.generation == place.generation + 1
+    assert writer.write([], length=0, entry=bytes(size), position=2, time_ms=9) == following
 
 
-@pytest.mark.parametrize("length", [0, FILE_BYTES - 4096 - 40 + 1])
+@pytest.mark.parametrize("length", [0, FILE_BYTES - 4096 - 56 + 1])
 def test_frames_that_can_not_be_are_refused(length: int) -> None:
     writer = _open(SimulatedDevice())
     with pytest.raises(InvalidRequestError):
-        writer.append([bytes(length)], length=length)
+        append(writer, [bytes(length)], length=length)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_a_closed_writer_refuses() -> None:
     writer.close()
     writer.close()
     with pytest.raises(FatalStorageError, match="closed"):
-        writer.append([b"x"], length=1)
+        append(writer, [b"x"], length=1)
 
 
 def test_a_reader_of_a_recycled_file_is_told_so() -> None:

@@ -1,12 +1,12 @@
-"""The commit lane: the one thread in which bytes become durable and then ordered.
+"""The commit lane: where batches and commands become durable and ordered, one turn at a time.
 
-Everything that waits when the lane turns to its queue shares one WAL frame, one fdatasync and
-one SQLite transaction. One round trip between the event loop and the lane serves both, since a
-hop costs as much as a system call and small produces are made of such costs.
+Everything that waits when a turn begins shares one WAL frame, one sync and one journal entry. A
+turn runs on the lane's thread, or, if it is small, nothing is under way and the disk is quick, on
+the event loop: two hops between threads cost more than such a write.
 
-Order of effects, which the tests hold: frame written -> fdatasync -> journal entry committed ->
-answers handed to the event loop. A failure of the first two or of the commit itself is fatal:
-the lane answers nothing more and calls `on_fatal`, which ends the process.
+Order of effects, which the tests hold: entry applied -> frame that holds it written and synced ->
+answers handed to the event loop -> database committed behind. A failure of the second, or an
+unknown one, is fatal: the lane answers nothing more and calls `on_fatal`, which ends the process.
 """
 
 import asyncio
@@ -16,22 +16,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.log.append.broken import BrokenSequences, follower_error
-from penstock.log.append.plan import (
-    FramePlan,
-    PartitionAppend,
-    plan_frame,
-    run_commits,
-    take_answer,
-)
+from penstock.log.append.frames import FrameCommitter, FrameWriter, Orderer, WalFullError
+from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, take_answer
 from penstock.log.limits import LogLimits
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, RunsCommitted
+from penstock.metadata.commands import AnyAnswer, AnyCommand, RunsCommitted
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
-from penstock.wal import WalPlace, WalWriter
+from penstock.wal import WalPlace
+
+__all__ = ["AppendRequest", "CommandRequest", "CommitLane", "Delivery", "Orderer"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,40 +36,19 @@ GATHER_SOURCES: Final = 8
 GATHER_SPAN_S: Final = 0.05
 GATHER_BYTES_MAX: Final = 256 << 10
 """Gathering is on while the last GATHER_SOURCES appends came from as many connections within
-GATHER_SPAN_S; a commit that has GATHER_BYTES_MAX is worth its syncs without waiting."""
+GATHER_SPAN_S; what has GATHER_BYTES_MAX is worth its sync without waiting."""
+
+HERE_BYTES_MAX: Final = 64 << 10
+"""More is the thread's: it takes long to write, and the next may be received meanwhile."""
 
 HELD_TURN_S: Final = 0.05
 """How soon appends that found the WAL full try again, in seconds."""
 
+BEHIND_S: Final = 0.01
+"""How long the database may be behind what was answered, in seconds."""
+
 GROUP_ITEMS_MAX: Final = 10_000
-"""Items of one group commit: bounds the entry's size and the time that one transaction takes."""
-
-
-class AppliedEntry(Protocol):
-    """What `Orderer.append` returns: `penstock.metadata.order.Applied`."""
-
-    @property
-    def answers(self) -> list[AnyAnswer]:
-        """One per command, in order."""
-        ...
-
-    @property
-    def changes(self) -> list[Change]:
-        """For the view, in order."""
-        ...
-
-
-class Orderer(Protocol):
-    """The journal and its replica, used by the lane's thread only."""
-
-    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
-        """Journal and apply, durably, in one transaction.
-
-        Raises:
-            StorageFullError: nothing was applied.
-            FatalStorageError: unknown what was; the process must end.
-        """
-        ...
+"""Items of one group commit: bounds the entry's size and the time that one turn takes."""
 
 
 @dataclass(slots=True)
@@ -111,21 +87,25 @@ class Delivery:
     journal_s: float = 0.0
 
 
+_Item = AppendRequest | CommandRequest
+
+
 class CommitLane:
-    """Group commit of appends and commands, on a thread of its own.
+    """Group commit of appends and commands.
 
     Args:
         deliver: called on the event loop with each group's outcome, before anybody waiting for
             it goes on: it updates the views.
         announce: called after those who waited were answered: it wakes who reads, so that 500
             readers don't stand before the producer of what they get.
-        on_fatal: called on the lane's thread when durability is unknown; must end the process.
+        on_fatal: called on the thread that a turn runs on when durability is unknown; must end
+            the process.
     """
 
     def __init__(
         self,
         *,
-        wal: WalWriter,
+        wal: FrameWriter,
         order: Orderer,
         clock: Clock,
         limits: LogLimits,
@@ -134,20 +114,37 @@ class CommitLane:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._wal = wal
-        self._order = order
+        self._frames = FrameCommitter(wal, order, clock)
         self._clock = clock
         self._limits = limits
         self._deliver_views = deliver
         self._announce = announce
         self._on_fatal = on_fatal
-        self._queue: SimpleQueue[AppendRequest | CommandRequest | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[_Item] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="commit-lane", daemon=True)
         self._closed = False
         self._sources: deque[tuple[int, float]] = deque(maxlen=GATHER_SOURCES)
         self._gathering = False
-        self._never = threading.Event()
         self._broken = BrokenSequences()
+        self._arrived: list[_Item] = []
+        self._arrived_bytes = 0
+        self._begin_handle: asyncio.Handle | None = None
+        self._is_waiting = False
+        """Whether it waits for more to arrive."""
+        self._handed_over = 0
+        """Items that the thread has and whose outcome has not come back. While there are none the
+        thread touches nothing but the database's commit, and a turn may run here."""
+        self._is_here = False
+        self._is_dead = False
+        self._behind_handle: asyncio.Handle | None = None
+        self._behind_due_s = float("inf")
+        """When the thread brings the database along; it alone reads and writes this."""
+        self._is_stuck = False
+        """The disk is too full for it; the thread's, too."""
+        self._later: Callable[[float, Callable[[], None]], asyncio.Handle] = self._loop.call_later
+        self.may_turn_here = True
+        """Whether turns may run on the event loop at all."""
         self.waiting_bytes = 0
         """Bytes handed in and not yet answered; read and written on the event loop."""
 
@@ -162,7 +159,7 @@ class CommitLane:
             return
         self.waiting_bytes += request.length
         self._watch_sources(request.source)
-        self._queue.put(request)
+        self._arrive(request, request.length)
 
     def _watch_sources(self, source: int) -> None:
         sources = self._sources
@@ -184,7 +181,7 @@ class CommitLane:
         if self._closed:
             future.set_exception(_closed_error())
         else:
-            self._queue.put(CommandRequest(commands, future))
+            self._arrive(CommandRequest(commands, future), 0)
         return future
 
     async def close(self) -> None:
@@ -192,8 +189,87 @@ class CommitLane:
         if self._closed:
             return
         self._closed = True
+        if self._begin_handle is not None:
+            self._begin_handle.cancel()
+            self._hand_to_thread()
+        if self._behind_handle is not None:
+            self._behind_handle.cancel()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
+
+    # -- on the event loop ---------------------------------------------------------------------
+
+    def _arrive(self, item: _Item, length: int) -> None:
+        self._arrived.append(item)
+        self._arrived_bytes += length
+        if self._begin_handle is None:
+            # Soon, not now: what else has arrived with it shares its turn.
+            if self._gathering and self._limits.gather_ms and length:
+                self._begin_handle = self._loop.call_later(
+                    self._limits.gather_ms / 1000, self._begin
+                )
+                self._is_waiting = True
+            else:
+                self._begin_handle = self._loop.call_soon(self._begin)
+                self._is_waiting = False
+        elif self._is_waiting and self._arrived_bytes >= GATHER_BYTES_MAX:
+            self._begin_handle.cancel()
+            self._begin_handle = self._loop.call_soon(self._begin)
+            self._is_waiting = False
+
+    def _begin(self) -> None:
+        """A turn for what has arrived, here or on the thread."""
+        if self._is_dead:
+            return
+        if (
+            self.may_turn_here
+            and not self._handed_over
+            and self._arrived_bytes <= HERE_BYTES_MAX
+            and self._frames.is_quick(self._arrived_bytes)
+            and all(isinstance(item, AppendRequest) for item in self._arrived)
+        ):
+            self._begin_handle = None
+            self._turn_here()
+        else:
+            self._hand_to_thread()
+
+    def _hand_to_thread(self) -> None:
+        self._begin_handle = None
+        items, self._arrived, self._arrived_bytes = self._arrived, [], 0
+        self._handed_over += len(items)
+        self._queue.put(items)
+
+    def _turn_here(self) -> None:
+        pending = deque(item for item in self._arrived if isinstance(item, AppendRequest))
+        self._arrived, self._arrived_bytes = [], 0
+        self._is_here = True
+        try:
+            self._turn(pending, [], give_up=False)
+        except BaseException as error:  # noqa: BLE001 - after any, nothing may be acknowledged
+            self._is_dead = True
+            self._on_fatal(error)
+            return
+        finally:
+            self._is_here = False
+        if pending:  # held by a full WAL
+            self._handed_over += len(pending)
+            self._queue.put(list(pending))
+        if self._behind_handle is None and self._frames.uncommitted_count:
+            self._behind_handle = self._later(BEHIND_S, self._commit_behind)
+
+    def _commit_behind(self) -> None:
+        """The database is behind what was answered here for long enough."""
+        self._behind_handle = None
+        if self._closed or self._is_dead or not self._frames.uncommitted_count:
+            return
+        if self._handed_over:
+            return  # the thread sees to it
+        try:
+            if not self._frames.commit_behind():
+                self._behind_handle = self._later(HELD_TURN_S, self._commit_behind)
+        except BaseException as error:  # noqa: BLE001 - as in a turn
+            self._is_dead = True
+            self._on_fatal(error)
 
     # -- the lane's thread ---------------------------------------------------------------------
 
@@ -204,9 +280,23 @@ class CommitLane:
         try:
             while open_ or pending:
                 commands, open_ = self._take(pending, open_=open_, is_full=is_full)
-                is_full = self._turn(pending, commands, give_up=not open_)
+                if pending or commands:
+                    is_full = self._turn(pending, commands, give_up=not open_)
+                    self._follow()
+                else:
+                    self._is_stuck = not self._frames.commit_behind()
         except BaseException as error:  # noqa: BLE001 - after any, nothing may be acknowledged
+            self._is_dead = True
             self._on_fatal(error)
+
+    def _follow(self) -> None:
+        """Bring the database along, if it is far behind or was behind at the turn before."""
+        now_s = self._clock.monotonic_s()
+        if self._frames.is_far_ahead or now_s >= self._behind_due_s:
+            self._is_stuck = not self._frames.commit_behind()
+            self._behind_due_s = float("inf")
+        elif self._behind_due_s == float("inf"):
+            self._behind_due_s = now_s + BEHIND_S
 
     def _take(
         self, pending: deque[AppendRequest], *, open_: bool, is_full: bool
@@ -214,39 +304,34 @@ class CommitLane:
         """Move what waits in the queue to `pending` and to the commands that are returned.
 
         While the WAL is full all of it is taken, since the command that makes room may be the
-        last; else as much as makes a frame.
+        last; else as much as makes a frame. Nothing at all, when nothing came for a while.
         """
         commands: list[CommandRequest] = []
         length = taken = 0
         frame_bytes_max = self._frame_bytes_max
+        timeout_s = None
+        if is_full or self._is_stuck:  # held appends look again soon
+            timeout_s = HELD_TURN_S
+        elif self._frames.uncommitted_count:
+            timeout_s = BEHIND_S
         try:
-            # Held appends look again soon; otherwise the lane sleeps until there is work.
-            item = self._queue.get(timeout=HELD_TURN_S) if is_full else self._queue.get()
-            if self._gathering and self._limits.gather_ms and isinstance(item, AppendRequest):
-                self._gather(item)
+            items = self._queue.get(timeout=timeout_s)
             while True:
-                if item is None:
-                    open_ = False
-                elif isinstance(item, AppendRequest):
-                    pending.append(item)
-                    length += item.length
-                else:
-                    commands.append(item)
-                taken += 1
+                if items is None:
+                    return commands, False
+                for item in items:
+                    if isinstance(item, AppendRequest):
+                        pending.append(item)
+                        length += item.length
+                    else:
+                        commands.append(item)
+                taken += len(items)
                 if taken >= GROUP_ITEMS_MAX or (length >= frame_bytes_max and not is_full):
                     break
-                item = self._queue.get_nowait()
+                items = self._queue.get_nowait()
         except Empty:
             pass
         return commands, open_
-
-    def _gather(self, first: AppendRequest) -> None:
-        """Let a commit of many small producers wait for more of them.
-
-        One sleep, not a wait for each arrival: being woken costs as much as it would save.
-        """
-        if first.length < GATHER_BYTES_MAX and self._queue.qsize() < GATHER_SOURCES:
-            self._never.wait(self._limits.gather_ms / 1000)
 
     def _turn(
         self, pending: deque[AppendRequest], commands: list[CommandRequest], *, give_up: bool
@@ -265,7 +350,7 @@ class CommitLane:
                     continue
             try:
                 self._commit_group(group, commands)
-            except StorageFullError as error:
+            except WalFullError as error:
                 pending.extendleft(reversed(group))
                 self._refuse_late(pending, error, give_up=give_up)
                 is_full = True
@@ -309,35 +394,27 @@ class CommitLane:
         return going
 
     def _commit_group(self, group: list[AppendRequest], commands: list[CommandRequest]) -> None:
-        """One frame and one journal entry.
+        """One entry, in one frame.
 
         Raises:
-            StorageFullError: the WAL has no room for the frame; nothing was named or committed,
-                and the commands have not been tried.
+            WalFullError: the WAL has no room for the batches; nothing was applied, and the
+                commands have not been tried.
         """
         delivery = Delivery(group, commands)
-        entry: list[AnyCommand] = []
-        started_s = self._clock.monotonic_s()
         if group:
-            appends = (
+            delivery.plan = plan_frame(
                 group[0].appends
                 if len(group) == 1
                 else [append for request in group for append in request.appends]
             )
-            plan = delivery.plan = plan_frame(appends)
-            place = delivery.place = self._wal.append(plan.buffers, length=plan.length)
-            self._wal.sync()
-            entry.append(
-                CommitRuns(runs=run_commits(plan, position=place.position), wal=place.generation)
-            )
-            delivery.wal_s = self._clock.monotonic_s() - started_s
-        for request in commands:
-            entry += request.commands
+        entry = [command for request in commands for command in request.commands]
         try:
-            applied = self._order.append(entry)
+            committed = self._frames.commit(delivery.plan, entry)
+        except WalFullError:
+            raise
         except StorageFullError as error:
-            # The frame is in the WAL but unnamed: recovery cuts it, or its file is recycled.
-            self._note_broken(group)
+            for request in group:
+                self._broken.note(request.appends)
             if group and commands:
                 # By themselves they may fit: what deletes something may use the last of the disk.
                 delivery.commands = []
@@ -346,19 +423,34 @@ class CommitLane:
             if group and commands:
                 self._commit_group([], commands)
             return
-        delivery.journal_s = self._clock.monotonic_s() - started_s - delivery.wal_s
-        delivery.answers = applied.answers
-        delivery.changes = applied.changes
+        delivery.place = committed.place
+        delivery.wal_s, delivery.journal_s = committed.wal_s, committed.journal_s
+        delivery.answers = committed.applied.answers
+        delivery.changes = committed.applied.changes
         if delivery.plan is not None:
-            committed = applied.answers[0]
-            assert isinstance(committed, RunsCommitted), committed
-            take_answer(delivery.plan, committed)
+            answer = delivery.answers[0]
+            assert isinstance(answer, RunsCommitted), answer
+            take_answer(delivery.plan, answer)
         self._hand_over(delivery)
 
     def _hand_over(self, delivery: Delivery) -> None:
-        self._loop.call_soon_threadsafe(self._deliver, delivery)
+        if self._is_here:
+            try:
+                self._deliver(delivery)
+            except Exception as error:  # noqa: BLE001
+                # Of whoever was told: what was appended is as durable as before.
+                self._loop.call_exception_handler(
+                    {"message": "telling of a commit failed", "exception": error}
+                )
+        else:
+            self._loop.call_soon_threadsafe(self._deliver_from_thread, delivery)
 
     # -- back on the event loop ----------------------------------------------------------------
+
+    def _deliver_from_thread(self, delivery: Delivery) -> None:
+        # First, since whoever is answered may ask for more at once.
+        self._handed_over -= len(delivery.appends) + len(delivery.commands)
+        self._deliver(delivery)
 
     def _deliver(self, delivery: Delivery) -> None:
         self._deliver_views(delivery)

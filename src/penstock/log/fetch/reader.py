@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.raw_runs import RawRuns, raw_run_key
@@ -32,6 +32,19 @@ _LAST_DELTA_END: Final = 27
 _INT32: Final = Struct(">i")
 _WINDOW_RUNS: Final = 64
 _CURSORS_MAX: Final = 50_000
+
+
+class Behind(Protocol):
+    """A database that may lack, for milliseconds, what was appended."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it does."""
+        ...
+
+    async def flush(self) -> None:
+        """Let it have all that was appended before the call."""
+        ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,6 +69,7 @@ class LogReader:
         limits: LogLimits,
         remote_runs: RemoteRuns | None = None,
         before_stored: Callable[[], None] | None = None,
+        behind: Behind | None = None,
     ) -> None:
         """
         Args:
@@ -63,6 +77,7 @@ class LogReader:
             remote_runs: reads runs of other WALs.
             before_stored: called before anything but the tail cache is served; raises if it must
                 not be.
+            behind: whether the queries may lack what was appended; None: they never do.
         """
         self._queries = queries
         self._tail = tail
@@ -75,6 +90,8 @@ class LogReader:
         self._raw_runs = RawRuns(blocks=blocks, store=store, pool=pool, limits=limits)
         self._remote_runs = remote_runs
         self._before_stored = before_stored
+        self._behind = behind
+        self._flush: asyncio.Task[None] | None = None
         self._away: dict[PartitionKey, PenstockError] = {}
         """What the last load of a partition from another agent's WAL failed with, until its next
         read has raised it."""
@@ -117,6 +134,8 @@ class LogReader:
         while True:
             run = self._locate(key, offset, query=not views)
             if run is None:
+                if not views and may_load and self._is_behind():
+                    return Missing(self._start_flush())
                 break
             found = self._read_run(key, run, offset, bytes_max - length, first=not views)
             if isinstance(found, Missing):
@@ -149,6 +168,8 @@ class LogReader:
         while True:
             run = self._locate(key, offset, query=not parts)
             if run is None:
+                if not parts and may_load and self._is_behind():
+                    return Missing(self._start_flush())
                 break
             found = self._read_run_parts(files, key, run, offset, bytes_max - length, not parts)
             if isinstance(found, Missing) and not parts:
@@ -212,6 +233,18 @@ class LogReader:
     def locate(self, key: PartitionKey, offset: int) -> StoredRun | None:
         """The run that holds `offset`, else the next one after it."""
         return self._locate(key, offset, query=True)
+
+    # -- a database that is behind what was appended ---------------------------------------------
+
+    def _is_behind(self) -> bool:
+        return self._behind is not None and self._behind.is_behind
+
+    def _start_flush(self) -> asyncio.Task[None]:
+        """One for all that find something missing meanwhile."""
+        assert self._behind is not None
+        if self._flush is None or self._flush.done():
+            self._flush = asyncio.get_running_loop().create_task(self._behind.flush())
+        return self._flush
 
     # -- helpers -------------------------------------------------------------------------------
 

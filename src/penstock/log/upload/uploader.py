@@ -1,8 +1,10 @@
 """The uploader: moves what lies in the WAL into segment objects, then frees the WAL.
 
-Order of effects: object durable in the store -> `StoreSegment` journaled -> WAL files released.
-A crash between the first two leaves an object that nothing names (an orphan, deleted later);
-between the last two, a file that the next start finds free.
+Order of effects: object durable in the store -> `StoreSegment` journaled -> the database that says
+so made durable -> WAL files released: what a power cut leaves of the database must neither name a
+file that was used again nor lack an entry that such a file held.
+A crash between the first two leaves an object that nothing names (an orphan, deleted later); after
+that, a file that the next start finds free.
 """
 
 import asyncio
@@ -37,6 +39,18 @@ logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 
 
+class Checkpoints(Protocol):
+    """What is asked of `penstock.metadata.order.Order`; any thread but the lane's."""
+
+    def commit(self) -> int:
+        """Let queries find all that was applied."""
+        ...
+
+    def checkpoint(self) -> int:
+        """Make durable all that was applied."""
+        ...
+
+
 class WalFiles(Protocol):
     """What is asked of `penstock.wal.WalWriter`; any thread."""
 
@@ -54,6 +68,7 @@ class Uploader:
     """One task on the event loop; reading, copying and storing happen in the pool.
 
     Args:
+        database: where the WAL's frames hold entries, what has applied them; None elsewhere.
         numbers: gives the keys of new objects.
         wal_key: of the WAL that is emptied; 0: the embedded server's.
     """
@@ -62,6 +77,7 @@ class Uploader:
         self,
         *,
         queries: Callable[[], Queries],
+        database: Checkpoints | None = None,
         view: MetadataView,
         tail: TailCache,
         wal_writer: WalFiles,
@@ -75,6 +91,7 @@ class Uploader:
         wal_key: int = 0,
     ) -> None:
         self._queries = queries
+        self._database = database
         self._view = view
         self._tail = tail
         self._wal_writer = wal_writer
@@ -283,13 +300,26 @@ class Uploader:
         return read.views
 
     def _release_files(self) -> None:
-        # The active generation is read first: commits into those before it are over, so what the
+        # The active generation is read first: entries in those before it are applied, so what the
         # state names of them now can only become less.
         active = self._wal_writer.active_generation
+        if min(self._generations, default=active) >= active:
+            return
+        if self._database is not None:
+            # Not just tried: runs of the closed files that queries can't find are named, too.
+            self._database.commit()
         named = {
             place & GENERATION_MASK for place in self._queries().wal_generations(self._wal_key)
         }
-        for generation in sorted(self._generations):
-            if generation < active and generation not in named:
-                self._wal_writer.release(generation)
-                self._generations.discard(generation)
+        unnamed = [
+            generation
+            for generation in sorted(self._generations)
+            if generation < active and generation not in named
+        ]
+        if not unnamed:
+            return
+        if self._database is not None:
+            self._database.checkpoint()
+        for generation in unnamed:
+            self._wal_writer.release(generation)
+            self._generations.discard(generation)

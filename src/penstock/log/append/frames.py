@@ -1,0 +1,285 @@
+"""One group commit: a WAL frame that holds batches and the entry that names them, in one sync.
+
+The entry is applied in memory before its frame is written, since only applying tells whether it
+can be; if the frame then can't be written it is taken back. The database gets both behind
+(`commit_behind`): what is durable is the frame.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from penstock.log.append.plan import FramePlan, run_commits
+from penstock.metadata.changes import Change
+from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns
+from penstock.metadata.order import Prepared
+from penstock.model.errors import StorageFullError
+from penstock.ports.clock import Clock
+from penstock.wal import WalPlace
+
+logger = logging.getLogger(__name__)
+
+ENTRY_BYTES: Final = 128
+ENTRY_BYTES_PER_BATCH: Final = 48
+"""About what an entry takes; where it is more, another place is asked for."""
+
+UNCOMMITTED_MAX: Final = 256
+UNCOMMITTED_BYTES_MAX: Final = 1 << 20
+"""Entries, and their bytes, that the database may be behind."""
+
+QUICK_SYNC_S: Final = 0.0005
+_RECENT: Final = 0.2
+"""Weight of the newest write in the mean of them."""
+
+
+class WalFullError(StorageFullError):
+    """The WAL has no room for the frame; nothing was applied."""
+
+
+class AppliedEntry(Protocol):
+    """What `Orderer.append` returns: `penstock.metadata.order.Applied`."""
+
+    @property
+    def answers(self) -> list[AnyAnswer]:
+        """One per command, in order."""
+        ...
+
+    @property
+    def changes(self) -> list[Change]:
+        """For the view, in order."""
+        ...
+
+
+class Orderer(Protocol):
+    """The journal and its replica: `penstock.metadata.order.Order` says more."""
+
+    @property
+    def position(self) -> int:
+        """Of the last applied entry."""
+        ...
+
+    @property
+    def uncommitted_count(self) -> int:
+        """Entries that readers of the database do not see yet."""
+        ...
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Their bytes."""
+        ...
+
+    def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:
+        """Journal and apply, durably in the database."""
+        ...
+
+    def prepare(self, commands: Sequence[AnyCommand]) -> Prepared:
+        """Encode the next entry."""
+        ...
+
+    def append_written(
+        self,
+        entry: Prepared,
+        write: Callable[[int, int], None],
+    ) -> AppliedEntry:
+        """Apply an entry that `write` makes durable."""
+        ...
+
+    def commit(self) -> int:
+        """Let readers of the database see what was applied. Any thread."""
+        ...
+
+    def checkpoint(self) -> int:
+        """Make durable what was applied; the position up to which it is. Any thread but the
+        lane's."""
+        ...
+
+
+class FrameWriter(Protocol):
+    """What is used of `penstock.wal.WalWriter`."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The longest payload."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """The longest payload that fits into the active file."""
+        ...
+
+    def place(self, length: int, *, position: int = 0) -> WalPlace:
+        """Where the next frame's payload will begin."""
+        ...
+
+    def write(
+        self,
+        buffers: Sequence[memoryview],
+        *,
+        length: int,
+        entry: bytes = b"",
+        position: int = 0,
+        time_ms: int = 0,
+    ) -> WalPlace:
+        """Write one frame durably."""
+        ...
+
+
+@dataclass(slots=True)
+class Committed:
+    """What became of one group commit. `place`: None where the database alone holds the entry."""
+
+    applied: AppliedEntry
+    place: WalPlace | None
+    wal_s: float
+    journal_s: float
+
+
+class FrameCommitter:
+    """Writes frames and applies their entries. One thread at a time."""
+
+    def __init__(self, wal: FrameWriter, order: Orderer, clock: Clock) -> None:
+        self._wal = wal
+        self._order = order
+        self._clock = clock
+        self._write_s = 0.0
+        """Of the last frame."""
+        self._mean_write_s = 0.0
+
+    def is_quick(self, length: int) -> bool:
+        """Whether a frame with so many bytes of batches can be written without waiting long."""
+        return self._mean_write_s < QUICK_SYNC_S and self._wal.room > 2 * length + 4096
+
+    def commit(self, plan: FramePlan | None, commands: Sequence[AnyCommand]) -> Committed:
+        """Make batches and commands durable and apply them, as one entry.
+
+        Raises:
+            WalFullError: the WAL has no room for the batches; nothing was applied.
+            StorageFullError: the journal has no room; nothing was applied.
+            FatalStorageError: what is durable is unknown; the process must end.
+        """
+        started_s = self._clock.monotonic_s()
+        self._write_s = 0.0
+        place: WalPlace | None = None
+        if plan is not None:
+            applied, place = self._commit_batches(plan, commands)
+        else:
+            applied, place = self._commit_commands(commands)
+        if commands:
+            # Whoever waits for them reads the database next. Batches are found in memory.
+            self.commit_behind()
+        self._mean_write_s += _RECENT * (self._write_s - self._mean_write_s)
+        journal_s = self._clock.monotonic_s() - started_s - self._write_s
+        return Committed(applied, place, self._write_s, journal_s)
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether the database should follow now."""
+        order = self._order
+        return (
+            order.uncommitted_count >= UNCOMMITTED_MAX
+            or order.uncommitted_bytes >= UNCOMMITTED_BYTES_MAX
+        )
+
+    @property
+    def uncommitted_count(self) -> int:
+        """Entries that the database is behind."""
+        return self._order.uncommitted_count
+
+    def commit_behind(self) -> bool:
+        """Bring the database to what was applied; whether it is there.
+
+        Raises:
+            FatalStorageError: the process must end.
+        """
+        try:
+            self._order.commit()
+        except StorageFullError as error:
+            # It is in the WAL. Appends are refused for want of space until this succeeds.
+            logger.debug("the database stays behind: %s", error)
+            return False
+        return True
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _commit_batches(
+        self, plan: FramePlan, commands: Sequence[AnyCommand]
+    ) -> tuple[AppliedEntry, WalPlace]:
+        wal = self._wal
+        batch_count = sum(len(group) for _, _, group in plan.runs)
+        guess = plan.length + ENTRY_BYTES + ENTRY_BYTES_PER_BATCH * batch_count
+        place = self._place(min(guess, wal.frame_bytes_max))
+        entry = self._prepare(plan, place, commands)
+        needed = plan.length + len(entry.body)
+        if needed > wal.room:
+            # In another file its numbers may be a few bytes longer.
+            needed += ENTRY_BYTES
+            if needed > wal.frame_bytes_max:
+                return self._commit_apart(plan, commands)
+            place = self._place(needed)
+            entry = self._prepare(plan, place, commands)
+        return self._append(entry, plan.buffers, plan.length), place
+
+    def _commit_commands(
+        self, commands: Sequence[AnyCommand]
+    ) -> tuple[AppliedEntry, WalPlace | None]:
+        entry = self._order.prepare(commands)
+        if len(entry.body) <= self._wal.frame_bytes_max:
+            try:
+                place = self._place(len(entry.body))
+                return self._append(entry, [], 0), place
+            except WalFullError:
+                # They may be what makes room in it.
+                pass
+        return self._order.append(commands), None
+
+    def _commit_apart(
+        self, plan: FramePlan, commands: Sequence[AnyCommand]
+    ) -> tuple[AppliedEntry, WalPlace]:
+        """The entry of very many small batches is longer than they are: two syncs, then."""
+        place = self._place(plan.length)
+        self._write(plan.buffers, plan.length, b"", 0, 0)
+        return self._order.append(_entry(plan, place, commands)), place
+
+    def _prepare(
+        self, plan: FramePlan, place: WalPlace, commands: Sequence[AnyCommand]
+    ) -> Prepared:
+        return self._order.prepare(_entry(plan, place, commands))
+
+    def _append(
+        self, entry: Prepared, buffers: Sequence[memoryview], length: int
+    ) -> AppliedEntry:
+        def write(position: int, time_ms: int) -> None:
+            self._write(buffers, length, entry.body, position, time_ms)
+
+        return self._order.append_written(entry, write)
+
+    def _place(self, length: int) -> WalPlace:
+        try:
+            return self._wal.place(length, position=self._order.position + 1)
+        except StorageFullError as error:
+            raise _wal_full(error) from error
+
+    def _write(
+        self,
+        buffers: Sequence[memoryview],
+        length: int,
+        entry: bytes,
+        position: int,
+        time_ms: int,
+    ) -> None:
+        started_s = self._clock.monotonic_s()
+        try:
+            self._wal.write(buffers, length=length, entry=entry, position=position, time_ms=time_ms)
+        except StorageFullError as error:
+            raise _wal_full(error) from error
+        self._write_s = self._clock.monotonic_s() - started_s
+
+
+def _entry(plan: FramePlan, place: WalPlace, commands: Sequence[AnyCommand]) -> list[AnyCommand]:
+    runs = run_commits(plan, position=place.position)
+    return [CommitRuns(runs=runs, wal=place.generation), *commands]
+
+
+def _wal_full(error: StorageFullError) -> WalFullError:
+    return WalFullError(error.operation, error.subject, error.detail, error.hint)
