@@ -166,6 +166,14 @@ class PostgresServer:
         self.stop()
         self.start()
 
+    def restart_plain(self) -> None:
+        """Restart with what `ALTER SYSTEM` has set, which options would overrule."""
+        settings, self.settings = self.settings, {"shared_buffers": "64MB"}
+        try:
+            self.restart()
+        finally:
+            self.settings = settings
+
     def sql(self, statement: str) -> str:
         """Run one statement by psql; its output."""
         return subprocess.run(
