@@ -117,7 +117,7 @@ async def restore(
         The manifest, without the list of objects.
     """
     if not is_unfinished(layout.metadata):
-        _check_empty(layout)
+        check_empty(layout)
     manifest = await restore_backup(
         source=open_store(source),
         store=open_store(layout.objects),
@@ -128,7 +128,12 @@ async def restore(
     return _for_people(manifest)
 
 
-def _check_empty(layout: DataLayout) -> None:
+def check_empty(layout: DataLayout) -> None:
+    """Refuse a directory in which there is something.
+
+    Raises:
+        InvalidRequestError: there is.
+    """
     # What a server would take for its own, a WAL of another log above all. The lock file is
     # the caller's.
     for path in sorted(layout.root.iterdir()):

@@ -1,29 +1,108 @@
 """`penstock restore`."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from penstock.app.layout import DataLayout
-from penstock.cli.options import json_option
+from penstock.cli.options import json_option, parse_time
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
+from penstock.system.clock import SystemClock
 from penstock.system.lock import DirectoryLock
+from penstock.system.randomness import SystemRandom
 
 
 @click.command("restore")
-@click.option("--from", "source", required=True, metavar="URL", help="Path or URL of a backup.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="URL",
+    help="Path or URL of a backup, or of a cluster's objects (its setting `objects`).",
+)
 @click.option(
     "--data",
-    required=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The new data directory, in which there is nothing yet.",
+    help="Make a data directory, in which there is nothing yet.",
+)
+@click.option(
+    "--objects",
+    metavar="URL",
+    help="Make a cluster with its objects here: a prefix without a cluster. Needs --journal.",
+)
+@click.option("--journal", metavar="URL", help="The new cluster's database.")
+@click.option(
+    "--cluster-name",
+    default="penstock",
+    show_default=True,
+    metavar="NAME",
+    help="The new cluster's setting `cluster_name`: no journal may have it yet.",
+)
+@click.option(
+    "--to-time",
+    metavar="TIME",
+    help="The state at a moment: ms since the epoch, or ISO 8601 (UTC where it names no zone).",
+)
+@click.option(
+    "--position", type=click.IntRange(min=1), help="The state at a position of the journal."
+)
+@click.option(
+    "--allow-loss",
+    is_flag=True,
+    help="Leave gaps where records were only in the WAL of an agent, instead of refusing.",
 )
 @json_option
-def command(source: str, data: Path, as_json: bool) -> None:
-    """Make a data directory of a backup; `penstock serve --data DIR` then goes on from there."""
+def command(
+    source: str,
+    data: Path | None,
+    objects: str | None,
+    journal: str | None,
+    cluster_name: str,
+    to_time: str | None,
+    position: int | None,
+    allow_loss: bool,
+    as_json: bool,
+) -> None:
+    """Make a data directory of a backup, or a cluster of a cluster's bucket as of a moment.
+
+    Of a backup: `penstock serve --data DIR` then goes on from there.
+
+    Of a cluster's objects: its archive gives the state, by default the last one. The new cluster
+    has its own id, journal and prefix, or is an embedded server's data directory. It reads what it
+    inherits where the parent keeps it, and never deletes it: keep the parent's bucket.
+    """
+    from penstock.app.recovery import is_backup
+
+    if data is not None and (objects is not None or journal is not None):
+        raise click.UsageError("give either --data, or --objects and --journal")
+    if to_time is not None and position is not None:
+        raise click.UsageError("give either --to-time or --position")
+    if asyncio.run(is_backup(source, clock=SystemClock(), random=SystemRandom())):
+        if data is None or to_time is not None or position is not None:
+            raise click.UsageError("of a backup only --data can be made, as it is")
+        _of_backup(source, data, as_json=as_json)
+        return
+    if data is None and (objects is None or journal is None):
+        raise click.UsageError("give --data, or --objects and --journal")
+    _of_cluster(
+        source,
+        data=data,
+        objects=objects or "",
+        journal=journal or "",
+        cluster_name=cluster_name,
+        time_ms=None if to_time is None else parse_time(to_time),
+        position=position,
+        allow_loss=allow_loss,
+        as_json=as_json,
+    )
+
+
+def _of_backup(source: str, data: Path, *, as_json: bool) -> None:
     from penstock.app.offline import restore
 
     layout = DataLayout(data.absolute())
@@ -41,3 +120,53 @@ def command(source: str, data: Path, as_json: bool) -> None:
         f"restored {manifest['topics']} topics, {manifest['objects']} objects, "
         f"{manifest['bytes']:,} bytes to {data}"
     )
+
+
+def _of_cluster(
+    source: str,
+    *,
+    data: Path | None,
+    objects: str,
+    journal: str,
+    cluster_name: str,
+    time_ms: int | None,
+    position: int | None,
+    allow_loss: bool,
+    as_json: bool,
+) -> None:
+    from penstock.app.recovery import NewCluster, restore_cluster
+    from penstock.log.point_in_time import Moment
+
+    def run(target: DataLayout | NewCluster) -> dict[str, Any]:
+        return asyncio.run(
+            restore_cluster(
+                source,
+                target,
+                moment=Moment(position=position, time_ms=time_ms),
+                allow_loss=allow_loss,
+                clock=SystemClock(),
+                random=SystemRandom(),
+            )
+        )
+
+    if data is not None:
+        layout = DataLayout(data.absolute())
+        with DirectoryLock.acquire(layout.root):
+            made = run(layout)
+        place = str(data)
+    else:
+        made = run(NewCluster(objects=objects, journal=journal, name=cluster_name))
+        place = objects
+    if as_json:
+        print_json(made)
+        return
+    moment = datetime.fromtimestamp(made["time_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+    click.echo(
+        f"restored cluster {made['parent_cluster_id']} as of position {made['position']} "
+        f"({moment}) to {place} as cluster {made['cluster_id']}"
+    )
+    click.echo(
+        f"{made['objects']:,} objects, {made['bytes']:,} bytes stay in {made['parent']}: keep them"
+    )
+    for lost in made["lost"]:
+        click.echo(f"lost: {lost}")
