@@ -26,6 +26,7 @@ from penstock.app.limits import (
     membership_settings,
 )
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
+from penstock.app.store_instruments import StoreInstruments
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
@@ -36,9 +37,9 @@ from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.server import KafkaServer
 from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
+from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.ordering import Applied
 from penstock.log.own_wal import WalFolder
-from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.metadata.cluster_tables import GROUP_SHARDS
 from penstock.metadata.order import new_cluster_id
@@ -47,11 +48,11 @@ from penstock.metadata.view import MetadataView
 from penstock.model.errors import (
     InvalidRequestError,
     JournalOlderError,
-    NotFoundError,
     PenstockError,
     RetryableError,
 )
 from penstock.objects.opening import open_reliable_store
+from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.client import PeerClient, PeerTimeouts
@@ -62,9 +63,7 @@ from penstock.peers.zone import ZoneStore
 from penstock.placement.rendezvous import owner_of
 from penstock.placement.zones import ZONE_LABEL
 from penstock.ports.journal import Journal
-from penstock.replica import Replica
 from penstock.replica.archive import Archive
-from penstock.replica.bootstrap import bootstrap, drop_replica
 from penstock.replica.postgres import PostgresJournal
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
@@ -184,8 +183,12 @@ class ClusterParts(Parts):
             return "the journal doesn't answer"
         return ""
 
-    async def back_up(self, destination: str, **_: Any) -> dict[str, Any]:
-        """A cluster's bucket is its backup: see `penstock restore --from`."""
+    async def back_up(
+        self,
+        destination: str,
+        progress: Callable[[int, int], None] | None = None,  # noqa: ARG002 - the port's
+    ) -> dict[str, Any]:
+        """See `Parts`. A cluster's bucket is its backup."""
         raise InvalidRequestError(
             "back up",
             destination,
@@ -295,7 +298,14 @@ async def _open(
     closing.callback(pool.shutdown)
     applier = ThreadPoolExecutor(1, thread_name_prefix="apply")
     closing.callback(applier.shutdown)
-    store = open_reliable_store(settings.objects, clock=clock, random=random, executor=pool)
+    open_one = partial(
+        open_reliable_store,
+        clock=clock,
+        random=random,
+        meter=StoreInstruments(metrics),
+        executor=pool,
+    )
+    store = open_one(settings.objects)
     me = agent_id(layout.root, wanted=settings.node_id, random=random)
     identity = AgentIdentity(
         agent_id=me,
@@ -313,43 +323,32 @@ async def _open(
             new_cluster_id=lambda: new_cluster_id(random),
         )
 
-    async def open_order(journal: PostgresJournal, archive: Archive) -> ClusterOrder:
-        machine = LogMachine()
-        if not layout.replica.is_file():
-            make_folder(layout.root)
-            await bootstrap(archive, layout.replica, LogMachine, executor=applier)
-        replica = await asyncio.get_running_loop().run_in_executor(
-            applier,
-            partial(Replica.open, layout.replica, machine, fsync=False, keeps_journal=False),
-        )
-        try:
-            return await ClusterOrder.open(
-                journal,
-                replica,
-                machine,
-                identity=identity,
-                cluster_id=journal.cluster_id,
-                clock=clock,
-                random=random,
-                executor=applier,
-            )
-        except BaseException:
-            replica.close()
-            raise
-
     journal = await _until_answered(open_journal)
     archive = Archive(store, cluster_id=journal.cluster_id, scratch=layout.scratch, executor=pool)
+    make_folder(layout.root)
+    open_order = partial(
+        open_cluster_order,
+        journal,
+        archive,
+        layout.replica,
+        identity=identity,
+        cluster_id=journal.cluster_id,
+        clock=clock,
+        random=random,
+        executor=applier,
+    )
     try:
-        order = await _until_answered(partial(open_order, journal, archive))
-    except (JournalOlderError, NotFoundError, InvalidRequestError) as error:
-        # It is not of this journal's past, or too old for what is left of that.
-        logger.warning("dropping the replica: %s", error)
-        drop_replica(layout.replica)
-        order = await _until_answered(partial(open_order, journal, archive))
+        order = await _until_answered(open_order)
+    except JournalOlderError as error:
+        # The replica held what never happened; it has been dropped.
+        logger.warning("making a replica of the archive: %s", error)
+        order = await _until_answered(open_order)
     queries = ThreadQueries(layout.replica)
     closing.callback(queries.close)
     view = MetadataView.load(queries())
     limits = cluster_limits(settings)
+    # What a restore inherited is read where the parent keeps it.
+    store = open_origins(store, queries().origins(), open_one)
     own_blocks = OwnBlocks(store, bytes_max=settings.block_cache_bytes)
     calls = PeerClient(
         ClusterSecret(settings.cluster_secret),

@@ -93,6 +93,27 @@ _TABLE: Final = (
     Metric("penstock_block_cache_bytes", _G, "Bytes of segment blocks in memory."),
     Metric("penstock_block_cache_hits_total", _C, "Block reads answered from memory."),
     Metric("penstock_block_cache_loads_total", _C, "Blocks read from the object store."),
+    # The object store.
+    Metric(
+        "penstock_store_requests_total",
+        _C,
+        "Requests to the object store, tries again included.",
+        "operation",
+    ),
+    Metric(
+        "penstock_store_errors_total",
+        _C,
+        "Requests to the object store that failed, by kind; most are tried again. OverloadedError "
+        "is a 503 SlowDown.",
+        "kind",
+    ),
+    Metric(
+        "penstock_store_bytes_total",
+        _C,
+        "Bytes put into and got from the object store.",
+        "operation",
+    ),
+    Metric("penstock_store_duration_seconds", _H, "One request to the object store.", "operation"),
     # State.
     Metric("penstock_topics", _G, "Topics."),
     Metric("penstock_partitions", _G, "Partitions of all topics."),
