@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.metadata.commands import DrainAgent
 from penstock.model.errors import PenstockError, RetryableError
