@@ -19,6 +19,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.rows import GENERATION_BITS, Agent, AgentStatus
 from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.metadata.tables import Tables
 from penstock.model.errors import CorruptDataError
 
 EPOCH_FLOOR = "agent_epoch_floor"
@@ -46,6 +47,12 @@ def open_epoch(context: ApplyContext, command: RegisterAgent) -> None:
     free_shards(context, command.agent)
     context.tables.cluster.save_agent(agent)
     context.changes.append(AgentChanged(agent=agent))
+
+
+def next_epoch(tables: Tables, agent_id: int) -> int:
+    """The epoch that an agent may open."""
+    known = tables.agent(agent_id)
+    return 1 + max(known.epoch if known is not None else 0, tables.meta_int(EPOCH_FLOOR))
 
 
 def heartbeat(_context: ApplyContext, _command: Heartbeat) -> AnyAnswer:

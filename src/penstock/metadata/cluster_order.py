@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.metadata.apply import EntryOutcome, LogMachine
-from penstock.metadata.apply_agents import EPOCH_FLOOR
+from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.clock_skew import ClockSkew
 from penstock.metadata.commands import AnyAnswer, AnyCommand, InitCluster, RegisterAgent
 from penstock.metadata.entry_keys import entry_key
@@ -325,8 +325,7 @@ class ClusterOrder:
     def _next_epoch(self) -> int:
         tables = self._machine.tables
         tables.ensure_loaded()
-        known = tables.agent(self.agent_id)
-        return 1 + max(known.epoch if known is not None else 0, tables.meta_int(EPOCH_FLOOR))
+        return next_epoch(tables, self.agent_id)
 
     def _new_sender(self) -> EntrySender:
         return EntrySender(

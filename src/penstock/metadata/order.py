@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
+from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import (
     AnyAnswer,
@@ -150,9 +151,8 @@ class Order:
                     level_max=FEATURE_LEVEL_MAX,
                 )
             )
-            known = machine.tables.agent(agent_id)
             order = cls(replica, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
-            order.epoch = known.epoch + 1 if known is not None else 1
+            order.epoch = next_epoch(machine.tables, agent_id)
             order.append(commands)
         except BaseException:
             replica.close()

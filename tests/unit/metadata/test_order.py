@@ -241,6 +241,23 @@ def test_snapshot_and_tail_make_an_order_that_goes_on(tmp_path: Path) -> None:
     order.close()
 
 
+def test_an_order_begins_past_the_epochs_of_agents_that_were_removed(tmp_path: Path) -> None:
+    order = open_order(tmp_path)
+    order.append([topic()])
+    order.close()
+    # As a restore to another cluster leaves it: nobody's state, above epoch 7.
+    connection = sqlite3.connect(tmp_path / "metadata.sqlite")
+    connection.execute("DELETE FROM agents")
+    connection.execute("DELETE FROM agent_entries")
+    connection.execute("INSERT INTO meta VALUES ('agent_epoch_floor', 7)")
+    connection.commit()
+    connection.close()
+    order = open_order(tmp_path)
+    assert order.epoch == 8
+    order.append([commit(batch(1))])
+    order.close()
+
+
 def test_a_newer_releases_file_is_refused_by_both_versions(tmp_path: Path) -> None:
     open_order(tmp_path).close()
     connection = sqlite3.connect(tmp_path / "metadata.sqlite")
