@@ -139,7 +139,11 @@ class ClusterParts(Parts):
         return [
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
-            Job(name="archive", interval_s=1.0, run=self.archiver.run_once),
+            Job(
+                name="archive",
+                interval_s=min(1.0, self.settings.archive_interval_ms / 1000),
+                run=self.archiver.run_once,
+            ),
             Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
         ]
 
@@ -388,6 +392,8 @@ async def _open(
             fsync=settings.fsync,
         ),
         remote_wal=PeerWal(calls, address_of=address_of),
+        # What a moment of the window named is deleted only behind it.
+        held_since_ms=lambda: order.time_ms - settings.restore_window_ms,
         instruments=LogInstruments(metrics),
     )
     shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
@@ -425,6 +431,8 @@ async def _open(
         clock=clock,
         executor=pool,
         settings=ArchiveSettings(
+            interval_ms=settings.archive_interval_ms,
+            keep_ms=settings.restore_window_ms,
             snapshot_interval_ms=settings.snapshot_interval_ms,
             snapshot_entries=settings.snapshot_entries,
         ),

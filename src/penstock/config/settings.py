@@ -169,6 +169,23 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         _cluster("How long another agent is waited for before the object store is read.", 10),
     ] = 250
+    archive_interval_ms: Annotated[
+        int,
+        _cluster(
+            "How often the journal's new entries are archived in the bucket: what is younger is "
+            "lost should the journal's database be lost for good.",
+            100,
+        ),
+    ] = 10_000
+    restore_window_ms: Annotated[
+        int,
+        _cluster(
+            "`penstock restore` can go back so far: objects and archived entries that a moment of "
+            "this window needs are not deleted.",
+            0,
+            366 * DAY_MS,
+        ),
+    ] = DAY_MS
 
     wal_bytes_max: Annotated[
         int, _bytes("Most that the WAL takes on disk. When full, producers wait.", 2 * MIB)
