@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 from penstock.kafka import header, schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.budget import ByteBudget
-from penstock.kafka.context import ConnectionState, Reply, RequestContext
+from penstock.kafka.context import JOIN_BYTES_MAX, ConnectionState, LateReply, Reply, RequestContext
 from penstock.kafka.file_sender import FileSender
 from penstock.kafka.framing import STAGING_BYTES, Framer
 from penstock.kafka.registry import API_VERSIONS_KEY, APIS, Api
@@ -388,7 +388,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 result = handler.serve(exchange.context, exchange.body)
                 if asyncio.isfuture(result):
                     exchange.pending = result
-                    result.add_done_callback(partial(self._replied, exchange))
+                    if type(result) is LateReply and not result.done():
+                        result.taker = partial(self._take_reply, exchange)
+                    else:
+                        result.add_done_callback(partial(self._replied, exchange))
                     return
                 exchange.reply = result
             else:
@@ -406,6 +409,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         request = schema.decode_request(exchange.api.module, context.api_version, body)
         response = await handler.handle(context, request)
         return [schema.encode_response(response)]
+
+    def _take_reply(self, exchange: _Exchange, reply: Reply) -> None:
+        exchange.pending = None
+        if not self._closing:
+            exchange.reply = reply
+            exchange.ready = True
+            self._pump()
 
     def _replied(self, exchange: _Exchange, future: "asyncio.Future[Any]") -> None:
         exchange.pending = None
@@ -463,15 +473,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         transport = self._transport
         assert transport is not None
         out, self._out = self._out, []
-        self._instruments.count("reply_bytes", self._out_bytes)
-        self._out_bytes = 0
+        out_bytes, self._out_bytes = self._out_bytes, 0
+        self._instruments.count("reply_bytes", out_bytes)
         files = self._files
         if files is not None and (self._out_has_files or files.busy):
             self._out_has_files = False
             files.send(out)
             # `_files_sent`, or else `resume_writing`, says when it's over.
             self._writing_paused |= files.busy
-        elif self._vectored:
+        elif self._vectored and out_bytes > JOIN_BYTES_MAX:
             transport.writelines(cast("list[bytes]", out))
         else:
             transport.write(b"".join(cast("list[bytes]", out)))

@@ -1,8 +1,8 @@
 """What a handler gets with a request: who asks, in which version, and the broker that answers."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import Buffer
 
@@ -16,7 +16,28 @@ Reply = Sequence[Buffer | FileRegion] | None
 answer (a Produce with acks=0). `len(buffer)` must be its size in bytes. Regions of files only in
 a Fetch's, and only where `takes_files`."""
 
+JOIN_BYTES_MAX: Final = 4096
+"""Up to this, joining the buffers of a reply costs less than a vector of them."""
+
 ReplyFuture = asyncio.Future[Reply]
+
+
+class LateReply(asyncio.Future[Reply]):
+    """A reply that comes later, and goes to its taker at once.
+
+    One commit may answer hundreds of fetches, and a plain future tells of its result a turn of
+    the loop later, each through a callback of its own. Where nobody took it, it's a plain one.
+    """
+
+    taker: Callable[[Reply], None] | None = None
+
+    def give(self, reply: Reply) -> None:
+        """Answer. Once."""
+        taker, self.taker = self.taker, None
+        if taker is None:
+            self.set_result(reply)
+        else:
+            taker(reply)
 
 
 class ConnectionState:

@@ -5,9 +5,10 @@ task: it answers at once, or parks until a commit, a load or its deadline wakes 
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Hashable
+from typing import Final, cast
 
-from penstock.kafka.context import Reply, ReplyFuture, RequestContext
+from penstock.kafka.context import JOIN_BYTES_MAX, LateReply, Reply, ReplyFuture, RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.fetch_codec import (
     TOPIC_IDS_FROM,
@@ -52,6 +53,9 @@ def serve(context: RequestContext, body: memoryview) -> Reply | ReplyFuture:
     broker.instruments.observe("parse:Fetch", broker.clock.monotonic_s() - started_s)
     return fetch.start()
 
+
+_SHARED_TARGETS_MAX: Final = 16
+"""Fetches of more partitions share no answers: who waits for many seldom waits for the same."""
 
 _REMEMBERED_MAX: Final = 1000
 """Partitions of a request that is remembered: what a connection may cost in memory is bounded."""
@@ -110,6 +114,7 @@ class _Fetch:
         "_loop",
         "_request",
         "_session",
+        "_share_key",
         "_targets",
         "_timer",
         "_version",
@@ -137,7 +142,9 @@ class _Fetch:
         self._loads = 0
         self._waited = False
         self._bytes_max = 0
-        self.reply: ReplyFuture | None = None
+        self._share_key: Hashable = None
+        self.reply: LateReply | None = None
+        """Set while an answer is waited for."""
 
     def _parse(self, body: memoryview) -> FetchRequest:
         """The request; where the connection's last one asked the same, its places are known."""
@@ -193,11 +200,11 @@ class _Fetch:
         wait_ms = request.wait_ms_max
         if self._is_enough(length, failed=failed) or (wait_ms <= 0 and missing is None):
             return self._encode()
-        self.reply = self._loop.create_future()
-        self.reply.add_done_callback(self._stop_waiting)
+        self.reply = reply = LateReply(loop=self._loop)
+        reply.add_done_callback(self._stop_waiting)
         self._deadline = self._loop.time() + max(wait_ms, 0) / 1000
         self._park(length, missing)
-        return self.reply
+        return reply
 
     # -- collecting ------------------------------------------------------------------------------
 
@@ -329,13 +336,40 @@ class _Fetch:
             self._keys = [target.key for target in self._targets if target.head is not None]
             self._log.waiters.add(self._keys, self._wake)
             self._timer = self._loop.call_later(left_s, self._expire)
+            if self._session is None and len(self._targets) <= _SHARED_TARGETS_MAX:
+                self._share_key = self._make_share_key()
+
+    def _make_share_key(self) -> Hashable:
+        """All on which the answer depends, beside what is stored and the budgets."""
+        request = self._request
+        return (
+            self._version,
+            self._generation,
+            request.isolation_level,
+            request.bytes_min,
+            self._bytes_max,
+            self._connection.takes_files,
+            *((t.data.topic, t.key, t.offset, t.bytes_max, t.leader_epoch) for t in self._targets),
+        )
 
     def _wake(self) -> None:
         if self.reply is None or self.reply.done():
             return
+        shared, share_key = self._log.waiters.shared, self._share_key
+        if share_key is not None and self._generation == self._view.generation:
+            known = shared.get(share_key)
+            if known is not None and known[1] <= self._connection.reply_room_bytes:
+                self._give(known[0])
+                return
+        else:
+            share_key = None
+        room = self._connection.reply_room_bytes
         length, missing, failed = self._collect()
         if self._is_enough(length, failed=failed):
-            self._answer()
+            reply = self._encode()
+            if share_key is not None and length and not failed and room >= self._bytes_max:
+                shared[share_key] = (reply, length)
+            self._give(reply)
         elif missing is not None and length == 0:
             self._park(length, missing)
 
@@ -379,8 +413,13 @@ class _Fetch:
                 )
 
     def _answer(self) -> None:
-        assert self.reply is not None
-        self.reply.set_result(self._encode())
+        self._give(self._encode())
+
+    def _give(self, reply: Reply) -> None:
+        late, self.reply = self.reply, None
+        assert late is not None
+        self._stop_waiting(late)
+        late.give(reply)
 
     def _stop_waiting(self, _: ReplyFuture) -> None:
         if self._timer is not None:
@@ -405,6 +444,9 @@ class _Fetch:
             session_id=session_id,
             read_committed=self._request.isolation_level == READ_COMMITTED,
         )
+        if sum(map(len, reply)) <= JOIN_BYTES_MAX:  # type: ignore[arg-type]
+            # Joined once for all that share it, and no less cheap for one.
+            reply = [b"".join(cast("list[bytes]", reply))]
         for data in answers:
             if data.length:  # what is remembered for the next request must not hold records
                 data.views, data.length = (), 0

@@ -1,6 +1,7 @@
 """Who waits for new records of which partitions. Waiting is by notification, never by polling."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 from penstock.model.ids import PartitionKey, TopicKey, topic_key_of
 
@@ -12,6 +13,9 @@ class Waiters:
 
     def __init__(self) -> None:
         self._by_partition: dict[PartitionKey, set[Wake]] = {}
+        self.shared: dict[Hashable, Any] = {}
+        """What those that one commit wakes may leave to one another, forgotten after it:
+        hundreds of consumers that wait for the same records get the same answer."""
 
     def add(self, keys: Iterable[PartitionKey], wake: Wake) -> None:
         """Call `wake` at each commit to one of `keys`, until it is removed."""
@@ -39,8 +43,11 @@ class Waiters:
             waiting = by_partition.get(key)
             if waiting is not None:
                 woken |= waiting
-        for wake in woken:
-            wake()
+        try:
+            for wake in woken:
+                wake()
+        finally:
+            self.shared.clear()
 
     def of_topic(self, topic_key: TopicKey) -> list[PartitionKey]:
         """The partitions of a topic that somebody waits for."""
