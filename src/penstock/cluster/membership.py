@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TICKS_PER_BEAT: Final = 4
+BEATS_MAX: Final = 6
+"""Beats that are not answered yet; an order sends no more than 8 entries that are not."""
 FENCE_AGAIN_S: Final = 1.0
 LEVEL_AGAIN_S: Final = 5.0
 
@@ -95,7 +97,8 @@ class Membership:
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beat: asyncio.Task[None] | None = None
+        self._beats: set[asyncio.Task[None]] = set()
+        self._beat_s = float("-inf")
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -224,10 +227,14 @@ class Membership:
         return True
 
     def _beat_when_due(self, now_s: float) -> None:
-        # A tick early rather than a tick late.
-        due_s = self._own_s + self._heartbeat_s * (1 - 1 / TICKS_PER_BEAT)
-        if now_s >= due_s and (self._beat is None or self._beat.done()):
-            self._beat = self._own(self._commit("beat", Heartbeat()))
+        # A tick early rather than a tick late. On time also when the last one isn't applied here
+        # yet: an agent whose replica lags lives.
+        due_s = max(self._own_s, self._beat_s) + self._heartbeat_s * (1 - 1 / TICKS_PER_BEAT)
+        if now_s >= due_s and len(self._beats) < BEATS_MAX:
+            self._beat_s = now_s
+            beat = self._own(self._commit("beat", Heartbeat()))
+            self._beats.add(beat)
+            beat.add_done_callback(self._beats.discard)
 
     def _fence_silent(self, now_s: float) -> None:
         since_s = self._watch.since_s
