@@ -36,12 +36,12 @@ def _pause_agent(world: World, chance: random.Random) -> Callable[[], None]:
 
 def _restart_postgres(world: World, _: random.Random) -> Callable[[], None]:
     world.postgres.stop()
-    return world.postgres.ensure_running
+    return world.start_postgres
 
 
 def _kill_postgres(world: World, _: random.Random) -> Callable[[], None]:
     world.postgres.kill()
-    return world.postgres.ensure_running
+    return world.start_postgres
 
 
 def _s3_fails(world: World, chance: random.Random) -> Callable[[], None]:
@@ -51,8 +51,8 @@ def _s3_fails(world: World, chance: random.Random) -> Callable[[], None]:
 
 
 def _s3_away(world: World, _: random.Random) -> Callable[[], None]:
-    world.proxy.refuse(True)
-    return lambda: world.proxy.refuse(False)
+    world.proxy.refuse(refusing=True)
+    return lambda: world.proxy.refuse(refusing=False)
 
 
 def _cut_link(world: World, chance: random.Random) -> Callable[[], None]:

@@ -7,10 +7,9 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.postgres import PostgresServer
-
 from support.agents import Agent, Agents
 from support.links import Link, Links
+from support.postgres import running_postgres
 from support.s3 import S3Server, environment
 from support.s3_proxy import S3ProxyProcess
 from support.server import ServerFailedError
@@ -30,8 +29,7 @@ class World:
 
     def __enter__(self) -> World:  # noqa: PYI034 - no subclasses
         with ExitStack() as stack:
-            self.postgres = PostgresServer(self.folder / "postgres").start()
-            stack.callback(self.postgres.stop)
+            self.postgres = stack.enter_context(running_postgres())
             self.s3 = S3Server(self.folder / "s3.log").start()
             stack.callback(self.s3.stop)
             self.bucket = self.s3.make_bucket()
@@ -43,7 +41,10 @@ class World:
             self.agents = stack.enter_context(
                 Agents(
                     self.folder,
-                    journal=[self.postgres.url_at(link.port) for link in self.links],
+                    journal=[
+                        f"postgresql://postgres@127.0.0.1:{link.port}/postgres"
+                        for link in self.links
+                    ],
                     objects=f"s3://{self.bucket}/log",
                     environment=environment(self.proxy.endpoint),
                     settings=self.settings,
@@ -68,6 +69,11 @@ class World:
             del agent.server.environment["PENSTOCK_TEST_CLOCK_SKEW_MS"]
         self.start_again(agent)
 
+    def start_postgres(self) -> None:
+        """Start PostgreSQL again if it was stopped or killed."""
+        if not self.postgres.running:
+            self.postgres.start()
+
     def start_again(self, agent: Agent) -> None:
         """Start an agent that ended, as its supervisor would; it may fail while things are away."""
         if agent.server.running() or agent.paused:
@@ -82,8 +88,8 @@ class World:
         for link in self.links:
             link.heal()
         self.proxy.set_rules()
-        self.proxy.refuse(False)
-        self.postgres.ensure_running()
+        self.proxy.refuse(refusing=False)
+        self.start_postgres()
         for agent in self.agents.agents:
             agent.resume()
         for agent in self.agents.agents:

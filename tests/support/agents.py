@@ -142,14 +142,21 @@ def brokers_named(address: str) -> int:
     from penstock.kafka.schema import build
     from penstock.model.errors import PenstockError
 
+    def make(types: Any) -> Any:
+        return build(
+            types.MetadataRequest,
+            topics=(),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
     host, _, port = address.rpartition(":")
     if not answers_metadata(host, int(port)):
         return 0
     try:
         connection = Connection(parse_address(address, setting="agent"), timeout_s=3)
-        answer: Any = connection.request(
-            "metadata", lambda types: build(types.MetadataRequest, topics=())
-        )
+        answer: Any = connection.request("metadata", make)
         connection.close()
     except (PenstockError, OSError):
         return 0

@@ -80,6 +80,11 @@ class PostgresServer:
         return self.folder / "data"
 
     @property
+    def running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

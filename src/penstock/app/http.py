@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from penstock.app.agents_api import AgentSources, agent_routes
 from penstock.app.backup_stream import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.backup_stream import backup_lines
 from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
@@ -40,7 +41,8 @@ class HttpSources:
     `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
     `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest;
     `secret` is what callers must know (None: nothing; see `SecretCheck` for what stays open);
-    `peers` is what other agents are answered from, in a cluster.
+    `peers` is what other agents are answered from, `agents` what tools are told of them, in a
+    cluster.
     """
 
     metrics: Metrics
@@ -49,6 +51,7 @@ class HttpSources:
     back_up: Callable[[str, Progress | None], Awaitable[dict[str, Any]]]
     secret: ClusterSecret | None = None
     peers: PeerSources | None = None
+    agents: AgentSources | None = None
 
 
 def application(sources: HttpSources) -> ASGIApp:
@@ -101,6 +104,8 @@ def application(sources: HttpSources) -> ASGIApp:
     # Without a secret anybody who reaches the port could read all data through them.
     if sources.peers is not None and sources.secret is not None:
         routes += peer_routes(sources.peers)
+    if sources.agents is not None and sources.secret is not None:
+        routes += agent_routes(sources.agents)
     return SecretCheck(Starlette(routes=routes), sources.secret)
 
 

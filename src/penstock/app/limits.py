@@ -24,17 +24,15 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         snapshot_entries=settings.snapshot_entries,
+        durability=settings.durability or "wal",
+        flush_bytes=settings.flush_bytes,
+        flush_interval_ms=settings.flush_interval_ms,
     )
 
 
 def cluster_limits(settings: ServerSettings) -> LogLimits:
     """The same for an agent of a cluster."""
-    return dataclasses.replace(
-        log_limits(settings),
-        durability=settings.durability or "object",
-        flush_bytes=settings.flush_bytes,
-        flush_interval_ms=settings.flush_interval_ms,
-    )
+    return dataclasses.replace(log_limits(settings), durability=settings.durability or "object")
 
 
 def membership_settings(settings: ServerSettings) -> MembershipSettings:

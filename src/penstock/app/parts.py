@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -125,9 +125,18 @@ class Parts(ABC):
     def not_ready(self) -> str:
         """Why clients can't be served as they should be, or ""."""
 
-    async def back_up(self, destination: str, **_: Any) -> Mapping[str, Any]:
-        """Copy everything; see `penstock.app.offline`. Raises: PenstockError."""
-        raise NotImplementedError(destination)
+    @abstractmethod
+    async def back_up(
+        self, destination: str, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, Any]:
+        """Copy everything acknowledged so far, while serving; what the manifest says.
+
+        Args:
+            progress: told bytes done and in all, on the event loop.
+
+        Raises:
+            PenstockError: it can't be made.
+        """
 
     def agent_sources(self) -> "AgentSources | None":
         """What the HTTP calls about agents are answered from; None: there is one agent."""

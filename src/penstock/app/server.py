@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import offline, status
-from penstock.app.assembly import Parts, assemble
-from penstock.app.jobs import Job, Jobs
+from penstock.app.embedded_parts import open_embedded
+from penstock.app.jobs import Jobs
+from penstock.app.parts import Environment, Parts
 from penstock.config.addresses import Address, parse_address
-from penstock.config.checks import warnings
+from penstock.config.checks import advertised_address, is_cluster, warnings
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError
 from penstock.ports.clock import Clock
@@ -92,28 +93,35 @@ class Server:
         Raises:
             ConflictError: the data directory or an address is in use.
             CorruptDataError: what lies in the data directory is not what was written.
+            RetryableError: a cluster's journal doesn't answer.
         """
         for text in warnings(self.settings):
             logger.warning("%s", text)
-        parts = assemble(
-            self.settings, clock=self._clock, random=self._random, on_fatal=self._on_fatal
-        )
-        self._parts = parts
+        listeners: list[socket.socket] = []
         try:
-            parts.log.start()
-            parts.groups.start()
-            self.kafka_address = await self._listen_kafka(parts)
+            # Bound before anything is opened: others are told the addresses. Clients are accepted
+            # only once they can be served.
+            listeners.append(_bind(self.kafka_address, setting="kafka"))
+            self.kafka_address = _bound(self.kafka_address, listeners[0])
+            if self.http_address is not None:
+                listeners.append(_bind(self.http_address, setting="http"))
+                self.http_address = _bound(self.http_address, listeners[1])
+            parts = self._parts = await self._open()
+            await parts.start()
+            await parts.kafka.start(listeners[0])
             self._ready_s = self._clock.monotonic_s()
-            self._jobs = Jobs(self._job_list(parts), on_fatal=self._on_fatal)
+            self._jobs = Jobs(list(parts.jobs()), on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
-                await self._start_http(parts, self.http_address)
+                await self._start_http(parts, listeners[1])
             # Soon, so that the first member of a group needn't wait for the modules. On the loop:
             # kio's import one another in circles, and two threads that load such modules at once
             # end in a deadlock, which the interpreter breaks by an error.
             asyncio.get_running_loop().call_later(_SCHEMAS_AFTER_S, _import_schemas)
         except BaseException:
             await self.stop()
+            for listener in listeners:
+                listener.close()
             raise
 
     async def stop(self) -> None:
@@ -127,7 +135,7 @@ class Server:
         # Together: members that wait for a rebalance are answered by the coordinator's end, and
         # the drain waits for their answers.
         await asyncio.gather(parts.kafka.drain(deadline_s), parts.groups.close())
-        drained = await parts.log.close(deadline_s)
+        drained = await parts.drain(deadline_s)
         if not drained:
             logger.info("the WAL still holds records; the next start serves them from there")
         if self._http is not None:
@@ -160,18 +168,7 @@ class Server:
             raise ConflictError("back up", destination, "another backup is being made")
         self._backing_up = True
         try:
-            with self.parts.log.keeper.held():
-                await self.parts.log.flush()
-                return await offline.back_up(
-                    self.parts.layout,
-                    destination,
-                    store=self.parts.store,
-                    pool=self.parts.pool,
-                    clock=self._clock,
-                    random=self._random,
-                    progress=progress,
-                    is_served=True,
-                )
+            return await self.parts.back_up(destination, progress)
         finally:
             self._backing_up = False
 
@@ -188,52 +185,53 @@ class Server:
         }
 
     def not_ready(self) -> str:
-        """Why clients are not served, or ""."""
-        return "draining" if self._draining else ""
+        """Why clients are not served as they should be, or ""."""
+        return "draining" if self._draining else self.parts.not_ready()
 
-    async def _listen_kafka(self, parts: Parts) -> Address:
-        wanted = self.kafka_address
-        try:
-            port = await parts.kafka.start(wanted.host, wanted.port)
-        except OSError as error:
-            raise _cannot_listen("kafka", wanted, error) from error
-        if parts.broker.advertised_port == 0:
-            parts.broker.advertised_port = port
-        return Address(wanted.host, port)
+    async def _open(self) -> Parts:
+        advertised = advertised_address(self.settings)
+        if not advertised.port:
+            advertised = Address(advertised.host, self.kafka_address.port)
+        environment = Environment(
+            clock=self._clock,
+            random=self._random,
+            on_fatal=self._on_fatal,
+            advertised=advertised,
+            peer=self._peer_address(advertised),
+        )
+        if is_cluster(self.settings):
+            # An embedded server starts sooner without what only a cluster needs.
+            from penstock.app.cluster_parts import open_cluster_agent
 
-    def _job_list(self, parts: Parts) -> list[Job]:
-        return [
-            Job(
-                name="expiry of idle groups",
-                interval_s=self.settings.retention_check_ms / 1000,
-                run=parts.groups.expire,
-            ),
-            Job(
-                name="retention",
-                interval_s=self.settings.retention_check_ms / 1000,
-                run=parts.log.keeper.run_once,
-            ),
-            Job(name="upkeep of the journal", interval_s=1.0, run=parts.upkeep.run_once),
-        ]
+            return await open_cluster_agent(self.settings, environment)
+        return open_embedded(self.settings, environment)
 
-    async def _start_http(self, parts: Parts, wanted: Address) -> None:
-        family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
-        try:
-            listener = socket.create_server(wanted, family=family)
-        except OSError as error:
-            raise _cannot_listen("http", wanted, error) from error
-        self.http_address = Address(wanted.host, listener.getsockname()[1])
+    def _peer_address(self, advertised: Address) -> Address | None:
+        """What other agents reach the HTTP port by: as clients reach this host, where it listens
+        on all interfaces."""
+        http = self.http_address
+        if http is None or not http.is_wildcard:
+            return http
+        return Address(advertised.host, http.port)
+
+    async def _start_http(self, parts: Parts, listener: socket.socket) -> None:
         parts.metrics.on_scrape(lambda: status.gauges(parts, ready_s=self._ready_s))
         # Off the loop, so that Kafka clients are answered while the modules load.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
         from penstock.app.http import HttpServer, HttpSources
+        from penstock.peers.secret import ClusterSecret
 
+        secret = self.settings.cluster_secret
         sources = HttpSources(
             metrics=parts.metrics,
             status=self.status,
             not_ready=self.not_ready,
             back_up=self.back_up,
+            secret=ClusterSecret(secret) if secret else None,
+            peers=parts.peer_sources(),
+            agents=parts.agent_sources(),
         )
+        listener.listen()
         self._http = HttpServer(sources, listener)
         self._http.start()
 
@@ -246,7 +244,24 @@ def _import_schemas() -> None:
     import kio.serial  # noqa: F401
 
 
-def _cannot_listen(setting: str, address: Address, error: OSError) -> ConflictError:
-    return ConflictError(
-        "listen", f"{setting} {address}", error.strerror or str(error), "choose another address"
-    )
+def _bind(address: Address, *, setting: str) -> socket.socket:
+    """A socket that holds the address; nobody is accepted until it listens.
+
+    Raises:
+        ConflictError: the address is taken, or not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ConflictError(
+            "listen", f"{setting} {address}", error.strerror or str(error), "choose another address"
+        ) from error
+    return bound
+
+
+def _bound(wanted: Address, bound: socket.socket) -> Address:
+    return Address(wanted.host, bound.getsockname()[1])

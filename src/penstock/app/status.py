@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from penstock.app.assembly import Parts
+from penstock.app.parts import Parts
 from penstock.config.addresses import Address
 from penstock.config.version import VERSION
 
@@ -16,39 +16,31 @@ def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
         http: the listening address, if there is one.
         ready_s: when the server was ready, by the monotonic clock.
     """
-    log, broker, settings = parts.log, parts.broker, parts.settings
+    log, broker = parts.log, parts.broker
     topics = parts.view.topics()
     return {
         "version": VERSION,
         "cluster_id": broker.cluster_id,
         "node_id": broker.node_id,
-        "agent_epoch": parts.order.epoch,
+        "agent_epoch": parts.epoch,
         "pid": os.getpid(),
         "uptime_s": round(parts.clock.monotonic_s() - ready_s, 3),
         "kafka": str(kafka),
         "advertised": str(Address(broker.advertised_host, broker.advertised_port)),
         "http": str(http) if http else None,
         "data": str(parts.layout.root),
-        "fsync": settings.fsync,
         "topics": len(topics),
         "partitions": sum(topic.partitions for topic in topics),
         "connections": parts.kafka.connection_count,
         "inflight_bytes": parts.kafka.budget.used_bytes,
-        "journal_position": parts.order.position,
-        "wal": {
-            "drained": log.uploader.pending_bytes == 0,
-            "pending_bytes": log.uploader.pending_bytes,
-            "free_bytes": parts.wal_writer.free_bytes,
-            "bytes_max": settings.wal_bytes_max,
-            "upload_error": log.uploader.last_error or None,
-        },
-        "segments_stored": log.uploader.segment_count,
+        "journal_position": parts.position,
         "tail_cache_bytes": log.tail.bytes,
         "block_cache": {
             "bytes": log.blocks.bytes,
             "hits": log.blocks.hit_count,
             "loads": log.blocks.load_count,
         },
+        **parts.status(),
     }
 
 
@@ -61,16 +53,12 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
         "penstock_connections": parts.kafka.connection_count,
         "penstock_inflight_bytes": parts.kafka.budget.used_bytes,
         "penstock_inflight_bytes_max": parts.settings.inflight_bytes_max,
-        "penstock_wal_pending_bytes": log.uploader.pending_bytes,
-        "penstock_wal_free_bytes": parts.wal_writer.free_bytes,
-        "penstock_wal_bytes_max": parts.settings.wal_bytes_max,
-        "penstock_append_waiting_bytes": log.lane.waiting_bytes,
-        "penstock_segments_stored_total": log.uploader.segment_count,
         "penstock_tail_cache_bytes": log.tail.bytes,
         "penstock_block_cache_bytes": log.blocks.bytes,
         "penstock_block_cache_hits_total": log.blocks.hit_count,
         "penstock_block_cache_loads_total": log.blocks.load_count,
         "penstock_topics": len(topics),
         "penstock_partitions": sum(topic.partitions for topic in topics),
-        "penstock_journal_position": parts.order.position,
+        "penstock_journal_position": parts.position,
+        **parts.gauges(),
     }

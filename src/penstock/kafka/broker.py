@@ -14,8 +14,7 @@ from penstock.ports.random import Random
 
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
-    from penstock.log import Log
-    from penstock.log.cluster_log import ClusterLog
+    from penstock.log.serving import ServingLog
     from penstock.metadata.view import MetadataView
 
 
@@ -26,7 +25,7 @@ class Broker:
 
     view: "MetadataView"
     committer: Committer
-    log: "Log | ClusterLog"
+    log: "ServingLog"
     groups: "GroupCoordinator"
     clock: Clock
     random: Random

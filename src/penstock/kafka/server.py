@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from typing import Final
 
 from penstock.kafka.broker import Broker
@@ -34,26 +35,13 @@ class KafkaServer:
         """Bytes of requests and unsent replies that all connections hold."""
         return self._host.budget
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen.
-
-        Args:
-            host: address or name to bind to.
-            port: TCP port; 0 takes a free one.
-
-        Returns:
-            The bound port.
-
-        Raises:
-            OSError: the address is taken or not this machine's.
-        """
+    async def start(self, bound: socket.socket) -> None:
+        """Listen on a socket that holds its address; it is this server's from now on."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: KafkaConnection(self._host), host, port, backlog=BACKLOG
+            lambda: KafkaConnection(self._host), sock=bound, backlog=BACKLOG
         )
         self._schedule_sweep(loop)
-        bound_port: int = self._server.sockets[0].getsockname()[1]
-        return bound_port
 
     async def drain(self, deadline_s: float) -> None:
         """Accept nothing more, answer what was started, close; after `deadline_s` seconds cut

@@ -11,9 +11,9 @@ from concurrent.futures import Executor
 from typing import Final
 
 from penstock.log.append.lane import AppendRequest
-from penstock.log.append.plan import FramePlan
+from penstock.log.append.plan import FramePlan, PartitionAppend
 from penstock.log.fetch.blocks import BlockCache
-from penstock.log.fetch.reader import LogReader, Missing
+from penstock.log.fetch.reader import Behind, LogReader, Missing
 from penstock.log.fetch.regions import PartsRead
 from penstock.log.fetch.remote_wal import RemoteRuns
 from penstock.log.fetch.tail import TailCache, TailRead
@@ -33,7 +33,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import NotFoundError
+from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -59,6 +59,7 @@ class ServingLog(ABC):
         pool: Executor,
         remote_runs: RemoteRuns | None = None,
         before_stored: Callable[[], None] | None = None,
+        behind: Behind | None = None,
     ) -> None:
         """
         Args:
@@ -68,6 +69,7 @@ class ServingLog(ABC):
             remote_runs: reads runs of other agents' WALs.
             before_stored: called before anything but the tail cache is served; raises if it must
                 not be.
+            behind: whether queries may be behind what the view knows.
         """
         self._view = view
         self._clock = clock
@@ -90,11 +92,35 @@ class ServingLog(ABC):
             limits=limits,
             remote_runs=remote_runs,
             before_stored=before_stored,
+            behind=behind,
         )
 
     @abstractmethod
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
+
+    @abstractmethod
+    def append(
+        self,
+        appends: list[PartitionAppend],
+        *,
+        timeout_ms: int,
+        done: Callable[[PenstockError | None], None],
+        source: int = 0,
+    ) -> None:
+        """Store checked batches of one request; `done` is called once, on the event loop.
+
+        Args:
+            timeout_ms: how long the client waits.
+            done: with None when each append holds its status or its own error, else with the
+                error that befell all of them.
+            source: the connection that it came from.
+        """
+
+    @property
+    @abstractmethod
+    def append_bytes_max(self) -> int:
+        """The largest total of one `append` call, in bytes."""
 
     async def allocate_producer_id(self) -> tuple[int, int]:
         """A producer id that nobody else gets, and its epoch, 0."""

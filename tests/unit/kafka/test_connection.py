@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import SimpleNamespace
@@ -49,7 +50,9 @@ async def serving(
     broker: Broker,
 ) -> AsyncIterator[tuple[KafkaServer, Callable[[], Awaitable[Client]]]]:
     server = KafkaServer(broker)
-    port = await server.start("127.0.0.1", 0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    await server.start(listener)
+    port = listener.getsockname()[1]
     clients: list[Client] = []
 
     async def connect() -> Client:

@@ -1,0 +1,248 @@
+"""An embedded server, put together: everything in one data directory, and nobody else.
+
+Order at the start: the lock, then the order of commands (which says what the WAL must hold), then
+the WAL, then the log, groups and the Kafka face on top. The end is the reverse.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from penstock.app import offline
+from penstock.app.instruments import KafkaInstruments, LogInstruments
+from penstock.app.jobs import Job
+from penstock.app.layout import DataLayout
+from penstock.app.limits import group_settings, kafka_settings, log_limits
+from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
+from penstock.app.store_instruments import StoreInstruments
+from penstock.config.settings import ServerSettings
+from penstock.config.version import VERSION
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.kafka.broker import Broker
+from penstock.kafka.server import KafkaServer
+from penstock.log import Log
+from penstock.log.opening import open_order, open_wal
+from penstock.log.restore import refuse_unfinished
+from penstock.log.upkeep import Upkeep
+from penstock.metadata.order import Order
+from penstock.metadata.view import MetadataView
+from penstock.objects import open_reliable_store, open_store
+from penstock.objects.origins import open_origins
+from penstock.observability.metrics import Metrics
+from penstock.system.files import PosixDevice
+from penstock.system.lock import DirectoryLock
+from penstock.wal import WalReader, WalWriter
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddedParts(Parts):
+    """The parts of an embedded server."""
+
+    environment: Environment
+    order: Order
+    log: Log
+    wal_writer: WalWriter
+    upkeep: Upkeep
+
+    @property
+    def epoch(self) -> int:
+        """See `Parts`."""
+        return self.order.epoch
+
+    @property
+    def position(self) -> int:
+        """See `Parts`."""
+        return self.order.position
+
+    async def start(self) -> None:
+        """See `Parts`."""
+        self.log.start()
+        self.groups.start()
+
+    async def drain(self, deadline_s: float) -> bool:
+        """See `Parts`."""
+        return await self.log.close(deadline_s)
+
+    def jobs(self) -> Sequence[Job]:
+        """See `Parts`."""
+        interval_s = self.settings.retention_check_ms / 1000
+        return [
+            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
+            Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(name="upkeep of the journal", interval_s=1.0, run=self.upkeep.run_once),
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """See `Parts`."""
+        uploader = self.log.uploader
+        return {
+            "fsync": self.settings.fsync,
+            "wal": {
+                "drained": uploader.pending_bytes == 0,
+                "pending_bytes": uploader.pending_bytes,
+                "free_bytes": self.wal_writer.free_bytes,
+                "bytes_max": self.settings.wal_bytes_max,
+                "upload_error": uploader.last_error or None,
+            },
+            "segments_stored": uploader.segment_count,
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """See `Parts`."""
+        return {
+            "penstock_wal_pending_bytes": self.log.uploader.pending_bytes,
+            "penstock_wal_free_bytes": self.wal_writer.free_bytes,
+            "penstock_wal_bytes_max": self.settings.wal_bytes_max,
+            "penstock_append_waiting_bytes": self.log.lane.waiting_bytes,
+            "penstock_segments_stored_total": self.log.uploader.segment_count,
+        }
+
+    def not_ready(self) -> str:
+        """See `Parts`. A WAL that no segment takes fills, and then producers wait in vain."""
+        uploader = self.log.uploader
+        if uploader.last_error and uploader.pending_bytes >= self.settings.wal_bytes_max // 2:
+            return f"the WAL fills, since nothing of it can be stored: {uploader.last_error}"
+        return ""
+
+    async def back_up(
+        self, destination: str, progress: offline.Progress | None = None
+    ) -> dict[str, Any]:
+        """See `Parts`."""
+        with self.log.keeper.held():
+            await self.log.flush()
+            return await offline.back_up(
+                self.layout,
+                destination,
+                store=self.store,
+                pool=self.pool,
+                clock=self.clock,
+                random=self.environment.random,
+                progress=progress,
+                is_served=True,
+            )
+
+
+def open_embedded(settings: ServerSettings, environment: Environment) -> EmbeddedParts:
+    """Open the data directory and put the parts together; nothing listens yet. Event loop only.
+
+    Raises:
+        ConflictError: another process uses the data directory.
+        CorruptDataError: what lies there is not what was written.
+    """
+    layout = DataLayout.of(settings.data)
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.acquire(layout.root).release)
+        refuse_unfinished(layout.metadata)
+        parts = _open(settings, environment, layout, closing)
+        parts.closing.push(closing.pop_all())
+        return parts
+
+
+def _open(
+    settings: ServerSettings, environment: Environment, layout: DataLayout, closing: ExitStack
+) -> EmbeddedParts:
+    clock, random = environment.clock, environment.random
+    metrics = Metrics()
+    device = PosixDevice(layout.root)
+    order = open_order(
+        layout.metadata,
+        device,
+        clock=clock,
+        random=random,
+        fsync=settings.fsync,
+        software=VERSION,
+    )
+    closing.callback(order.close)
+    queries = ThreadQueries(layout.metadata)
+    closing.callback(queries.close)
+    view = MetadataView.load(queries())
+    wal_writer = open_wal(
+        device,
+        queries(),
+        file_bytes=settings.wal_file_bytes,
+        bytes_max=settings.wal_bytes_max,
+        fsync=settings.fsync,
+    )
+    closing.callback(wal_writer.close)
+    wal_reader = WalReader(device)
+    closing.callback(wal_reader.close)
+    pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
+    closing.callback(pool.shutdown)
+    # What a restore inherited is read where the parent keeps it.
+    store = open_origins(
+        open_store(str(layout.objects), executor=pool),
+        queries().origins(),
+        partial(
+            open_reliable_store,
+            clock=clock,
+            random=random,
+            meter=StoreInstruments(metrics),
+            executor=pool,
+        ),
+    )
+    limits = log_limits(settings)
+    log = Log(
+        order=order,
+        view=view,
+        queries=queries,
+        wal_writer=wal_writer,
+        wal_reader=wal_reader,
+        store=store,
+        clock=clock,
+        limits=limits,
+        identity=(order.agent_id, order.epoch),
+        pool=pool,
+        on_fatal=environment.on_fatal,
+        instruments=LogInstruments(metrics),
+    )
+    upkeep = Upkeep(
+        journal=order,
+        store=store,
+        scratch=layout.scratch,
+        clock=clock,
+        pool=pool,
+        limits=limits,
+    )
+    groups = GroupCoordinator(
+        committer=log,
+        view=view,
+        queries=queries(),
+        clock=clock,
+        random=random,
+        settings=group_settings(settings),
+    )
+    broker = Broker(
+        view=view,
+        committer=log,
+        log=log,
+        groups=groups,
+        clock=clock,
+        random=random,
+        cluster_id=order.cluster_id,
+        node_id=order.agent_id,
+        advertised_host=environment.advertised.host,
+        advertised_port=environment.advertised.port,
+        settings=kafka_settings(settings),
+        instruments=KafkaInstruments(metrics),
+    )
+    return EmbeddedParts(
+        settings=settings,
+        environment=environment,
+        layout=layout,
+        clock=clock,
+        metrics=metrics,
+        order=order,
+        view=view,
+        queries=queries,
+        store=store,
+        wal_writer=wal_writer,
+        pool=pool,
+        log=log,
+        upkeep=upkeep,
+        groups=groups,
+        broker=broker,
+        kafka=KafkaServer(broker),
+    )
