@@ -200,3 +200,22 @@ def test_keys_of_epochs_that_are_not_known_here_are_left_alone(tmp_path: Path) -
         assert list(cluster.store.objects) == [new]
 
     run_cluster(tmp_path, test)
+
+
+def test_an_agent_leaves_its_own_flush_alone_however_long_that_takes(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, append_wait_ms_max=1_000_000)
+        (key,) = await agent.topic("t")
+        stalled = cluster.loop.create_future()
+
+        async def stall(_: str) -> None:
+            await stalled
+
+        cluster.store.after_put = stall
+        answer = agent.send((key, b"a"), timeout_ms=1_000_000)
+        await passing(2 * GRACE_S)
+        assert await agent.log.keeper.condemn_orphans() == 0
+        stalled.set_result(None)
+        assert (await answer)[0].status is STORED
+
+    run_cluster(tmp_path, test)
