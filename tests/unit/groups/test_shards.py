@@ -255,6 +255,25 @@ def test_sessions_do_not_end_while_nobody_can_be_heard(tmp_path: Path) -> None:
     in_world(tmp_path, main)
 
 
+def test_a_member_that_dies_with_its_coordinator_is_missed_by_the_next(tmp_path: Path) -> None:
+    """Its session runs on without anybody asking for the group."""
+
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await member(world, session_s=6.0)
+        owner_of(world, "g").kill()
+        await asyncio.sleep(5)
+        heir = owner_of(world, "g")
+        assert len(heir.groups._memory.groups["g"].machine.roster) == 1
+        await asyncio.sleep(10)
+        row = heir.queries.group("g")
+        assert row is not None
+        assert row.empty_since_ms is not None
+        assert len(agents) == 3
+
+    in_world(tmp_path, main)
+
+
 def test_tools_see_each_group_once_and_delete_groups_of_many_shards(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         agents = await world.cluster(1, 2, 3)
