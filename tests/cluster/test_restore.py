@@ -1,0 +1,176 @@
+"""Real agents, PostgreSQL and S3: all are killed, and of the bucket another cluster is made."""
+
+import json
+import shutil
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from support.agents import SECRET, Agents, run_cli
+from support.postgres import running_postgres
+from support.s3 import S3Server, environment
+from support.server import ServerProcess
+
+PARTITIONS = 3
+Records = dict[tuple[int, int], bytes]
+"""Value by partition and offset."""
+
+
+def produce(bootstrap: str, start: int, end: int) -> None:
+    """Numbered records, all acknowledged."""
+    failures: list[Any] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in range(start, end):
+        producer.produce(
+            "t",
+            b"value %d" % number,
+            partition=number % PARTITIONS,
+            on_delivery=lambda error, _: error and failures.append(error),
+        )
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert not failures
+
+
+def consume(bootstrap: str, count: int) -> Records:
+    """Everything there is, which must be `count` records."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    found: Records = {}
+    try:
+        deadline = time.monotonic() + 30
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+            for message in consumer.consume(1000, 0.5):
+                assert message.error() is None, message.error()
+                found[message.partition(), message.offset()] = message.value()
+        for number in range(PARTITIONS):
+            _, high = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=10)
+            assert high == sum(partition == number for partition, _ in found)
+    finally:
+        consumer.close()
+    return found
+
+
+def status(agents: Agents) -> list[dict[str, Any]]:
+    found = []
+    for agent in agents.agents:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{agent.server.http_port}/v1/status",
+            headers={"authorization": f"Bearer {SECRET}"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            found.append(json.load(answer))
+    return found
+
+
+def wait_until(check: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.1)
+
+
+def numbers(agents: Agents, name: str) -> list[int]:
+    """The number of that name in each agent's status."""
+    return [find(value, name) for value in status(agents)]
+
+
+def find(value: Any, name: str) -> int:
+    """The number of that name in a status."""
+    if isinstance(value, dict):
+        if isinstance(value.get(name), int):
+            return int(value[name])
+        for inner in value.values():
+            number = find(inner, name)
+            if number:
+                return number
+    return 0
+
+
+@pytest.fixture
+def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Records, Records]]:
+    """The URL of the objects of a cluster of which nothing else is left; a moment; what it held
+    then and at the end."""
+    bucket = s3.make_bucket()
+    url = f"s3://{bucket}/parent"
+    with (
+        running_postgres() as postgres,
+        Agents(
+            tmp_path,
+            postgres.url,
+            url,
+            environment=environment(s3.endpoint),
+            settings={"ARCHIVE_INTERVAL_MS": "200", "DEFAULT_PARTITIONS": str(PARTITIONS)},
+        ) as agents,
+    ):
+        for _ in range(2):
+            agents.add()
+        agents.wait_live()
+        produce(agents.bootstrap, 0, 300)
+        first = consume(agents.bootstrap, 300)
+        # Until both have applied all that was acknowledged.
+        reached = max(numbers(agents, "journal_position"))
+        wait_until(lambda: min(numbers(agents, "journal_position")) >= reached)
+        moment = max(numbers(agents, "journal_position"))
+        produce(agents.bootstrap, 300, 450)
+        last = consume(agents.bootstrap, 450)
+        end = max(numbers(agents, "journal_position"))
+        wait_until(lambda: max(numbers(agents, "archived_position")) >= end)
+        for agent in agents.agents:
+            agent.server.kill()
+    for number in range(2):
+        shutil.rmtree(tmp_path / f"agent-{number}")
+    yield url, moment, first, last
+
+
+def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
+    killed_cluster: tuple[str, int, Records, Records],
+    s3: S3Server,
+    tmp_path: Path,
+) -> None:
+    url, moment, first, last = killed_cluster
+    new_url = url.replace("/parent", "/child")
+    with running_postgres() as postgres:
+        made = run_cli(
+            "restore", "--from", url, "--objects", new_url, "--journal", postgres.url, "--json"
+        )
+        assert made.returncode == 0, made.stderr
+        told = json.loads(made.stdout)
+        assert told["lost"] == []
+        again = run_cli(
+            "restore", "--from", url, "--objects", new_url, "--journal", postgres.url, "--json"
+        )
+        assert again.returncode != 0
+        assert "there already" in again.stderr
+        with Agents(
+            tmp_path / "child", postgres.url, new_url, environment=environment(s3.endpoint)
+        ) as agents:
+            agents.folder.mkdir()
+            for _ in range(2):
+                agents.add()
+            agents.wait_live()
+            assert consume(agents.bootstrap, 450) == last
+            assert {value["cluster_id"] for value in status(agents)} == {told["cluster_id"]}
+            produce(agents.bootstrap, 450, 600)
+            longer = consume(agents.bootstrap, 600)
+            assert {key: longer[key] for key in last} == last
+            assert agents.stop() == [0, 0]
+
+    # An embedded server, as of the moment: neither PostgreSQL nor another agent.
+    data = tmp_path / "data"
+    made = run_cli("restore", "--from", url, "--data", str(data), "--position", str(moment))
+    assert made.returncode == 0, made.stderr
+    server = ServerProcess(data, tmp_path / "data.log", environment=environment(s3.endpoint))
+    server.start()
+    try:
+        assert consume(server.bootstrap, 300) == first
+        produce(server.bootstrap, 300, 330)
+        consume(server.bootstrap, 330)
+    finally:
+        server.stop()
