@@ -39,11 +39,13 @@ from penstock.metadata.context import ApplyContext
 from penstock.metadata.schema import (
     APPLICATION_ID,
     CLUSTER_LEVEL,
+    FEATURE_LEVEL_MAX,
     FORMAT_VERSION,
     SCHEMA,
     STORED_ENTRIES,
 )
 from penstock.metadata.tables import AgentRow, Tables
+from penstock.model.errors import InvalidRequestError
 
 Handler = Callable[[ApplyContext, Any], AnyAnswer]
 
@@ -135,7 +137,20 @@ class LogMachine:
         migration.migrate(connection, from_version)
 
     def bind(self, connection: sqlite3.Connection) -> None:
-        """See `StateMachine`."""
+        """See `StateMachine`.
+
+        Raises:
+            InvalidRequestError: a feature level is on that this release doesn't know: its entries
+                would be applied by older rules, to another state.
+        """
+        found = connection.execute("SELECT value FROM meta WHERE name = 'feature_level'").fetchone()
+        if found is not None and found[0] > FEATURE_LEVEL_MAX:
+            raise InvalidRequestError(
+                "open",
+                "the state",
+                f"feature level {found[0]} is on, this release knows {FEATURE_LEVEL_MAX}",
+                "open it with the release that switched it on, or a later one",
+            )
         self._tables = Tables(connection)
 
     def flush(self) -> None:

@@ -47,6 +47,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.view import MetadataView
+from penstock.model.errors import InvalidRequestError
 from penstock.replica import Replica
 
 WAL_ID = b"sixteen bytes id"
@@ -423,6 +424,17 @@ def test_the_level_rises_once_every_agent_knows_it_whose_epoch_is_not_over(
     assert cluster.send(1, SetFeatureLevel(level=1), epoch=2) == [Done()]
     assert cluster.queries.feature_level() == 2
     cluster.close()
+
+
+def test_a_state_of_a_later_level_is_refused_at_the_start(tmp_path: Path) -> None:
+    # As a snapshot brings it, past the entry that switched the level on.
+    Cluster(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / "metadata.sqlite")
+    connection.execute("UPDATE meta SET value = 3 WHERE name = 'feature_level'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(InvalidRequestError, match="feature level 3 is on, this release knows 2"):
+        Replica.open(tmp_path / "metadata.sqlite", LogMachine(), fsync=False)
 
 
 def test_a_segment_of_runs_of_any_wal(cluster: Cluster) -> None:
