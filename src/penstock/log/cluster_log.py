@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
+from penstock.log.append.dispatch import Dispatcher
 from penstock.log.append.durable import ObjectBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest, Delivery
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.append.split import Joint
 from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments, NoInstruments
@@ -34,8 +34,8 @@ from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyAnswer, AnyCommand
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import OverloadedError, PenstockError, RetryableError
-from penstock.model.ids import TopicKey, topic_key_of
+from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.ids import TopicKey
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
@@ -94,8 +94,13 @@ class ClusterLog(ServingLog):
         self._agent_id = agent_id
         self._instruments = instruments or NoInstruments()
         self._loop = asyncio.get_running_loop()
-        self._routes = Routes(
-            view=view, default=Path(limits.durability), is_under_way=self._is_under_way
+        self._dispatcher = Dispatcher(
+            self,
+            routes=Routes(
+                view=view, default=Path(limits.durability), is_under_way=self._is_under_way
+            ),
+            clock=clock,
+            limits=limits,
         )
         self._objects = Flusher(
             ordering=ordering,
@@ -239,49 +244,14 @@ class ClusterLog(ServingLog):
             done: with None when each append holds its status or its own error, else with the
                 error that befell all of them.
         """
-        length = sum(append.batch.length for append in appends)
-        waiting = self.waiting_bytes
-        if waiting + length > self._limits.waiting_bytes_max:
-            done(
-                OverloadedError(
-                    "append",
-                    "log",
-                    f"{waiting} bytes wait already, {self._limits.waiting_bytes_max} may",
-                    "try again later",
-                )
-            )
-            return
-        wait_ms = min(max(timeout_ms, 0), self._limits.append_wait_ms_max)
-        deadline_s = self._clock.monotonic_s() + wait_ms / 1000
-        parts, interval_ms = self._split(appends)
-        joint = Joint(len(parts), done) if len(parts) > 1 else None
-        for path, part in parts.items():
-            request = AppendRequest(
-                part,
-                length if joint is None else sum(append.batch.length for append in part),
-                deadline_s,
-                done if joint is None else joint.part(part),
-                source,
-            )
-            if path is Path.OBJECT:
-                self._objects.submit(request, wait_s=interval_ms / 1000)
-            else:
-                self._wal.submit(request)
+        self._dispatcher.append(appends, timeout_ms=timeout_ms, done=done, source=source)
 
-    def _split(
-        self, appends: list[PartitionAppend]
-    ) -> tuple[dict[Path, list[PartitionAppend]], int]:
-        """Appends by path, and how long those of objects may wait."""
-        parts: dict[Path, list[PartitionAppend]] = {}
-        interval_ms = self._limits.flush_interval_ms
-        for append in appends:
-            route = self._routes.of(topic_key_of(append.partition_key))
-            # A topic that is gone is refused on any path.
-            path = route.path if route is not None else Path.OBJECT
-            if route is not None and 0 <= route.flush_interval_ms < interval_ms:
-                interval_ms = route.flush_interval_ms
-            parts.setdefault(path, []).append(append)
-        return parts, interval_ms
+    def submit(self, path: Path, request: AppendRequest, *, wait_s: float) -> None:
+        """See `penstock.log.append.dispatch.Paths`."""
+        if path is Path.OBJECT:
+            self._objects.submit(request, wait_s=wait_s)
+        else:
+            self._wal.submit(request)
 
     def _is_under_way(self, path: Path, topic_key: TopicKey) -> bool:
         if path is Path.OBJECT:

@@ -51,7 +51,7 @@ class Routes:
         is_under_way: Callable[[Path, TopicKey], bool],
     ) -> None:
         self._view = view
-        self._default = default
+        self.default = default
         self._is_under_way = is_under_way
         self._known: dict[TopicKey, Route] = {}
 
@@ -67,7 +67,7 @@ class Routes:
         if known is not None and known.topic is topic and known.cluster_configs is configs:
             return known
         settings = topic_settings(topic.configs, configs)
-        path = Path(settings.durability) if settings.durability else self._default
+        path = Path(settings.durability) if settings.durability else self.default
         route = Route(topic, configs, path, settings.flush_interval_ms)
         if (
             known is not None

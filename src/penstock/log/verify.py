@@ -21,7 +21,7 @@ from penstock.model.errors import CorruptDataError, NotFoundError, RetryableErro
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import HEADER_BYTES, MAGIC, crc_is_right, stored_header
+from penstock.records.batch import HEADER_BYTES, MAGIC, crc_is_right, patch_run, stored_header
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from penstock.wal import WalReader, entries_after
@@ -311,7 +311,12 @@ class _Verifier:
         if run.generation:
             return read_wal_run(self._wal, run)
         end = run.position + run.length
-        return memoryview(await self._store.get_range(run.object_key, run.position, end))
+        found = await self._store.get_range(run.object_key, run.position, end)
+        if not run.raw:
+            return memoryview(found)
+        data = memoryview(bytearray(found))
+        patch_run(data, run.base_offset, subject=run.object_key)
+        return data
 
     def _has_moved(self, run: StoredRun) -> bool:
         return run not in self._queries.runs_from(run.partition_key, run.base_offset, limit=1)
@@ -399,6 +404,10 @@ class _Verifier:
             check_header(bytes(head), subject=key)
             tail = await self._store.get_range(key, size_bytes - FOOTER_BYTES, size_bytes)
             footer = parse_footer(bytes(tail), size_bytes=size_bytes, subject=key)
+            if footer.offsets_final == bool(row.raw):
+                raise CorruptDataError(
+                    "verify", key, "footer and journal differ on whether its offsets are final"
+                )
             index_end = footer.index_position + footer.index_length
             block = await self._store.get_range(key, footer.index_position, index_end)
             parse_index(bytes(block), footer, subject=key)
