@@ -5,8 +5,11 @@ import http.client
 import logging
 import random
 import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+import uvloop
 from obstore.store import MemoryStore
 
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
@@ -16,6 +19,16 @@ from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange, encode_blocks
 from penstock.peers.zone import BLOCKS_PATH
 from support.zone_rig import BLOCK_BYTES, SECRET, CountingStore, Zone, ZoneAgent
+
+Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a test's coroutine: servers run on uvloop, whose transports are not asyncio's."""
+    runner = asyncio.run if request.param == "asyncio" else uvloop.run
+    return lambda main: runner(main())
+
 
 OBJECTS = 4
 BLOCKS = 6
@@ -47,7 +60,7 @@ async def _read_all(agent: ZoneAgent, objects: dict[str, bytes]) -> None:
     )
 
 
-def test_a_block_is_downloaded_once_however_many_agents_ask() -> None:
+def test_a_block_is_downloaded_once_however_many_agents_ask(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled(delay_s=0.02)
         async with Zone([ZoneAgent(number, store) for number in (1, 2, 3)]) as zone:
@@ -65,10 +78,10 @@ def test_a_block_is_downloaded_once_however_many_agents_ask() -> None:
             assert counts.own > 0
             assert counts.away == counts.refused == 0
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_many_blocks_are_asked_for_in_one_call() -> None:
+def test_many_blocks_are_asked_for_in_one_call(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled()
         async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
@@ -85,10 +98,10 @@ def test_many_blocks_are_asked_for_in_one_call() -> None:
             assert len(calls) == 1
             assert calls[0] == asker.store.counts.peer > 1
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_a_slow_store_does_not_look_like_a_dead_peer() -> None:
+def test_a_slow_store_does_not_look_like_a_dead_peer(run: Run) -> None:
     """Three times the silence that is allowed: beats tell that the owner lives, and the block is
     still downloaded once."""
 
@@ -100,10 +113,10 @@ def test_a_slow_store_does_not_look_like_a_dead_peer() -> None:
             assert set(store.reads.values()) == {1}
             assert agents[0].store.counts.away == 0
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_a_dead_peer_costs_one_timeout_and_is_then_passed_over() -> None:
+def test_a_dead_peer_costs_one_timeout_and_is_then_passed_over(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled()
         # It listens and takes connections, and never answers: a stopped process.
@@ -123,10 +136,10 @@ def test_a_dead_peer_costs_one_timeout_and_is_then_passed_over() -> None:
                 assert asker.store.counts.away == away, "not asked again"
                 assert zone.agents[1].own.load_count > 0
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_a_refused_connection_and_a_cut_answer_are_read_directly() -> None:
+def test_a_refused_connection_and_a_cut_answer_are_read_directly(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled()
 
@@ -150,10 +163,10 @@ def test_a_refused_connection_and_a_cut_answer_are_read_directly() -> None:
         server.close()
         await asyncio.sleep(0.05)
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_an_owner_whose_store_fails_makes_the_others_read_for_themselves() -> None:
+def test_an_owner_whose_store_fails_makes_the_others_read_for_themselves(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled()
         broken = CountingStore(store)
@@ -163,10 +176,10 @@ def test_an_owner_whose_store_fails_makes_the_others_read_for_themselves() -> No
             assert zone.agents[0].store.counts.refused > 0
             assert zone.agents[0].store.counts.away == 0
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_errors_are_those_of_the_store() -> None:
+def test_errors_are_those_of_the_store(run: Run) -> None:
     async def main() -> None:
         store, _ = await _filled()
         async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
@@ -178,10 +191,10 @@ def test_errors_are_those_of_the_store() -> None:
                         "segments/0", (BLOCKS - 1) * BLOCK_BYTES, BLOCKS * BLOCK_BYTES
                     )
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_what_is_no_block_passes_through() -> None:
+def test_what_is_no_block_passes_through(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled()
         async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
@@ -192,10 +205,10 @@ def test_what_is_no_block_passes_through() -> None:
             assert zone.agents[0].store.counts.own == 0
             assert zone.agents[0].store.counts.peer == 0
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_two_agents_that_take_each_other_for_the_owner_do_not_wait_for_each_other() -> None:
+def test_two_agents_that_take_each_other_for_the_owner_do_not_wait_for_each_other(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled(delay_s=0.01)
         async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
@@ -207,10 +220,10 @@ def test_two_agents_that_take_each_other_for_the_owner_do_not_wait_for_each_othe
             )
             assert one.store.counts.peer == two.store.counts.peer == OBJECTS * BLOCKS
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_without_the_secret_nothing_is_served(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_secret_nothing_is_served(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     async def main() -> None:
@@ -250,7 +263,7 @@ def test_without_the_secret_nothing_is_served(caplog: pytest.LogCaptureFixture) 
             assert _status(address, path, {"authorization": "Bearer guess-guess-guess"}) == without
             assert _status(address, path, {"authorization": f"Bearer {SECRET}"}) != 401
 
-    asyncio.run(main())
+    run(main)
     for text in (SECRET, "another-secret-altogether"):
         assert text not in caplog.text
 
@@ -266,7 +279,7 @@ def _status(address: str, path: str, headers: dict[str, str]) -> int:
         connection.close()
 
 
-def test_runs_of_a_wal_are_read_from_its_owner() -> None:
+def test_runs_of_a_wal_are_read_from_its_owner(run: Run) -> None:
     file = bytes(range(256)) * 100
 
     async def read_wal(wanted: WalRange) -> bytes:
@@ -294,10 +307,10 @@ def test_runs_of_a_wal_are_read_from_its_owner() -> None:
             with pytest.raises(PenstockError, match="404"):
                 await wal.read(1, 4, 7, 0, 10)
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_a_reused_connection_that_was_closed_meanwhile_is_no_dead_peer() -> None:
+def test_a_reused_connection_that_was_closed_meanwhile_is_no_dead_peer(run: Run) -> None:
     async def main() -> None:
         answers = 0
 
@@ -323,10 +336,10 @@ def test_a_reused_connection_that_was_closed_meanwhile_is_no_dead_peer() -> None
         server.close()
         await asyncio.sleep(0.05)
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_a_call_ends_at_its_deadline_although_beats_come() -> None:
+def test_a_call_ends_at_its_deadline_although_beats_come(run: Run) -> None:
     async def main() -> None:
         store, _ = await _filled(delay_s=30)
         timeouts = PeerTimeouts(silence_s=0.25, deadline_s=0.4)
@@ -340,10 +353,10 @@ def test_a_call_ends_at_its_deadline_although_beats_come() -> None:
                     payload_bytes_max=[BLOCK_BYTES],
                 )
 
-    asyncio.run(main())
+    run(main)
 
 
-def test_a_reader_that_is_gone_does_not_take_the_block_from_the_others() -> None:
+def test_a_reader_that_is_gone_does_not_take_the_block_from_the_others(run: Run) -> None:
     async def main() -> None:
         store, objects = await _filled(delay_s=0.05)
         async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
@@ -355,4 +368,4 @@ def test_a_reader_that_is_gone_does_not_take_the_block_from_the_others() -> None
             await _read_all(zone.agents[0], objects)
             assert set(store.reads.values()) == {1}
 
-    asyncio.run(main())
+    run(main)
