@@ -10,24 +10,25 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from penstock.log.append.dispatch import Dispatcher
+from penstock.log.append.durable import ObjectBytes
+from penstock.log.append.flight import Flight
+from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest, CommitLane, Delivery, Orderer
+from penstock.log.append.lane_ordering import LaneOrdering
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
+from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
 from penstock.log.upload.uploader import Uploader
-from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
-)
+from penstock.metadata.commands import AnyAnswer, AnyCommand, SetFeatureLevel
 from penstock.metadata.queries import Queries
+from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import (
-    OverloadedError,
-    PenstockError,
-    StorageFullError,
-)
+from penstock.model.errors import PenstockError, StorageFullError
+from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.wal import WalReader, WalWriter
@@ -88,6 +89,32 @@ class Log(ServingLog):
             announce=self._announce,
             on_fatal=on_fatal,
         )
+        self._objects = Flusher(
+            ordering=LaneOrdering(self.lane.submit_commands),
+            bytes_store=ObjectBytes(
+                store=store,
+                numbers=self.numbers,
+                view=view,
+                pool=pool,
+                flights_max=limits.flush_puts_max,
+            ),
+            clock=clock,
+            flush_bytes=limits.flush_bytes,
+            bytes_max=2 * limits.flush_bytes,
+            store_wait_s=limits.append_wait_ms_max / 1000,
+            unordered_max=limits.flushes_open_max,
+            deliver=self._deliver_flight,
+            on_fatal=on_fatal,
+        )
+        self._raising_level: asyncio.Future[list[AnyAnswer]] | None = None
+        self._dispatcher = Dispatcher(
+            self,
+            routes=Routes(
+                view=view, default=Path(limits.durability), is_under_way=self._is_under_way
+            ),
+            clock=clock,
+            limits=limits,
+        )
         self.uploader = Uploader(
             queries=self._fresh_queries,
             database=order,
@@ -126,8 +153,10 @@ class Log(ServingLog):
             Whether the WAL is empty; if not, its records are in it and the next start serves
             them from there.
         """
+        await self._objects.drain(deadline_s)
         drained = await self.uploader.drain(deadline_s)
         await self.uploader.close()
+        await self._objects.close()
         await self.lane.close()
         if self._spare is not None:
             await asyncio.gather(self._spare, return_exceptions=True)
@@ -181,21 +210,35 @@ class Log(ServingLog):
                 all of them.
             source: the connection that it came from: producers on many of them share commits.
         """
-        length = sum(append.batch.length for append in appends)
-        if self.lane.waiting_bytes + length > self._limits.waiting_bytes_max:
-            waiting = self.lane.waiting_bytes
-            done(
-                OverloadedError(
-                    "append",
-                    "log",
-                    f"{waiting} bytes wait already, {self._limits.waiting_bytes_max} may",
-                    "try again later",
-                )
-            )
+        self._dispatcher.append(appends, timeout_ms=timeout_ms, done=done, source=source)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes handed in whose outcome isn't known yet."""
+        return self.lane.waiting_bytes + self._objects.waiting_bytes
+
+    def submit(self, path: Path, request: AppendRequest, *, wait_s: float) -> None:
+        """See `penstock.log.append.dispatch.Paths`."""
+        if path is Path.WAL:
+            self.lane.submit(request)
             return
-        wait_ms = min(max(timeout_ms, 0), self._limits.append_wait_ms_max)
-        deadline_s = self._clock.monotonic_s() + wait_ms / 1000
-        self.lane.submit(AppendRequest(appends, length, deadline_s, done, source))
+        if self._view.feature_level < CLUSTER_LEVEL and self._raising_level is None:
+            # Objects whose offsets aren't final are of that level. Entries keep their order, so
+            # that it is on before the first of them is named.
+            self._raising_level = self.lane.submit_commands([SetFeatureLevel(level=CLUSTER_LEVEL)])
+            self._raising_level.add_done_callback(self._level_raised)
+        self._objects.submit(request, wait_s=wait_s)
+
+    def _level_raised(self, answered: "asyncio.Future[list[AnyAnswer]]") -> None:
+        self._raising_level = None
+        error = None if answered.cancelled() else answered.exception()
+        if error is not None:
+            logger.warning("the feature level can't be raised: %s", error)
+
+    def _is_under_way(self, path: Path, topic_key: TopicKey) -> bool:
+        if path is Path.OBJECT:
+            return self._objects.holds_topic(topic_key)
+        return self.lane.waiting_bytes > 0
 
     @property
     def append_bytes_max(self) -> int:
@@ -224,8 +267,18 @@ class Log(ServingLog):
         stored = take_batches(self.tail, plan, delivery.appends)
         self.uploader.added(stored, generation=place.generation)
 
+    def _deliver_flight(self, flight: Flight) -> None:
+        assert flight.plan is not None
+        take_batches(self.tail, flight.plan, [waiting.request for waiting in flight.waiting])
+
     def _announce(self, delivery: Delivery) -> None:
-        self._wake_readers(delivery.changes)
+        if self._objects.waiting_bytes:
+            # The entry may name a flush, which fills the tail cache in callbacks that are queued
+            # by now: readers look there first.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._wake_readers, delivery.changes)
+        else:
+            self._wake_readers(delivery.changes)
 
     def _prepare_spare(self) -> None:
         if (self._spare is None or self._spare.done()) and self._wal_writer.needs_spare():
