@@ -3,7 +3,7 @@
 Everything runs on a virtual loop, so that a seed decides what happens.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Agent:
         self.journal = journal
         self.cluster_id = cluster_id
         self.applied: list[Applied] = []
+        self.on_applied: Callable[[list[Applied]], None] = lambda _: None
         self.stopped: PenstockError | None = None
         self._order: ClusterOrder | None = None
 
@@ -72,7 +73,7 @@ class Agent:
                 raise
             self._order = order
             try:
-                await order.start(on_applied=self.applied.extend, on_stopped=self._note_end)
+                await order.start(on_applied=self._note_applied, on_stopped=self._note_end)
             except RetryableError:
                 if not left:
                     raise
@@ -83,6 +84,10 @@ class Agent:
     async def close(self) -> None:
         if self._order is not None:
             await self._order.close()
+
+    def _note_applied(self, batch: list[Applied]) -> None:
+        self.on_applied(batch)
+        self.applied.extend(batch)
 
     def _note_end(self, error: PenstockError) -> None:
         assert self.stopped is None, "told twice"

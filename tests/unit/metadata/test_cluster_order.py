@@ -184,6 +184,7 @@ def test_any_interleaving_gives_equal_replicas_and_true_answers(
         agents = [await world.started(number, tries=50) for number in (1, 2, 3)]
         await asyncio.gather(disturb(world), *(produce(world, agent) for agent in agents))
         world.journal.faults = JournalFaults()
+        await world.let_pass(5)  # copies that nobody waits for any more still come in
         for agent in agents:
             await settled(agent.order.confirm_head)
             assert agent.stopped is None
@@ -268,7 +269,11 @@ def test_the_view_moves_before_answers_are_given(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         agent = await world.started(1)
         command = CreateTopic(name="t", topic_id=b"t" * 16, partitions=1)
-        (answer,) = await agent.order.commit([command])
+        future = agent.order.submit([command])
+        was_done: list[bool] = []
+        agent.on_applied = lambda _: was_done.append(future.done())
+        (answer,) = (await future).answers
+        assert was_done == [False]
         assert isinstance(answer, TopicCreated)
         last = agent.applied[-1]
         assert last.answers == [answer]

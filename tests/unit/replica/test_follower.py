@@ -1,0 +1,414 @@
+"""A follower applies a shared journal's dense prefix, for any state machine."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.errors import (
+    CorruptDataError,
+    FatalStorageError,
+    RetryableError,
+    StorageFullError,
+)
+from penstock.replica import Appended, Replica
+from penstock.replica.follower import Followed, Follower, FollowerSettings
+from penstock.system import SystemClock
+from penstock.testing.journal import JournalFaults, SimulatedJournal
+from penstock.testing.randomness import SeededRandom
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+
+
+class Notes:
+    """A machine that keeps each entry; its outcome is the entry's number among them."""
+
+    application_id = 0x74657374
+    format_version = 1
+
+    def __init__(self) -> None:
+        self.on_apply: Callable[[bytes], None] = lambda _: None
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE notes (position INTEGER PRIMARY KEY, body BLOB) STRICT")
+
+    def migrate(self, connection: sqlite3.Connection, from_version: int) -> None:
+        raise AssertionError(from_version)
+
+    def bind(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+
+    def apply(self, position: int, time_ms: int, body: bytes) -> int:
+        self.on_apply(body)
+        if body:
+            self._execute("INSERT INTO notes VALUES (?, ?)", (position, body))
+        (count,) = self._execute("SELECT count(*) FROM notes").fetchone()
+        assert isinstance(count, int)
+        return count
+
+    def flush(self) -> None:
+        pass
+
+    def drop_caches(self) -> None:
+        pass
+
+
+class Rig:
+    """A journal and a follower of it; `followed` is all that was delivered."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        path: Path,
+        *,
+        faults: JournalFaults | None = None,
+        settings: FollowerSettings | None = None,
+        seed: int = 1,
+    ) -> None:
+        self.loop = loop
+        self.clock = VirtualClock(loop)
+        self.random = SeededRandom(seed)
+        self.journal = SimulatedJournal(random=self.random, clock=self.clock, faults=faults)
+        self.machine = Notes()
+        self.replica = Replica.open(path, self.machine, fsync=False, keeps_journal=False)
+        self.batches: list[list[Followed[int]]] = []
+        self.follower = Follower(
+            self.journal.connect(),
+            self.replica,
+            clock=self.clock,
+            executor=None,
+            deliver=self.batches.append,
+            settings=settings,
+        )
+        self.running = asyncio.ensure_future(self.follower.run())
+
+    @property
+    def followed(self) -> list[Followed[int]]:
+        return [item for batch in self.batches for item in batch]
+
+    async def append(self, count: int) -> None:
+        """By an agent of its own, each again until it is in."""
+        connection = self.journal.connect()
+        for number in range(count):
+            while True:
+                try:
+                    await connection.append(b"%d" % number)
+                except RetryableError:
+                    continue
+                break
+
+    async def catch_up(self) -> None:
+        for _ in range(100):
+            with contextlib.suppress(RetryableError):
+                await self.follower.heads.confirm(10)
+                return
+        raise AssertionError("it never catches up")
+
+
+def play(
+    folder: Path,
+    scenario: Callable[[Rig], Awaitable[None]],
+    *,
+    faults: JournalFaults | None = None,
+    settings: FollowerSettings | None = None,
+    seed: int = 1,
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        rig = Rig(loop, folder / "r.sqlite", faults=faults, settings=settings, seed=seed)
+        try:
+            await scenario(rig)
+        finally:
+            rig.running.cancel()
+            await asyncio.wait([rig.running])
+            rig.replica.close()
+        assert not loop.faults, loop.faults
+
+    run(main, SeededRandom(seed))
+
+
+@given(seed=st.integers(0, 1 << 32), page_rows=st.sampled_from([1, 3, 128]))
+def test_rows_are_applied_once_in_the_order_of_their_positions(
+    seed: int, page_rows: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        await asyncio.gather(*(rig.append(25) for _ in range(4)))
+        rig.journal.faults = JournalFaults()
+        await rig.catch_up()
+        assert [item.row for item in rig.followed] == rig.journal.rows()
+        assert [item.row.position for item in rig.followed] == list(range(1, rig.journal.head + 1))
+        outcomes = [item.outcome for item in rig.followed if item.row.body]
+        assert outcomes == list(range(1, len(outcomes) + 1))
+        times = [item.time_ms for item in rig.followed]
+        assert times == sorted(times)
+        assert all(item.time_ms >= item.row.stamp_ms for item in rig.followed)
+
+    faults = JournalFaults(
+        delay_ms=(0, 5),
+        commit_ms=(0, 20),
+        slow_permille=50,
+        gap_permille=50,
+        lost_reply_permille=20,
+        doubled_permille=20,
+        lost_read_permille=50,
+        lost_hint_permille=500,
+    )
+    play(
+        tmp_path_factory.mktemp("rig"),
+        scenario,
+        faults=faults,
+        settings=FollowerSettings(page_rows=page_rows),
+        seed=seed,
+    )
+
+
+def test_a_gap_is_left_alone_while_it_is_young(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.append(1)
+        position, _ = rig.journal.take_position()
+        rig.journal.end_transaction(position, None)
+        await rig.append(1)
+        await asyncio.sleep(0.04)
+        assert rig.follower.position == 1
+        assert len(rig.journal.rows()) == 2
+        await asyncio.sleep(0.03)
+        assert rig.follower.position == 3
+        assert [row.body for row in rig.journal.rows()] == [b"0", b"", b"0"]
+
+    play(tmp_path, scenario, settings=FollowerSettings(gap_ms=50))
+
+
+def test_gaps_of_one_age_are_sealed_together(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        for _ in range(30):
+            position, _ = rig.journal.take_position()
+            rig.journal.end_transaction(position, None)
+            await rig.append(1)
+        began_s = rig.loop.time()
+        while rig.follower.position < 60:
+            await asyncio.sleep(0.01)
+        assert rig.loop.time() - began_s < 0.2
+
+    play(tmp_path, scenario, settings=FollowerSettings(gap_ms=50))
+
+
+def test_a_seal_waits_for_who_holds_the_position_and_takes_what_that_leaves(
+    tmp_path: Path,
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.journal.faults = JournalFaults(slow_permille=1000, slow_ms=(3_000, 3_000))
+        slow = asyncio.ensure_future(rig.append(1))
+        await asyncio.sleep(0.01)
+        rig.journal.faults = JournalFaults()
+        await rig.append(1)
+        await asyncio.sleep(2)
+        assert rig.follower.position == 0
+        await slow
+        await rig.catch_up()
+        assert [item.row.body for item in rig.followed] == [b"0", b"0"]
+
+    play(tmp_path, scenario)
+
+
+def test_batches_are_bounded_by_the_page(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.journal.away = True
+        await asyncio.sleep(0.1)
+        rig.journal.away = False
+        await asyncio.gather(*(rig.append(50) for _ in range(4)))
+        await rig.catch_up()
+        assert len(rig.followed) == 200
+        assert max(map(len, rig.batches)) <= 16
+
+    play(tmp_path, scenario, settings=FollowerSettings(page_rows=16))
+
+
+def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(tmp_path: Path) -> None:
+    class Full:
+        """A replica whose every third call finds no space, for a while."""
+
+        def __init__(self, real: Replica[int]) -> None:
+            self._real = real
+            self.calls = 0
+            self.is_full = True
+
+        position = property(lambda self: self._real.position)
+        time_ms = property(lambda self: self._real.time_ms)
+
+        def _maybe(self) -> None:
+            self.calls += 1
+            if self.is_full and self.calls % 3 == 0:
+                raise StorageFullError("append", "disk", "0 bytes are free")
+
+        def apply(
+            self, body: bytes, *, stamp_ms: int, position: int | None = None
+        ) -> Appended[int]:
+            self._maybe()
+            return self._real.apply(body, stamp_ms=stamp_ms, position=position)
+
+        def commit(self) -> int:
+            self._maybe()
+            return self._real.commit()
+
+        def local(self, name: str) -> int | str | None:
+            return self._real.local(name)
+
+        def set_local(self, name: str, value: int | str) -> None:
+            self._real.set_local(name, value)
+
+    async def scenario(rig: Rig) -> None:
+        rig.running.cancel()
+        await asyncio.wait([rig.running])
+        full = Full(rig.replica)
+        rig.follower = Follower(
+            rig.journal.connect(),
+            full,
+            clock=rig.clock,
+            executor=None,
+            deliver=rig.batches.append,
+            settings=FollowerSettings(page_rows=4),
+        )
+        rig.running = asyncio.ensure_future(rig.follower.run())
+        await rig.append(40)
+        await rig.catch_up()
+        full.is_full = False
+        await rig.append(1)
+        await rig.catch_up()
+        assert [item.row.position for item in rig.followed] == list(range(1, 42))
+        assert [item.outcome for item in rig.followed] == list(range(1, 42))
+
+    play(tmp_path, scenario)
+
+
+def test_an_entry_that_the_machine_does_not_know_ends_following(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        def refuse(body: bytes) -> None:
+            if body == b"2":
+                raise CorruptDataError("apply", "position 3", "unknown")
+
+        rig.machine.on_apply = refuse
+        await rig.append(5)
+        with pytest.raises(CorruptDataError, match="position 3"):
+            await rig.running
+        with pytest.raises(CorruptDataError):
+            await rig.follower.heads.confirm(1)
+
+    play(tmp_path, scenario)
+
+
+def test_a_replica_that_cannot_be_written_ends_following(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.replica.close()
+        await rig.append(1)
+        with pytest.raises(FatalStorageError):
+            await rig.running
+
+    play(tmp_path, scenario)
+
+
+def test_an_idle_follower_confirms_by_its_polls(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.append(3)
+        await asyncio.sleep(5)
+        assert rig.loop.time() - rig.follower.heads.confirmed_s < 0.2
+        assert rig.follower.answering_since_s == pytest.approx(0, abs=0.1)
+        rig.journal.go_away()
+        await asyncio.sleep(5)
+        assert rig.loop.time() - rig.follower.heads.confirmed_s > 4.8
+        assert rig.follower.answering_since_s is None
+        rig.journal.come_back()
+        await asyncio.sleep(5)
+        assert rig.loop.time() - rig.follower.heads.confirmed_s < 0.2
+        assert rig.follower.answering_since_s == pytest.approx(rig.loop.time() - 5, abs=1.1)
+
+    play(tmp_path, scenario)
+
+
+def test_reads_behind_nobody_confirm_nothing_before_it_is_applied(tmp_path: Path) -> None:
+    """A head that was read counts as confirmed once the replica has reached it, not before."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.append(3)
+        await rig.catch_up()
+        confirmed_s = rig.follower.heads.confirmed_s
+        rig.journal.faults = JournalFaults(slow_permille=1000, slow_ms=(2_500, 2_500))
+        slow = asyncio.ensure_future(rig.append(1))
+        await asyncio.sleep(0.01)
+        rig.journal.faults = JournalFaults()
+        await rig.append(1)  # behind the gap, so that the head can't be reached
+        await asyncio.sleep(2)
+        assert rig.follower.heads.confirmed_s < confirmed_s + 0.2
+        await slow
+        await asyncio.sleep(0.5)
+        assert rig.follower.heads.confirmed_s > confirmed_s + 2
+
+    play(tmp_path, scenario)
+
+
+def test_a_backlog_confirms_nothing_until_it_is_applied(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.journal.away = True
+        await asyncio.sleep(0.1)  # it waits longer each time, so that rows come up meanwhile
+        rig.journal.away = False
+        await rig.append(40)
+        rig.journal.faults = JournalFaults(delay_ms=(20, 20))
+        while rig.follower.position < 40:
+            assert rig.follower.heads.confirmed_s == float("-inf")
+            await asyncio.sleep(0.01)
+        await rig.catch_up()
+        assert rig.follower.heads.confirmed_s > 0
+
+    play(tmp_path, scenario, settings=FollowerSettings(page_rows=4))
+
+
+def test_work_between_sees_whole_batches(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        appending = asyncio.ensure_future(rig.append(60))
+        for _ in range(20):
+            position = await rig.follower.between(lambda: rig.replica.position)
+            assert position == rig.replica.committed_position
+            await asyncio.sleep(0.003)
+        await appending
+
+    play(tmp_path, scenario, faults=JournalFaults(commit_ms=(0, 3)))
+
+
+def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
+    """On a real loop and thread: who ends it may close the replica at once."""
+
+    async def scenario() -> None:
+        journal = SimulatedJournal(random=SeededRandom(1), clock=SystemClock())
+        machine = Notes()
+        replica = Replica.open(tmp_path / "r.sqlite", machine, fsync=False, keeps_journal=False)
+        entered, leave = threading.Event(), threading.Event()
+
+        def block(_: bytes) -> None:
+            entered.set()
+            leave.wait(30)
+
+        machine.on_apply = block
+        with ThreadPoolExecutor(1) as executor:
+            follower = Follower(
+                journal.connect(),
+                replica,
+                clock=SystemClock(),
+                executor=executor,
+                deliver=lambda _: None,
+            )
+            running = asyncio.ensure_future(follower.run())
+            await journal.connect().append(b"x")
+            await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+            running.cancel()
+            await asyncio.sleep(0.05)
+            assert not running.done()
+            leave.set()
+            await asyncio.wait([running])
+            assert replica.position == replica.committed_position == 1
+            replica.close()
+
+    asyncio.run(scenario())
