@@ -21,6 +21,7 @@ from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest, Delivery
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_wal import ClusterWal
+from penstock.log.fetch.reader import Behind
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
@@ -65,6 +66,7 @@ class ClusterLog(ServingLog):
         is_keeper: Callable[[], bool] | None = None,
         held_since_ms: Callable[[], int | None] = lambda: None,
         instruments: LogInstruments | None = None,
+        behind: Behind | None = None,
     ) -> None:
         """
         Args:
@@ -76,6 +78,7 @@ class ClusterLog(ServingLog):
             remote_wal: how other agents' WALs are read.
             is_keeper: whether retention and deletion are this agent's; None: rendezvous hashing.
             held_since_ms: see `Keeper`.
+            behind: whether queries may be behind what the view knows; None: they never are.
         """
         self._wals: dict[int, WalReader] = {}
         super().__init__(
@@ -89,6 +92,7 @@ class ClusterLog(ServingLog):
             pool=pool,
             remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner) if remote_wal else None,
             before_stored=self._check_head,
+            behind=behind,
         )
         self._ordering = ordering
         self._agent_id = agent_id
@@ -320,9 +324,3 @@ class ClusterLog(ServingLog):
     def _is_keeper(self) -> bool:
         live = [agent.agent_id for agent in self._view.agents() if agent.live]
         return owner_of(_KEEPER, live or [self._agent_id]) == self._agent_id
-
-    def _wal_owner(self, wal_key: int) -> int | None:
-        for wal in self._queries().wals():
-            if wal.wal_key == wal_key:
-                return wal.agent
-        return None

@@ -17,6 +17,7 @@ from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest, CommitLane, Delivery, Orderer
 from penstock.log.append.lane_ordering import LaneOrdering
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
@@ -54,6 +55,8 @@ class Log(ServingLog):
         pool: ThreadPoolExecutor,
         on_fatal: Callable[[BaseException], None],
         instruments: LogInstruments | None = None,
+        remote_wal: RemoteWal | None = None,
+        on_delivered: Callable[[Delivery], None] = lambda _: None,
     ) -> None:
         """
         Args:
@@ -61,6 +64,9 @@ class Log(ServingLog):
             identity: this agent's (id, epoch).
             pool: for block reads, object puts and WAL preparation.
             on_fatal: ends the process; called when it is unknown what is durable.
+            remote_wal: how the WALs of other workers of this host are read.
+            on_delivered: called with each outcome that changed something, once the view has it
+                and before it is answered.
         """
         super().__init__(
             view=view,
@@ -72,8 +78,13 @@ class Log(ServingLog):
             identity=identity,
             pool=pool,
             behind=self,
+            remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner) if remote_wal else None,
         )
+        self._on_delivered = on_delivered
         self._order = order
+        self.position = 0
+        """Of the last entry that was delivered here; `time_ms`: journal time there."""
+        self.time_ms = 0
         self._wal_writer = wal_writer
         self._on_fatal = on_fatal
         self._committed_queries = queries
@@ -171,6 +182,14 @@ class Log(ServingLog):
         """See `penstock.metadata.committer.Committer`."""
         return await self.lane.commit(commands)
 
+    async def confirm_head(self) -> None:
+        """See `penstock.metadata.ordering.Heads`. Whoever writes the journal is at its head."""
+
+    @property
+    def head_confirmed_s(self) -> float:
+        """See `Heads`."""
+        return self._clock.monotonic_s()
+
     @property
     def is_behind(self) -> bool:
         """Whether something was appended that queries of the database do not find yet."""
@@ -252,6 +271,9 @@ class Log(ServingLog):
             self._view.apply(delivery.changes)
             self._take_batches(delivery)
             self._follow(delivery.changes)
+            if delivery.position:
+                self.position, self.time_ms = delivery.position, delivery.time_ms
+                self._on_delivered(delivery)
         else:
             if delivery.place is not None:
                 # Its frame lies in the WAL, though nothing names it.

@@ -25,6 +25,9 @@ def open_order(
     random: Random,
     fsync: bool = True,
     software: str = "",
+    labels: dict[str, str] | None = None,
+    endpoint: str = "",
+    peer: str = "",
 ) -> Order:
     """Open, or create, the journal at `path`, with the entries that only the WAL holds.
 
@@ -40,6 +43,9 @@ def open_order(
         random=random,
         fsync=fsync,
         software=software,
+        labels=labels,
+        endpoint=endpoint,
+        peer=peer,
         entries=lambda position: wal_tail(device, position, sync=fsync),
     )
 

@@ -202,6 +202,21 @@ class ServingLog(ABC):
 
     # -- following what was applied --------------------------------------------------------------
 
+    def begin_anew(self) -> None:
+        """What was applied was missed, and the view was read anew: forget where runs lie, and let
+        all who wait look again."""
+        self.reader.forget_all_places()
+        self.waiters.notify_all()
+
+    def _wal_owner(self, wal_key: int) -> int | None:
+        """The agent that owns a WAL; key 0 is the journal writer's of a host, whoever that is."""
+        if wal_key == 0:
+            return 0
+        for wal in self._queries().wals():
+            if wal.wal_key == wal_key:
+                return wal.agent
+        return None
+
     def _follow(self, changes: Iterable[Change]) -> None:
         """Bring the caches up to what was applied; the view has been."""
         for change in changes:

@@ -75,22 +75,29 @@ class MetadataView:
     def load(cls, queries: Queries) -> "MetadataView":
         """Read it as of one moment."""
         view = cls()
+        view.reload(queries)
+        return view
+
+    def reload(self, queries: Queries) -> None:
+        """Read it anew, in place, as of one moment: changes were missed."""
+        self._by_name, self._by_id, self._by_key = {}, {}, {}
+        self.generation += 1
+        self.agents_generation += 1
         queries.begin()
         try:
-            view.cluster_configs = queries.cluster_configs()
+            self.cluster_configs = queries.cluster_configs()
             for topic_key, topic_id, name, partitions, configs in queries.topic_rows():
-                view._put(Topic(TopicKey(topic_key), TopicId(topic_id), name, partitions, configs))
-            view._heads = {
+                self._put(Topic(TopicKey(topic_key), TopicId(topic_id), name, partitions, configs))
+            self._heads = {
                 key: Head(log_start, next_offset) for key, log_start, next_offset in queries.heads()
             }
-            view.loaded_position = queries.position()
-            view.feature_level = queries.feature_level()
-            view._agents = {agent.agent_id: agent for agent in queries.agents()}
-            view._last_positions = queries.last_positions()
-            view._shards = {shard.shard: shard for shard in queries.shards()}
+            self.loaded_position = queries.position()
+            self.feature_level = queries.feature_level()
+            self._agents = {agent.agent_id: agent for agent in queries.agents()}
+            self._last_positions = queries.last_positions()
+            self._shards = {shard.shard: shard for shard in queries.shards()}
         finally:
             queries.end()
-        return view
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Follow one or more entries, in order."""

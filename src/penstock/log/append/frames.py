@@ -41,6 +41,16 @@ class AppliedEntry(Protocol):
     """What `Orderer.append` returns: `penstock.metadata.order.Applied`."""
 
     @property
+    def position(self) -> int:
+        """The entry's place in the journal."""
+        ...
+
+    @property
+    def time_ms(self) -> int:
+        """Journal time there."""
+        ...
+
+    @property
     def answers(self) -> list[AnyAnswer]:
         """One per command, in order."""
         ...
@@ -246,9 +256,7 @@ class FrameCommitter:
     ) -> Prepared:
         return self._order.prepare(_entry(plan, place, commands))
 
-    def _append(
-        self, entry: Prepared, buffers: Sequence[memoryview], length: int
-    ) -> AppliedEntry:
+    def _append(self, entry: Prepared, buffers: Sequence[memoryview], length: int) -> AppliedEntry:
         def write(position: int, time_ms: int) -> None:
             self._write(buffers, length, entry.body, position, time_ms)
 

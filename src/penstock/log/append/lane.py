@@ -82,6 +82,9 @@ class Delivery:
     place: WalPlace | None = None
     answers: list[AnyAnswer] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
+    position: int = 0
+    """Of the journal entry; `time_ms`: journal time there. 0: there is none."""
+    time_ms: int = 0
     error: PenstockError | None = None
     wal_s: float = 0.0
     journal_s: float = 0.0
@@ -427,6 +430,8 @@ class CommitLane:
         delivery.wal_s, delivery.journal_s = committed.wal_s, committed.journal_s
         delivery.answers = committed.applied.answers
         delivery.changes = committed.applied.changes
+        delivery.position = committed.applied.position
+        delivery.time_ms = committed.applied.time_ms
         if delivery.plan is not None:
             answer = delivery.answers[0]
             assert isinstance(answer, RunsCommitted), answer

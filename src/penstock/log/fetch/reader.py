@@ -230,6 +230,10 @@ class LogReader:
         """Runs of this partition lie elsewhere now, or are gone."""
         self._windows.forget(key)
 
+    def forget_all_places(self) -> None:
+        """Any run may lie elsewhere now."""
+        self._windows = RunWindows()
+
     def locate(self, key: PartitionKey, offset: int) -> StoredRun | None:
         """The run that holds `offset`, else the next one after it."""
         return self._locate(key, offset, query=True)

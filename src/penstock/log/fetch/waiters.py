@@ -49,6 +49,10 @@ class Waiters:
         finally:
             self.shared.clear()
 
+    def notify_all(self) -> None:
+        """Wake everybody."""
+        self.notify(list(self._by_partition))
+
     def of_topic(self, topic_key: TopicKey) -> list[PartitionKey]:
         """The partitions of a topic that somebody waits for."""
         return [key for key in self._by_partition if topic_key_of(key) == topic_key]
