@@ -44,7 +44,10 @@ QUICK_GROUPS = GroupSettings(initial_rebalance_delay_ms=0, session_timeout_ms_mi
 
 
 class SlowRows:
-    """A journal whose rows arrive late at one agent, while its head is read at once."""
+    """A journal whose rows arrive late at one agent, while its head is read at once.
+
+    A row takes up to twice `lag_s`: it may have to wait for the read behind the present one.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -54,9 +57,10 @@ class SlowRows:
         return getattr(self._journal, name)
 
     async def read(self, after: int, limit: int) -> list[JournalRow]:
+        rows = await self._journal.read(after, limit)
         if self.lag_s:
             await asyncio.sleep(self.lag_s)
-        return await self._journal.read(after, limit)
+        return rows
 
 
 class ViewLog:

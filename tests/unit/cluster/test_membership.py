@@ -265,7 +265,7 @@ def test_an_agent_is_drained_and_taken_back_and_removed(tmp_path: Path) -> None:
 def test_an_agent_whose_replica_lags_is_not_taken_for_dead(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         agents = await world.cluster(1, 2)
-        agents[1].journal.lag_s = 2.5
+        agents[1].journal.lag_s = 1.4
         await asyncio.sleep(30)
         assert status(world, 2) is AgentStatus.LIVE
 

@@ -356,7 +356,7 @@ def test_no_committed_offset_is_lost_whatever_becomes_of_coordinators(
                         await asyncio.sleep(random.below(5000) / 1000)
                         world.journal.come_back()
                     case _:
-                        victim.journal.lag_s = random.below(3000) / 1000
+                        victim.journal.lag_s = random.below(1500) / 1000
                         await asyncio.sleep(3)
                         victim.journal.lag_s = 0.0
                 await asyncio.sleep(random.below(3000) / 1000)
