@@ -1,0 +1,130 @@
+"""Real agents of one zone: each block leaves the bucket once, and the secret stays a secret."""
+
+import contextlib
+import http.client
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from support.agents import SECRET, Agents
+from support.postgres import running_postgres
+from support.s3 import S3Server, environment
+from support.s3_proxy import S3ProxyProcess
+
+PARTITIONS = 12
+VALUE_BYTES = 20_000
+RECORDS = 240
+
+
+def produce(bootstrap: str) -> dict[tuple[int, int], bytes]:
+    generator = random.Random(1)
+    stored: dict[tuple[int, int], bytes] = {}
+
+    def on_delivery(error: Any, message: Any) -> None:
+        assert error is None, error
+        stored[message.partition(), message.offset()] = message.value()
+
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(RECORDS):
+        producer.produce(
+            "t",
+            generator.randbytes(VALUE_BYTES),
+            partition=number % PARTITIONS,
+            on_delivery=on_delivery,
+        )
+        if number % 40 == 39:
+            producer.flush(20)
+    assert producer.flush(20) == 0
+    return stored
+
+
+def consume(bootstrap: str, count: int) -> dict[tuple[int, int], bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+    found: dict[tuple[int, int], bytes] = {}
+    deadline = time.monotonic() + 40
+    try:
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count}"
+            for message in consumer.consume(1000, 0.5):
+                if message.error() is None:
+                    found[message.partition(), message.offset()] = message.value()
+    finally:
+        consumer.close()
+    return found
+
+
+def blocks(agents: Agents) -> list[dict[str, int]]:
+    found = []
+    for agent in agents.agents:
+        connection = http.client.HTTPConnection("127.0.0.1", agent.server.http_port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/status", headers={"authorization": f"Bearer {SECRET}"})
+            answer = connection.getresponse()
+            assert answer.status == 200
+            found.append(_find(json.load(answer), "blocks"))
+    return found
+
+
+def _find(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        if name in value:
+            return value[name]
+        return next(filter(None, (_find(inner, name) for inner in value.values())), None)
+    return None
+
+
+@pytest.fixture
+def zone(s3: S3Server, tmp_path: Path) -> Iterator[tuple[Agents, S3ProxyProcess]]:
+    """Three agents of one zone that keep nothing new in memory, behind a proxy that counts."""
+    with (
+        running_postgres() as postgres,
+        S3ProxyProcess(upstream=s3.endpoint, log=tmp_path / "proxy.log") as proxy,
+        Agents(
+            tmp_path,
+            postgres.url,
+            f"s3://{s3.make_bucket()}/zone",
+            environment=environment(proxy.endpoint),
+            settings={
+                "TAIL_CACHE_BYTES": "0",
+                "DEFAULT_PARTITIONS": str(PARTITIONS),
+                # Reads by other jobs would be counted with those of clients.
+                "ARCHIVE_INTERVAL_MS": "3600000",
+                "SNAPSHOT_INTERVAL_MS": "3600000",
+                "AGENT_TIMEOUT_MS": "60000",
+            },
+            zones=("a",),
+        ) as agents,
+    ):
+        for _ in range(3):
+            agents.add()
+        agents.wait_live()
+        yield agents, proxy
+
+
+def test_each_block_is_downloaded_once_and_the_secret_is_in_no_log(
+    zone: tuple[Agents, S3ProxyProcess], tmp_path: Path
+) -> None:
+    agents, proxy = zone
+    stored = produce(agents.bootstrap)
+    objects = proxy.counts()["operations"]["put"]
+    proxy.clear_counts()
+    assert consume(agents.bootstrap, RECORDS) == stored
+    gets = proxy.counts()["operations"].get("get", 0)
+    counts = blocks(agents)
+    # Objects are of one block each; those of snapshots and the like are among the puts.
+    assert 0 < gets <= objects
+    assert sum(count["peer"] for count in counts) > 0, counts
+    assert sum(count["away"] for count in counts) == 0, counts
+    # With all in memory nothing is read again.
+    proxy.clear_counts()
+    assert consume(agents.bootstrap, RECORDS) == stored
+    assert proxy.counts()["operations"].get("get", 0) == 0
+    for agent in agents.agents:
+        assert SECRET not in agent.server.log.read_text()
