@@ -269,6 +269,7 @@ def test_a_member_that_another_agent_knows_is_not_denied(tmp_path: Path) -> None
 
     async def main(world: World) -> None:
         former, other = await world.cluster(1, 2)
+        await former.topic("flights")
         group_id = next(
             f"g{number}"
             for number in range(1000)
