@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import sqlite3
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -393,7 +394,26 @@ def test_a_server_that_is_not_there_is_retriable(journal_name: str) -> None:
     play(scenario)
 
 
-def test_what_a_server_without_a_journal_says(
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("postgresql://me:s3cret@127.0.0.1:1/db", RetryableError),
+        ("postgresql://me:s3cret@127.0.0.1:1/db?nonsense=1", InvalidRequestError),
+        ("host=127.0.0.1 port=1 password=s3cret nonsense", InvalidRequestError),
+        ("postgresql://me:s3cret@[::1/db", InvalidRequestError),
+    ],
+)
+def test_errors_have_no_password_in_them(url: str, kind: type[Exception]) -> None:
+    async def scenario() -> None:
+        with pytest.raises(kind) as caught:
+            await connected(url, "name")
+        told = "".join(traceback.format_exception(caught.value))
+        assert "s3cret" not in told.replace(url, "")
+
+    play(scenario)
+
+
+def test_agents_that_start_at_once_create_one_journal(
     own_postgres: PostgresServer, journal_name: str
 ) -> None:
     async def scenario() -> None:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.model.errors import RetryableError
+from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.replica.postgres.settings import KEEPALIVE
 from penstock.replica.postgres.statements import Statement
 
@@ -216,8 +216,18 @@ async def connect(
 
     Raises:
         RetryableError: not in time, or refused.
+        InvalidRequestError: not a URL.
     """
-    given = conninfo_to_dict(url)
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # What libpq says of it quotes it, and there may be a password in it.
+        raise InvalidRequestError(
+            "open journal",
+            "its URL",
+            "PostgreSQL's client library can't read it",
+            "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, special characters as %XX",
+        ) from None
     defaults: dict[str, str | int] = {
         "connect_timeout": timeout_s,
         "application_name": "penstock",
