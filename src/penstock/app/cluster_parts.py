@@ -109,7 +109,8 @@ class ClusterParts(Parts):
     async def start(self) -> None:
         """See `Parts`."""
         await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
-        await self.log.start(epoch=self.order.epoch)
+        # Before the log: recovering a WAL may take longer than others wait for a beat, and the
+        # feature level that claiming one needs is raised by membership.
         self.membership = Membership(
             me=self.order.agent_id,
             epoch=self.order.epoch,
@@ -120,6 +121,7 @@ class ClusterParts(Parts):
             settings=membership_settings(self.settings),
         )
         self.membership.start()
+        await _until_answered(partial(self.log.start, epoch=self.order.epoch))
         self.groups.start()
         self.shards.start(self.groups)
 
