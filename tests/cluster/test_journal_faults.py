@@ -329,6 +329,39 @@ def test_a_journal_that_was_restored_older_is_noticed(
     play(scenario)
 
 
+def test_what_was_not_replicated_is_not_called_done(
+    own_postgres: PostgresServer, journal_name: str
+) -> None:
+    """A server that stops waiting for its standby reports success, with a warning."""
+
+    async def scenario() -> None:
+        journal = await connected(own_postgres.url, journal_name)
+        assert await journal.append(b"one") == 1
+        loop = asyncio.get_running_loop()
+        own_postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        own_postgres.sql("SELECT pg_reload_conf()")
+        try:
+            await eventually(lambda: own_postgres.sql("SHOW synchronous_standby_names") == "nobody")
+            append = asyncio.ensure_future(outcome(journal.append(b"two")))
+            waiting = (
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+                " WHERE wait_event = 'SyncRep' AND application_name = 'penstock'"
+            )
+            async with asyncio.timeout(30):
+                while await loop.run_in_executor(None, own_postgres.sql, waiting) != "t":
+                    await asyncio.sleep(0.05)
+            found = await append
+            assert isinstance(found, RetryableError)
+            assert "warns" in str(found)
+        finally:
+            own_postgres.sql("ALTER SYSTEM RESET synchronous_standby_names")
+            own_postgres.sql("SELECT pg_reload_conf()")
+        await journal.append(b"three")
+        await journal.close()
+
+    play(scenario)
+
+
 def test_hints_wake_a_follower_that_polls_seldom(
     own_postgres: PostgresServer, journal_name: str
 ) -> None:

@@ -5,20 +5,25 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import psycopg
 import pytest
+import uvloop
 
 from penstock.ports.journal import Journal
-from penstock.replica.postgres import PostgresJournal
+from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.testing.journal_conformance import JournalSuite, JournalWorld
 
 
 class _World:
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, settings: PostgresSettings) -> None:
         self._url = url
         self._name = name
+        self._settings = settings
 
     async def connect(self) -> Journal:
         return await PostgresJournal.open(
-            self._url, name=self._name, new_cluster_id=lambda: "a-cluster"
+            self._url,
+            name=self._name,
+            new_cluster_id=lambda: "a-cluster",
+            settings=self._settings,
         )
 
     async def leave_gap(self) -> None:
@@ -30,9 +35,11 @@ class _World:
 
 
 class TestContract(JournalSuite):
+    settings = PostgresSettings()
+
     @pytest.fixture(autouse=True)
     def _database(self, postgres_url: str, journal_name: str) -> None:
-        self._made = _World(postgres_url, journal_name)
+        self._made = _World(postgres_url, journal_name, self.settings)
 
     def world(self) -> AbstractAsyncContextManager[JournalWorld]:
         @asynccontextmanager
@@ -40,3 +47,11 @@ class TestContract(JournalSuite):
             yield self._made
 
         return open_world()
+
+
+class TestOnTheServersLoop(TestContract):
+    runner = staticmethod(uvloop.run)
+
+
+class TestWithoutHints(TestContract):
+    settings = PostgresSettings(notifies=False)

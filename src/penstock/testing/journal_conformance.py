@@ -9,9 +9,9 @@ class TestMyJournal(JournalSuite):
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -36,6 +36,9 @@ class JournalWorld(Protocol):
 class JournalSuite(ABC):
     """The contract of `penstock.ports.journal.Journal`."""
 
+    runner: Callable[[Coroutine[Any, Any, None]], None] = staticmethod(asyncio.run)
+    """Runs a scenario, on whatever event loop."""
+
     @abstractmethod
     def world(self) -> AbstractAsyncContextManager[JournalWorld]:
         """An empty journal."""
@@ -50,7 +53,7 @@ class JournalSuite(ABC):
                     await mine.close()
                     await other.close()
 
-        asyncio.run(main())
+        self.runner(main())
 
     def test_an_empty_one_has_no_head(self) -> None:
         async def scenario(mine: Journal, _other: Journal, _world: JournalWorld) -> None:
