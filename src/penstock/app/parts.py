@@ -104,6 +104,9 @@ class Parts(ABC):
     async def start(self) -> None:
         """Begin: after it clients may be served."""
 
+    async def leave(self, deadline_s: float) -> None:  # noqa: B027 - most have nobody to tell
+        """Hand over to others what clients would look for here, while all is still served."""
+
     @abstractmethod
     async def drain(self, deadline_s: float) -> bool:
         """Bring what was acknowledged to where it stays, and stop the log. Whether all of it is

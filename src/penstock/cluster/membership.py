@@ -23,6 +23,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.head_watch import HeadWatch
 from penstock.metadata.ordering import Ordering
+from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import ConflictError, FencedError, PenstockError
 from penstock.ports.clock import Clock
@@ -94,6 +95,8 @@ class Membership:
         self._proposed: dict[tuple[int, int], float] = {}
         self._level_s: float | None = None
         self._is_fenced = False
+        self._owned: Callable[[], int] | None = None
+        self._left = asyncio.Event()
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,6 +140,29 @@ class Membership:
         """
         await self._ask("remove agent", agent, RemoveAgent(agent=agent))
 
+    async def leave(self, owned: Callable[[], int], *, deadline_s: float) -> None:
+        """Hand over what this agent coordinates, while it still serves; for the end of a process.
+
+        Nothing depends on it but the clients' time: what isn't handed over is claimed by others
+        once this agent is fenced.
+
+        Args:
+            owned: how many shards of groups are left.
+        """
+        others = any(
+            agent.agent_id != self._me and agent.status is AgentStatus.LIVE
+            for agent in self._view.agents()
+        )
+        if not others or self._is_fenced or not owned():
+            return
+        self._owned = owned
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self.drain(self._me)
+                await self._left.wait()
+        except (PenstockError, TimeoutError) as error:
+            logger.info("%d shards of groups were not handed over: %s", owned(), error)
+
     def silent_s(self, agent: int) -> float:
         """For how long this agent has heard nothing from another, in seconds."""
         if agent == self._me:
@@ -177,7 +203,10 @@ class Membership:
         now_s = self._clock.monotonic_s()
         self._look(now_s)
         if self._is_over():
+            self._left.set()
             return
+        if self._owned is not None and not self._owned():
+            self._left.set()
         if self._view.feature_level >= CLUSTER_LEVEL:
             self._beat_when_due(now_s)
             self._fence_silent(now_s)

@@ -234,6 +234,35 @@ def test_a_restarted_agent_claims_anew_what_it_had(tmp_path: Path) -> None:
     in_world(tmp_path, main)
 
 
+def test_an_agent_that_ends_in_order_hands_its_groups_over_first(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await agents[0].topic("flights")
+        client = await member(world)
+        assert await client.commit(4) == 0
+        owner = owner_of(world, "g")
+        started_s = world.loop.time()
+        leaving = owner.membership.leave(lambda: len(owner.shards.owned()), deadline_s=5)
+        await owner.on_node(leaving)
+        assert world.loop.time() - started_s < 2
+        assert not owner.shards.owned()
+        # There is somebody to go to before it is gone.
+        assert await client.heartbeat() == 0
+        await owner.close()
+        assert await client.committed() == 4
+        # The last one has nobody to hand over to, and does not wait.
+        last = [agent for agent in agents if agent is not owner]
+        last[0].kill()
+        await asyncio.sleep(4)
+        started_s = world.loop.time()
+        await last[1].on_node(
+            last[1].membership.leave(lambda: len(last[1].shards.owned()), deadline_s=5)
+        )
+        assert world.loop.time() - started_s < 0.1
+
+    in_world(tmp_path, main)
+
+
 def test_sessions_do_not_end_while_nobody_can_be_heard(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         agents = await world.cluster(1, 2, 3)
