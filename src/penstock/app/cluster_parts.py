@@ -125,8 +125,13 @@ class ClusterParts(Parts):
         self.groups.start()
         self.shards.start(self.groups)
 
+    async def leave(self, deadline_s: float) -> None:
+        """See `Parts`. Others claim this agent's shards of groups, and no client is sent here."""
+        if self.membership is not None:
+            await self.membership.leave(lambda: len(self.shards.owned()), deadline_s=deadline_s)
+
     async def drain(self, deadline_s: float) -> bool:
-        """See `Parts`. Groups go to others by this agent's being drained, as its shards do."""
+        """See `Parts`."""
         await self.shards.close()
         drained = await self.log.close(deadline_s)
         if self.membership is not None:

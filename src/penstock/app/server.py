@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SCHEMAS_AFTER_S = 0.5
+_LEAVE_MAX_S = 5.0
 
 FATAL_EXIT_STATUS = 70
 """EX_SOFTWARE of sysexits.h: a supervisor should start the server again, which then recovers."""
@@ -132,6 +133,7 @@ class Server:
         deadline_s = self.settings.drain_timeout_ms / 1000
         if self._jobs is not None:
             await self._jobs.close()
+        await parts.leave(min(deadline_s, _LEAVE_MAX_S))
         # Together: members that wait for a rebalance are answered by the coordinator's end, and
         # the drain waits for their answers.
         await asyncio.gather(parts.kafka.drain(deadline_s), parts.groups.close())
