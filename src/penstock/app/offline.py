@@ -21,12 +21,15 @@ from penstock.log.restore import is_unfinished, refuse_unfinished, restore_backu
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
-from penstock.objects import open_store
+from penstock.objects import open_reliable_store, open_store
+from penstock.objects.origins import open_origins
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.lock import LOCK_FILE
+from penstock.system.randomness import SystemRandom
 from penstock.wal import WalReader
 
 Progress = Callable[[int, int], None]
@@ -64,7 +67,11 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
         report.add(FindingKind.DATABASE, error.subject, error.detail)
         return report
     with closing(queries), closing(WalReader(device)) as wal:
-        store = open_store(layout.objects)
+        store = open_origins(
+            open_store(layout.objects),
+            queries.origins(),
+            partial(open_reliable_store, clock=SystemClock(), random=SystemRandom()),
+        )
         return await verify(queries=queries, store=store, wal=wal, device=device, progress=progress)
 
 

@@ -4,25 +4,38 @@ Both read the cluster's bucket (and, to verify, its journal) and change neither.
 """
 
 import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
 from penstock.log.manifest import MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, restore_state
+from penstock.log.verify import VerifyReport, verify
+from penstock.metadata.apply import LogMachine
 from penstock.metadata.order import new_cluster_id, restore
+from penstock.metadata.queries import Queries
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.objects import open_reliable_store
+from penstock.objects.origins import open_origins
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SNAPSHOTS_PREFIX
+from penstock.replica.bootstrap import bootstrap
 
-_OWN_PREFIXES = ("segments/", SNAPSHOTS_PREFIX, "archive/journal/")
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+_PAGE_ROWS: Final = 1000
+_OWN_PREFIXES: Final = ("segments/", SNAPSHOTS_PREFIX, "archive/journal/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +174,71 @@ def clean_url(location: str) -> str:
 
 def _open(location: str, *, clock: Clock, random: Random) -> ObjectStore:
     return open_reliable_store(location, clock=clock, random=random)
+
+
+async def verify_cluster(
+    objects: str,
+    *,
+    journal: str,
+    name: str,
+    clock: Clock,
+    random: Random,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Read everything that a cluster has in its bucket. See `penstock.log.verify`.
+
+    The state is made of the archive and the journal, as of the journal's head. WALs are not read:
+    they are the agents'.
+
+    Args:
+        journal, name: the settings `journal` and `cluster_name`; an empty journal: as of the
+            archive's end.
+
+    Raises:
+        NotFoundError: there is no such cluster.
+        RetryableError: journal or store don't answer.
+    """
+    open_one = partial(_open, clock=clock, random=random)
+    store = open_one(objects)
+    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
+        path = Path(folder) / "replica.sqlite"
+        archive = Archive(store, cluster_id="", scratch=Path(folder), executor=None)
+        if journal:
+            await _follow(archive, path, journal, name)
+        elif await bootstrap(archive, path, LogMachine, executor=None) is None:
+            raise NotFoundError(
+                "verify", objects, "there is no archive", "check the URL, or give the journal's"
+            )
+        with closing(Queries(path)) as queries:
+            return await verify(
+                queries=queries,
+                store=open_origins(store, queries.origins(), open_one),
+                wal=None,
+                device=None,
+                progress=progress,
+            )
+
+
+async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:
+    """Bring a replica to the journal's head; nothing is written there."""
+    from penstock.replica.postgres import PostgresJournal
+
+    journal = await PostgresJournal.open(url, name=name)
+    try:
+        head = await journal.head()
+        made = await bootstrap(archive, path, LogMachine, executor=None, apply_to=head.first - 1)
+        replica = Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)
+        with closing(replica):
+            if made is None and head.first > 1:
+                raise NotFoundError("verify", name, "the journal was trimmed, and has no archive")
+            while replica.position < head.position:
+                rows = await journal.read(replica.position, _PAGE_ROWS)
+                for row in rows:
+                    if row.position != replica.position + 1:
+                        break
+                    replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
+                replica.commit()
+                if not rows or rows[-1].position != replica.position:
+                    break  # the agents will see to the gap; what lies behind it isn't answered yet
+    finally:
+        await journal.close()

@@ -1,6 +1,7 @@
 """`penstock verify`."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import click
@@ -9,7 +10,10 @@ from penstock.app.offline import find_data, verify_directory
 from penstock.cli.options import json_option
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
+from penstock.config.sources import load_settings
 from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.system.clock import SystemClock
+from penstock.system.randomness import SystemRandom
 
 DAMAGE_EXIT_STATUS = 1
 
@@ -17,25 +21,58 @@ DAMAGE_EXIT_STATUS = 1
 @click.command("verify")
 @click.option(
     "--data",
-    required=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="PENSTOCK_DATA",
-    help="The data directory.",
+    help="The data directory of a server that is alone.",
 )
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file with a server's settings: its data directory, or the cluster's objects and "
+    "journal.",
+)
+@click.option("--objects", metavar="URL", help="A cluster's objects (its setting `objects`).")
+@click.option(
+    "--journal",
+    metavar="URL",
+    help="A cluster's journal. Without it the state is that of the archive's last snapshot.",
+)
+@click.option("--cluster-name", metavar="NAME", default="penstock", show_default=True)
 @json_option
 @click.pass_context
-def command(context: click.Context, data: Path, as_json: bool) -> None:
-    """Read everything in a data directory and say what is not as it must be.
+def command(
+    context: click.Context,
+    data: Path | None,
+    config_file: Path | None,
+    objects: str | None,
+    journal: str | None,
+    cluster_name: str,
+    as_json: bool,
+) -> None:
+    """Read everything in a data directory or a cluster's bucket and say what is not as it must be.
 
     Checks each batch's CRC, the offsets of each partition, the WAL's frames, the segments'
     indexes, and that no object is missing. Orphans, which nothing names, are told too, but are no
-    damage: the server deletes them. A server may be running on the directory.
+    damage: the server deletes them. Servers may be running.
+
+    Of a cluster, what is only in an agent's WAL is counted and not read.
 
     Exit status: 0 as it must be, 1 damaged, 2 there is nothing that could be checked.
     """
+    if config_file is not None:
+        settings = load_settings(file=config_file, environment=os.environ, command_line={})
+        if settings.journal:
+            objects, journal = settings.objects, settings.journal
+            cluster_name = settings.cluster_name
+        else:
+            data = Path(settings.data)
+    if objects is None and data is None:
+        raise click.UsageError("give --data, --config or --objects")
     try:
-        layout = find_data(data)
+        layout = None if objects is not None or data is None else find_data(data)
     except (NotFoundError, InvalidRequestError) as error:
         # Exit status 2: what is not there, or not read, is not damaged.
         raise click.UsageError(str(error)) from error
@@ -46,8 +83,23 @@ def command(context: click.Context, data: Path, as_json: bool) -> None:
             progress.update(done, done)
 
         try:
-            report = asyncio.run(verify_directory(layout, tell))
-        except InvalidRequestError as error:
+            # On demand: of the two, a data directory is verified more often.
+            from penstock.app.recovery import verify_cluster
+
+            if layout is not None:
+                report = asyncio.run(verify_directory(layout, tell))
+            else:
+                report = asyncio.run(
+                    verify_cluster(
+                        objects or "",
+                        journal=journal or "",
+                        name=cluster_name,
+                        clock=SystemClock(),
+                        random=SystemRandom(),
+                        progress=tell,
+                    )
+                )
+        except (NotFoundError, InvalidRequestError) as error:
             raise click.UsageError(str(error)) from error
     findings = [
         {"kind": finding.kind.value, "subject": finding.subject, "detail": finding.detail}
@@ -57,6 +109,8 @@ def command(context: click.Context, data: Path, as_json: bool) -> None:
         name: getattr(report, name)
         for name in ("topics", "partitions", "runs", "batches", "records", "bytes", "objects")
     }
+    if report.unread_runs:
+        counts["unread_runs"] = report.unread_runs
     if as_json:
         print_json({"ok": report.ok, **counts, "findings": findings})
     else:
