@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.app.agent_id import agent_id
+from penstock.app.agent_list import list_agents
 from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
@@ -41,7 +42,6 @@ from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.ordering import Applied
 from penstock.log.own_wal import WalFolder
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
-from penstock.metadata.cluster_tables import GROUP_SHARDS
 from penstock.metadata.order import new_cluster_id
 from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.metadata.view import MetadataView
@@ -256,33 +256,6 @@ class ClusterParts(Parts):
         return await self.log.take_over(PosixDevice(Path(directory)))
 
 
-def list_agents(parts: Parts, membership: Membership) -> list[dict[str, Any]]:
-    """All agents, as `GET /v1/agents` gives them."""
-    queries = parts.queries()
-    wal_runs: dict[int, int] = {}
-    for wal in queries.wals():
-        count = len(queries.wal_runs(wal.wal_key))
-        wal_runs[wal.agent] = wal_runs.get(wal.agent, 0) + count
-    listed = []
-    for agent in membership.status():
-        owned = sum(parts.view.shard_owner(shard) == agent["id"] for shard in range(GROUP_SHARDS))
-        listed.append(
-            {
-                "id": agent["id"],
-                "status": agent["status"],
-                "kafka": agent["endpoint"],
-                "http": agent["peer"],
-                "labels": agent["labels"],
-                "shards": owned,
-                "wal_runs": wal_runs.get(agent["id"], 0),
-                "version": agent["software"],
-                "epoch": agent["epoch"],
-                "silent_s": agent["silent_s"],
-            }
-        )
-    return listed
-
-
 async def open_cluster_agent(settings: ServerSettings, environment: Environment) -> ClusterParts:
     """Open an agent; nothing is served yet.
 
@@ -309,15 +282,16 @@ async def _open(
     closing.callback(pool.shutdown)
     applier = ThreadPoolExecutor(1, thread_name_prefix="apply")
     closing.callback(applier.shutdown)
+    me = agent_id(layout.root, wanted=settings.node_id, random=random)
     open_one = partial(
         open_reliable_store,
         clock=clock,
         random=random,
         meter=StoreInstruments(metrics),
         executor=pool,
+        writer=f"agent-{me}",
     )
     store = open_one(settings.objects)
-    me = agent_id(layout.root, wanted=settings.node_id, random=random)
     identity = AgentIdentity(
         agent_id=me,
         labels=settings.labels,

@@ -4,11 +4,10 @@ Order at the start: the lock, then the order of commands (which says what the WA
 the WAL, then the log, groups and the Kafka face on top. The end is the reverse.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from penstock.app import offline
@@ -17,21 +16,23 @@ from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.app.limits import group_settings, kafka_settings, log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
-from penstock.app.store_instruments import StoreInstruments
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.server import KafkaServer
 from penstock.log import Log
+from penstock.log.append.lane import Delivery
+from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.opening import open_order, open_wal
 from penstock.log.restore import refuse_unfinished
 from penstock.log.upkeep import Upkeep
 from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
-from penstock.objects import open_reliable_store, open_store
-from penstock.objects.origins import open_origins
+from penstock.objects import open_store
 from penstock.observability.metrics import Metrics
+from penstock.ports.device import Device
+from penstock.ports.objects import ObjectStore
 from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
 from penstock.wal import WalReader, WalWriter
@@ -125,6 +126,21 @@ class EmbeddedParts(Parts):
             )
 
 
+@dataclass(slots=True, kw_only=True)
+class Storage:
+    """What lies beneath groups and the Kafka face of a server with a directory of its own."""
+
+    metrics: Metrics
+    order: Order
+    queries: ThreadQueries
+    view: MetadataView
+    wal_writer: WalWriter
+    pool: ThreadPoolExecutor
+    store: ObjectStore
+    log: Log
+    upkeep: Upkeep
+
+
 def open_embedded(settings: ServerSettings, environment: Environment) -> EmbeddedParts:
     """Open the data directory and put the parts together; nothing listens yet. Event loop only.
 
@@ -134,16 +150,68 @@ def open_embedded(settings: ServerSettings, environment: Environment) -> Embedde
     """
     layout = DataLayout.of(settings.data)
     with ExitStack() as closing:
-        closing.callback(DirectoryLock.acquire(layout.root).release)
-        refuse_unfinished(layout.metadata)
-        parts = _open(settings, environment, layout, closing)
-        parts.closing.push(closing.pop_all())
-        return parts
+        storage = open_storage(settings, environment, layout, closing)
+        log, order, view = storage.log, storage.order, storage.view
+        groups = GroupCoordinator(
+            committer=log,
+            view=view,
+            queries=storage.queries(),
+            clock=environment.clock,
+            random=environment.random,
+            settings=group_settings(settings),
+        )
+        broker = Broker(
+            view=view,
+            committer=log,
+            log=log,
+            groups=groups,
+            clock=environment.clock,
+            random=environment.random,
+            cluster_id=order.cluster_id,
+            node_id=order.agent_id,
+            advertised_host=environment.advertised.host,
+            advertised_port=environment.advertised.port,
+            settings=kafka_settings(settings),
+            instruments=KafkaInstruments(storage.metrics),
+        )
+        return EmbeddedParts(
+            settings=settings,
+            environment=environment,
+            layout=layout,
+            clock=environment.clock,
+            metrics=storage.metrics,
+            order=order,
+            view=view,
+            queries=storage.queries,
+            store=storage.store,
+            wal_writer=storage.wal_writer,
+            pool=storage.pool,
+            log=log,
+            upkeep=storage.upkeep,
+            groups=groups,
+            broker=broker,
+            kafka=KafkaServer(broker),
+            closing=closing.pop_all(),
+        )
 
 
-def _open(
-    settings: ServerSettings, environment: Environment, layout: DataLayout, closing: ExitStack
-) -> EmbeddedParts:
+def open_storage(
+    settings: ServerSettings,
+    environment: Environment,
+    layout: DataLayout,
+    closing: ExitStack,
+    *,
+    find_wal: Callable[[int], Device | None] | None = None,
+    on_delivered: Callable[[Delivery], None] = lambda _: None,
+) -> Storage:
+    """Lock and open a data directory.
+
+    Args:
+        find_wal: gives the devices of other workers' WALs by their keys; None: there are none.
+        on_delivered: see `Log`.
+    """
+    closing.callback(DirectoryLock.acquire(layout.root).release)
+    refuse_unfinished(layout.metadata)
     clock, random = environment.clock, environment.random
     metrics = Metrics()
     device = PosixDevice(layout.root)
@@ -154,6 +222,9 @@ def _open(
         random=random,
         fsync=settings.fsync,
         software=VERSION,
+        labels=settings.labels,
+        endpoint=str(environment.advertised),
+        peer=str(environment.peer or ""),
     )
     closing.callback(order.close)
     queries = ThreadQueries(layout.metadata)
@@ -171,18 +242,11 @@ def _open(
     closing.callback(wal_reader.close)
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
     closing.callback(pool.shutdown)
-    # What a restore inherited is read where the parent keeps it.
-    store = open_origins(
-        open_store(str(layout.objects), executor=pool),
-        queries().origins(),
-        partial(
-            open_reliable_store,
-            clock=clock,
-            random=random,
-            meter=StoreInstruments(metrics),
-            executor=pool,
-        ),
-    )
+    remote = None
+    if find_wal is not None:
+        remote = DirectoryWals(find=find_wal, pool=pool)
+        closing.callback(remote.close)
+    store = open_store(str(layout.objects), executor=pool)
     limits = log_limits(settings)
     log = Log(
         order=order,
@@ -197,6 +261,8 @@ def _open(
         pool=pool,
         on_fatal=environment.on_fatal,
         instruments=LogInstruments(metrics),
+        remote_wal=remote,
+        on_delivered=on_delivered,
     )
     upkeep = Upkeep(
         journal=order,
@@ -206,43 +272,14 @@ def _open(
         pool=pool,
         limits=limits,
     )
-    groups = GroupCoordinator(
-        committer=log,
-        view=view,
-        queries=queries(),
-        clock=clock,
-        random=random,
-        settings=group_settings(settings),
-    )
-    broker = Broker(
-        view=view,
-        committer=log,
-        log=log,
-        groups=groups,
-        clock=clock,
-        random=random,
-        cluster_id=order.cluster_id,
-        node_id=order.agent_id,
-        advertised_host=environment.advertised.host,
-        advertised_port=environment.advertised.port,
-        settings=kafka_settings(settings),
-        instruments=KafkaInstruments(metrics),
-    )
-    return EmbeddedParts(
-        settings=settings,
-        environment=environment,
-        layout=layout,
-        clock=clock,
+    return Storage(
         metrics=metrics,
         order=order,
-        view=view,
         queries=queries,
-        store=store,
+        view=view,
         wal_writer=wal_writer,
         pool=pool,
+        store=store,
         log=log,
         upkeep=upkeep,
-        groups=groups,
-        broker=broker,
-        kafka=KafkaServer(broker),
     )

@@ -30,6 +30,14 @@ class DataLayout:
         """The local object store."""
         return self.root / "objects"
 
+    def worker(self, index: int) -> Path:
+        """What is worker `index`'s own, of several on this host; worker 0 has the root."""
+        return self.root / "workers" / str(index)
+
+    def workers(self) -> list[Path]:
+        """The directories of all workers that there have been, but worker 0."""
+        return sorted((self.root / "workers").glob("[0-9]*"))
+
     @property
     def scratch(self) -> Path:
         """Files on their way to somewhere else; nothing in it outlives a process."""

@@ -17,6 +17,7 @@ from penstock.app import offline, status
 from penstock.app.embedded_parts import open_embedded
 from penstock.app.jobs import Jobs
 from penstock.app.parts import Environment, Parts
+from penstock.app.workers import JOURNAL_WRITER
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, is_cluster, warnings
 from penstock.config.settings import ServerSettings
@@ -206,6 +207,12 @@ class Server:
             from penstock.app.cluster_parts import open_cluster_agent
 
             return await open_cluster_agent(self.settings, environment)
+        if self._worker is not None:
+            from penstock.app import worker_parts
+
+            if self._worker == JOURNAL_WRITER:
+                return worker_parts.open_writer(self.settings, environment)
+            return await worker_parts.open_worker(self.settings, environment, index=self._worker)
         return open_embedded(self.settings, environment)
 
     def _peer_address(self, advertised: Address) -> Address | None:

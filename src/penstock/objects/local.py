@@ -80,10 +80,16 @@ class LocalStore:
     Args:
         device: the directory.
         executor: where all that blocks runs; None is the event loop's default one.
+        writer: tells apart those that put into one directory at one time; each process has a
+            name of its own, and what it leaves in its staging folder is removed by the next that
+            has that name.
     """
 
-    def __init__(self, device: ObjectDevice, *, executor: Executor | None = None) -> None:
+    def __init__(
+        self, device: ObjectDevice, *, executor: Executor | None = None, writer: str = ""
+    ) -> None:
         self._device = device
+        self._staging = f"{STAGING}-{writer}" if writer else STAGING
         self._executor = executor
         self._lock = threading.Lock()
         self._open_files: OrderedDict[str, File] = OrderedDict()
@@ -149,7 +155,7 @@ class LocalStore:
     def _put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool) -> None:
         try:
             self._prepare_staging()
-            staged = f"{STAGING}/{next(self._staged)}"
+            staged = f"{self._staging}/{next(self._staged)}"
             try:
                 self._write(staged, parts)
                 folder = key.rpartition("/")[0]
@@ -178,9 +184,9 @@ class LocalStore:
             # On the first put only: whoever merely reads must not remove what a server writes.
             if self._staging_is_clean:
                 return
-            self._device.make_folder(STAGING)
-            for name in self._device.list(STAGING):
-                self._device.remove(f"{STAGING}/{name}")
+            self._device.make_folder(self._staging)
+            for name in self._device.list(self._staging):
+                self._device.remove(f"{self._staging}/{name}")
             self._staging_is_clean = True
 
     def _write(self, name: str, parts: Sequence[Buffer]) -> None:

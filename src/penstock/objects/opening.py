@@ -72,21 +72,23 @@ def open_store(
     *,
     executor: Executor | None = None,
     options: StoreOptions = _DEFAULTS,
+    writer: str = "",
 ) -> ObjectStore:
     """Open a store; nothing is read or written yet, and nothing is tried twice.
 
     Args:
         location: a path or URL, as in the table above.
         executor: where a local store's blocking work runs; None is the event loop's default.
+        writer: of several processes that share a local store, this one's name. See `LocalStore`.
 
     Raises:
         InvalidRequestError: a URL that no store understands, or plain HTTP beyond loopback.
     """
     if isinstance(location, Path) or "://" not in location:
-        return LocalStore(PosixDevice(Path(location)), executor=executor)
+        return LocalStore(PosixDevice(Path(location)), executor=executor, writer=writer)
     url = urlsplit(location)
     if url.scheme == "file":
-        return LocalStore(PosixDevice(Path(unquote(url.path))), executor=executor)
+        return LocalStore(PosixDevice(Path(unquote(url.path))), executor=executor, writer=writer)
     # On demand: an embedded server never needs it, and starts sooner and smaller without.
     from obstore.exceptions import BaseError
     from obstore.store import MemoryStore, from_url
@@ -122,6 +124,7 @@ def open_reliable_store(
     executor: Executor | None = None,
     options: StoreOptions = _DEFAULTS,
     deadline_s: float = 30.0,
+    writer: str = "",
 ) -> ObjectStore:
     """Open a store as a server uses it: each request timed out, measured, and tried again.
 
@@ -130,7 +133,7 @@ def open_reliable_store(
     Raises:
         InvalidRequestError: as `open_store`.
     """
-    store = open_store(location, executor=executor, options=options)
+    store = open_store(location, executor=executor, options=options, writer=writer)
     is_local = isinstance(store, LocalStore)
     if not is_local:
         # A local disk has no deadline: what was given up would still be written, and a second

@@ -47,6 +47,7 @@ from penstock.workers.streams import read_message
 logger = logging.getLogger(__name__)
 
 CONNECT_PAUSE_S: Final = 0.05
+CONFIRM_PAUSE_S: Final = 0.5
 COMMIT_TIMEOUT_S: Final = 30.0
 CONFIRM_TIMEOUT_S: Final = 5.0
 _TOKEN_BYTES: Final = 16
@@ -59,14 +60,14 @@ class HostOrder:
     """One worker's end of the order. Event loop only: `open`, then `start`, at last `close`.
 
     Args:
-        queries: of the shared file, for the loop's thread.
+        queries: gives the loop's connection to the shared file, once that is there.
     """
 
     def __init__(
         self,
         *,
         path: Path,
-        queries: Queries,
+        queries: Callable[[], Queries],
         identity: AgentIdentity,
         clock: Clock,
         random: Random,
@@ -84,6 +85,7 @@ class HostOrder:
         self._on_reset: Callable[[], int] = lambda: 0
         self._on_stopped: Callable[[PenstockError], None] = lambda _: None
         self._following: asyncio.Task[None] | None = None
+        self._confirming: asyncio.Task[None] | None = None
         self._sender: EntrySender | None = None
         self.agent_id = identity.agent_id
         self.cluster_id = ""
@@ -114,7 +116,9 @@ class HostOrder:
         """
         self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
         self.position = on_reset()
-        self._following = asyncio.get_running_loop().create_task(self._follow(), name="order")
+        loop = asyncio.get_running_loop()
+        self._following = loop.create_task(self._follow(), name="order")
+        self._confirming = loop.create_task(self._confirm_now_and_then(), name="head")
         await self._register()
 
     # -- Ordering --------------------------------------------------------------------------------
@@ -156,10 +160,11 @@ class HostOrder:
         if self._sender is not None:
             self._sender.fail(RetryableError("commit", f"agent {self.agent_id}", "it was closed"))
             await self._sender.close()
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
-            self._following = None
+        tasks = [task for task in (self._following, self._confirming) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._following = self._confirming = None
         self._disconnect()
 
     # -- the journal's end, as `EntrySender` wants it ----------------------------------------------
@@ -185,7 +190,7 @@ class HostOrder:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        self.epoch = self._queries.next_epoch(self.agent_id)
+        self.epoch = self._queries().next_epoch(self.agent_id)
         self._sender = EntrySender(
             self,
             agent=self.agent_id,
@@ -214,6 +219,13 @@ class HostOrder:
 
     def _end(self, error: FencedError) -> None:
         self._on_stopped(error)
+
+    async def _confirm_now_and_then(self) -> None:
+        """Know how old this worker's state is at most, whether or not anybody asks."""
+        while True:
+            with contextlib.suppress(RetryableError):
+                await self.confirm_head()
+            await _rest(CONFIRM_PAUSE_S)
 
     async def _connect(self) -> None:
         """Until it succeeds."""

@@ -98,7 +98,7 @@ class Worker:
         self.stopped: list[PenstockError] = []
         self.order = HostOrder(
             path=socket_path(folder),
-            queries=self.queries,
+            queries=lambda: self.queries,
             identity=AgentIdentity(agent_id=agent_id, endpoint=f"host:{agent_id}", level_max=2),
             clock=SystemClock(),
             random=SeededRandom(agent_id),

@@ -1,0 +1,491 @@
+"""The workers of one host, put together: one journal, one SQLite file, one directory of objects.
+
+Worker 0 is an embedded server that also orders the entries of the others. Each other worker is an
+agent in WAL mode: its bytes go to a WAL of its own in `workers/N`, its commands to worker 0, and
+it reads state, objects and the other WALs from the shared directory.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.agent_id import agent_id
+from penstock.app.agent_list import list_agents
+from penstock.app.embedded_parts import EmbeddedParts, Storage, open_storage
+from penstock.app.instruments import KafkaInstruments, LogInstruments
+from penstock.app.jobs import Job
+from penstock.app.layout import DataLayout
+from penstock.app.limits import group_settings, kafka_settings, log_limits, membership_settings
+from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
+from penstock.cluster.membership import Membership
+from penstock.config.settings import ServerSettings
+from penstock.config.version import VERSION
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.shards import ShardKeeper
+from penstock.kafka.broker import Broker
+from penstock.kafka.nodes import ClusterNodes
+from penstock.kafka.server import KafkaServer
+from penstock.log.append.lane import Delivery
+from penstock.log.cluster_log import ClusterLog
+from penstock.log.fetch.remote_wal import DirectoryWals
+from penstock.log.ordering import Applied
+from penstock.log.own_wal import WalFolder, read_wal_id
+from penstock.metadata.changes import ShardMoved
+from penstock.metadata.cluster_order import AgentIdentity
+from penstock.metadata.order import Order
+from penstock.metadata.queries import Queries
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import InvalidRequestError, PenstockError
+from penstock.objects import open_store
+from penstock.observability.metrics import Metrics
+from penstock.ports.device import Device
+from penstock.system.files import PosixDevice
+from penstock.system.lock import DirectoryLock
+from penstock.workers.hub import WorkerHub
+from penstock.workers.order import HostOrder
+from penstock.workers.streams import socket_path
+
+if TYPE_CHECKING:
+    from penstock.app.agents_api import AgentSources
+
+logger = logging.getLogger(__name__)
+
+
+class HostWals:
+    """The WAL directories of one host, by the keys that the journal gave them."""
+
+    def __init__(self, layout: DataLayout, queries: Callable[[], Queries]) -> None:
+        """
+        Args:
+            layout: of the shared directory.
+        """
+        self._layout = layout
+        self._queries = queries
+        self._known: dict[int, Device] = {0: PosixDevice(layout.root)}
+
+    def __call__(self, wal_key: int) -> Device | None:
+        """The device that holds a WAL's folder. Blocking."""
+        if wal_key not in self._known:
+            self._look()
+        return self._known.get(wal_key)
+
+    def _look(self) -> None:
+        keys = {wal.wal_id: wal.wal_key for wal in self._queries().wals()}
+        for folder in self._layout.workers():
+            device = PosixDevice(folder)
+            wal_id = read_wal_id(device)
+            if wal_id in keys:
+                self._known[keys[wal_id]] = device
+
+
+@dataclass(slots=True, kw_only=True)
+class WriterParts(EmbeddedParts):
+    """Worker 0: the one that writes the journal."""
+
+    hub: WorkerHub
+    shards: ShardKeeper
+    membership: Membership
+
+    async def start(self) -> None:
+        """See `Parts`."""
+        self.log.start()
+        self.membership.start()
+        self.groups.start()
+        self.shards.start(self.groups)
+        await self.hub.start()
+
+    async def drain(self, deadline_s: float) -> bool:
+        """See `Parts`. The other workers have drained by now."""
+        await self.shards.close()
+        await self.membership.close()
+        await self.hub.close()
+        return await self.log.close(deadline_s)
+
+    def status(self) -> dict[str, Any]:
+        """See `Parts`."""
+        return {**EmbeddedParts.status(self), "worker": 0, "workers": self.settings.workers}
+
+    def agent_sources(self) -> "AgentSources":
+        """See `Parts`."""
+        return _agent_sources(self, self.membership)
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerParts(Parts):
+    """Any other worker."""
+
+    index: int
+    order: HostOrder
+    log: ClusterLog
+    shards: ShardKeeper
+    environment: Environment
+    membership: Membership | None = None
+
+    @property
+    def epoch(self) -> int:
+        """See `Parts`."""
+        return self.order.epoch
+
+    @property
+    def position(self) -> int:
+        """See `Parts`."""
+        return self.order.position
+
+    async def start(self) -> None:
+        """See `Parts`."""
+        await self.order.start(
+            on_applied=self._on_applied, on_reset=self._on_reset, on_stopped=self._on_stopped
+        )
+        await self.log.start(epoch=self.order.epoch)
+        self.membership = Membership(
+            me=self.order.agent_id,
+            epoch=self.order.epoch,
+            order=self.order,
+            view=self.view,
+            clock=self.clock,
+            on_fenced=self.environment.on_fatal,
+            settings=membership_settings(self.settings),
+        )
+        self.membership.start()
+        self.groups.start()
+        self.shards.start(self.groups)
+
+    async def drain(self, deadline_s: float) -> bool:
+        """See `Parts`."""
+        await self.shards.close()
+        drained = await self.log.close(deadline_s)
+        if self.membership is not None:
+            await self.membership.close()
+        await self.order.close()
+        return drained
+
+    def jobs(self) -> Sequence[Job]:
+        """See `Parts`. Retention and the rest are worker 0's."""
+        interval_s = self.settings.retention_check_ms / 1000
+        return [
+            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
+            Job(name="failed objects", interval_s=interval_s, run=self.log.keeper.run_once),
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """See `Parts`."""
+        uploader = self.log.uploader
+        pending_bytes = uploader.pending_bytes if uploader is not None else 0
+        return {
+            "worker": self.index,
+            "workers": self.settings.workers,
+            "fsync": self.settings.fsync,
+            "wal": {"drained": pending_bytes == 0, "pending_bytes": pending_bytes},
+            "group_shards": len(self.shards.owned()),
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """See `Parts`."""
+        uploader = self.log.uploader
+        return {
+            "penstock_append_waiting_bytes": self.log.waiting_bytes,
+            "penstock_wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
+            "penstock_group_shards": len(self.shards.owned()),
+        }
+
+    def not_ready(self) -> str:
+        """See `Parts`."""
+        if self.order.answering_since_s is None:
+            return "the worker that writes the journal is away"
+        return ""
+
+    async def back_up(
+        self,
+        destination: str,
+        progress: Callable[[int, int], None] | None = None,  # noqa: ARG002 - the port's
+    ) -> dict[str, Any]:
+        """See `Parts`."""
+        raise InvalidRequestError(
+            "back up", destination, f"this is worker {self.index}", "ask worker 0"
+        )
+
+    def agent_sources(self) -> "AgentSources":
+        """See `Parts`."""
+        assert self.membership is not None
+        return _agent_sources(self, self.membership)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _on_applied(self, applied: Sequence[Applied]) -> None:
+        self.log.on_applied(applied)
+        self.shards.follow()
+
+    def _on_reset(self) -> int:
+        self.view.reload(self.queries())
+        self.log.begin_anew()
+        return self.view.loaded_position
+
+    def _on_stopped(self, error: PenstockError) -> None:
+        self.environment.on_fatal(error)
+
+
+class _SharedFile:
+    """Whether the shared SQLite file lacks what this worker knows to be applied."""
+
+    def __init__(self, order: HostOrder) -> None:
+        self._order = order
+        self._flushed_position = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """See `penstock.log.fetch.reader.Behind`."""
+        return self._order.position > self._flushed_position
+
+    async def flush(self) -> None:
+        """See `Behind`. Raises: RetryableError."""
+        self._flushed_position = await self._order.flush()
+
+
+def open_writer(settings: ServerSettings, environment: Environment) -> WriterParts:
+    """Open worker 0; nothing listens yet. Event loop only.
+
+    Raises:
+        ConflictError: another process uses the data directory.
+        CorruptDataError: what lies there is not what was written.
+    """
+    layout = DataLayout.of(settings.data)
+    telling = _Telling()
+    with ExitStack() as closing:
+        storage = open_storage(
+            settings,
+            environment,
+            layout,
+            closing,
+            find_wal=lambda wal_key: wals(wal_key),  # noqa: PLW0108 - made below
+            on_delivered=telling,
+        )
+        wals = HostWals(layout, storage.queries)
+        log, order, view, clock = storage.log, storage.order, storage.view, environment.clock
+        log.position = order.position
+        hub = WorkerHub(
+            path=socket_path(layout.root),
+            cluster_id=order.cluster_id,
+            committer=log,
+            position=lambda: log.position,
+            flush=partial(_flush, storage),
+        )
+        membership = Membership(
+            me=order.agent_id,
+            epoch=order.epoch,
+            order=log,
+            view=view,
+            clock=clock,
+            on_fenced=environment.on_fatal,
+            settings=membership_settings(settings),
+        )
+        shards = ShardKeeper(me=order.agent_id, order=log, view=view, clock=clock)
+        telling.begin(order, hub, shards)
+        groups = GroupCoordinator(
+            committer=log,
+            view=view,
+            queries=storage.queries(),
+            clock=clock,
+            random=environment.random,
+            settings=group_settings(settings),
+            ownership=shards,
+        )
+        broker = Broker(
+            view=view,
+            committer=log,
+            log=log,
+            groups=groups,
+            clock=clock,
+            random=environment.random,
+            cluster_id=order.cluster_id,
+            node_id=order.agent_id,
+            advertised_host=environment.advertised.host,
+            advertised_port=environment.advertised.port,
+            settings=kafka_settings(settings),
+            instruments=KafkaInstruments(storage.metrics),
+            cluster=ClusterNodes(me=order.agent_id, view=view, coordinators=shards),
+        )
+        return WriterParts(
+            settings=settings,
+            environment=environment,
+            layout=layout,
+            clock=clock,
+            metrics=storage.metrics,
+            order=order,
+            view=view,
+            queries=storage.queries,
+            store=storage.store,
+            wal_writer=storage.wal_writer,
+            pool=storage.pool,
+            log=log,
+            upkeep=storage.upkeep,
+            groups=groups,
+            broker=broker,
+            kafka=KafkaServer(broker),
+            hub=hub,
+            shards=shards,
+            membership=membership,
+            closing=closing.pop_all(),
+        )
+
+
+class _Telling:
+    """Tells the other workers, and this one's shards, what was applied."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[Order, WorkerHub, ShardKeeper] | None = None
+
+    def begin(self, order: Order, hub: WorkerHub, shards: ShardKeeper) -> None:
+        """From now on."""
+        self._begun = (order, hub, shards)
+
+    def __call__(self, delivery: Delivery) -> None:
+        assert self._begun is not None
+        order, hub, shards = self._begun
+        if any(type(change) is ShardMoved for change in delivery.changes):
+            # Whoever takes a shard up reads its groups from the file at once.
+            order.commit()
+        hub.publish(delivery.position, delivery.time_ms, delivery.changes)
+        shards.follow()
+
+
+async def _flush(storage: Storage) -> int:
+    await storage.log.flush()
+    return storage.order.committed_position
+
+
+async def open_worker(
+    settings: ServerSettings, environment: Environment, *, index: int
+) -> WorkerParts:
+    """Open worker `index`, not 0, beside a worker 0 that serves or soon will.
+
+    Raises:
+        ConflictError: another process is this worker.
+    """
+    shared = DataLayout.of(settings.data)
+    layout = DataLayout(shared.worker(index))
+    with ExitStack() as closing:
+        closing.callback(DirectoryLock.acquire(layout.root).release)
+        parts = await _open_worker(settings, environment, shared, layout, closing, index=index)
+        parts.closing.push(closing.pop_all())
+        return parts
+
+
+async def _open_worker(
+    settings: ServerSettings,
+    environment: Environment,
+    shared: DataLayout,
+    layout: DataLayout,
+    closing: ExitStack,
+    *,
+    index: int,
+) -> WorkerParts:
+    clock, random = environment.clock, environment.random
+    metrics = Metrics()
+    pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
+    closing.callback(pool.shutdown)
+    queries = ThreadQueries(shared.metadata)
+    closing.callback(queries.close)
+    me = agent_id(layout.root, wanted=0, random=random)
+    order = HostOrder(
+        path=socket_path(shared.root),
+        queries=queries,
+        identity=AgentIdentity(
+            agent_id=me,
+            labels=settings.labels,
+            software=VERSION,
+            endpoint=str(environment.advertised),
+            peer=str(environment.peer or ""),
+            level_max=FEATURE_LEVEL_MAX,
+        ),
+        clock=clock,
+        random=random,
+    )
+    await order.open()
+    view = MetadataView.load(queries())
+    remote = DirectoryWals(find=HostWals(shared, queries), pool=pool)
+    closing.callback(remote.close)
+    store = open_store(str(shared.objects), executor=pool, writer=f"worker-{index}")
+    log = ClusterLog(
+        ordering=order,
+        view=view,
+        queries=queries,
+        store=store,
+        clock=clock,
+        limits=log_limits(settings),
+        agent_id=me,
+        pool=pool,
+        on_fatal=environment.on_fatal,
+        wal_folder=WalFolder(
+            device=PosixDevice(layout.root),
+            random=random,
+            file_bytes=settings.wal_file_bytes,
+            bytes_max=settings.wal_bytes_max,
+            fsync=settings.fsync,
+        ),
+        remote_wal=remote,
+        is_keeper=lambda: False,
+        instruments=LogInstruments(metrics),
+        behind=_SharedFile(order),
+    )
+    shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
+    groups = GroupCoordinator(
+        committer=order,
+        view=view,
+        queries=queries(),
+        clock=clock,
+        random=random,
+        settings=group_settings(settings),
+        ownership=shards,
+    )
+    broker = Broker(
+        view=view,
+        committer=order,
+        log=log,
+        groups=groups,
+        clock=clock,
+        random=random,
+        cluster_id=order.cluster_id,
+        node_id=me,
+        advertised_host=environment.advertised.host,
+        advertised_port=environment.advertised.port,
+        settings=kafka_settings(settings),
+        instruments=KafkaInstruments(metrics),
+        heads=order,
+        cluster=ClusterNodes(me=me, view=view, coordinators=shards),
+    )
+    return WorkerParts(
+        settings=settings,
+        layout=layout,
+        clock=clock,
+        metrics=metrics,
+        view=view,
+        queries=queries,
+        store=store,
+        pool=pool,
+        log=log,
+        groups=groups,
+        broker=broker,
+        kafka=KafkaServer(broker),
+        index=index,
+        order=order,
+        shards=shards,
+        environment=environment,
+    )
+
+
+def _agent_sources(parts: Parts, membership: Membership) -> "AgentSources":
+    from penstock.app.agents_api import AgentSources
+
+    async def drain(agent: int, draining: bool) -> None:  # noqa: FBT001 - the port's
+        await membership.drain(agent, draining=draining)
+
+    return AgentSources(
+        agents=partial(list_agents, parts, membership),
+        drain=drain,
+        remove=membership.remove,
+    )
