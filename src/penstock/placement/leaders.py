@@ -57,7 +57,7 @@ def _weights(agent: int) -> tuple[int, ...]:
     return _ROW.unpack(stream)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _slots(candidates: tuple[int, ...]) -> tuple[int, ...]:
     assert candidates
     if len(candidates) == 1:
