@@ -23,6 +23,7 @@ from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
+from penstock.log.upload.pending import committed_rows
 from penstock.log.upload.uploader import Uploader
 from penstock.metadata.commands import AnyAnswer, AnyCommand, SetFeatureLevel
 from penstock.metadata.queries import Queries
@@ -287,7 +288,8 @@ class Log(ServingLog):
         if plan is None or place is None:
             return
         stored = take_batches(self.tail, plan, delivery.appends)
-        self.uploader.added(stored, generation=place.generation)
+        rows = committed_rows(plan, place)
+        self.uploader.added(stored, generation=place.generation, rows=rows)
 
     def _deliver_flight(self, flight: Flight) -> None:
         assert flight.plan is not None

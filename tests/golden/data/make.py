@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -22,17 +23,21 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 from penstock.metadata.commands import (  # noqa: E402
     AlterClusterConfigs,
     CommitOffsets,
+    CreateTopic,
     DeleteTopic,
     OffsetWrite,
     SaveGroup,
 )
 from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
+from penstock.model.ids import partition_key  # noqa: E402
 from support.log_contents import contents  # noqa: E402
 from support.log_rig import Rig, run_rig  # noqa: E402
 
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PRODUCER = (9001, 2)
+BEHIND = "behind"
+DATABASE_FILES = ("metadata.sqlite", "metadata.sqlite-wal")
 
 
 async def fill(rig: Rig) -> None:
@@ -72,6 +77,30 @@ async def fill(rig: Rig) -> None:
     )
 
 
+async def fall_behind(rig: Rig) -> None:
+    """Append what the database is then found without, as after a power cut: the WAL has it."""
+    rig.order.checkpoint()
+    kept = rig.path / BEHIND
+    kept.mkdir()
+    for name in DATABASE_FILES:
+        if (rig.path / name).exists():
+            shutil.copyfile(rig.path / name, kept / name)
+    topic = rig.view.topic("plain")
+    assert topic is not None
+    for number in range(3):
+        await rig.append(partition_key(topic.topic_key, 1), b"late %d" % number)
+    await rig.log.commit([CreateTopic(name="late", topic_id=b"late" * 4, partitions=1)])
+
+
+def put_behind(data: Path) -> None:
+    """Let the database be as `fall_behind` has kept it."""
+    for name in DATABASE_FILES:
+        (data / name).unlink(missing_ok=True)
+    for path in (data / BEHIND).iterdir():
+        path.rename(data / path.name)
+    (data / BEHIND).rmdir()
+
+
 async def read(rig: Rig) -> dict[str, Any]:
     """Every record as a client reads it: by topic and partition, (offset, value)."""
     from penstock.log.retention.keeper import partition_keys
@@ -108,6 +137,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         run_rig(data, fill)
+        run_rig(data, fall_behind)
+        put_behind(data)
         expected = {"contents": as_json(contents(data))}
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=9) as tar:

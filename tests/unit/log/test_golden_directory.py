@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from penstock.log.verify import Finding
 from penstock.metadata.commands import BatchStatus
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
@@ -22,8 +23,10 @@ from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.ids import partition_key
 from penstock.segment import FOOTER_BYTES
+from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
+from penstock.wal import entries_after
 from support.log_contents import contents, verify_path
 from support.log_rig import NOW, Rig, run_rig
 
@@ -58,7 +61,7 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[s
 
 
 def test_there_is_one_per_version_and_they_are_small() -> None:
-    assert [path.name for path in ARCHIVES] == ["version-1.tar.gz"]
+    assert [path.name for path in ARCHIVES] == ["version-1.tar.gz", "version-2.tar.gz"]
     assert sum(path.stat().st_size for path in GOLDEN.iterdir() if path.is_file()) < 300 << 10
 
 
@@ -115,6 +118,23 @@ def test_a_newer_releases_database_is_refused_by_both_versions(tmp_path: Path) -
         verify_path(data)
 
 
+def found(data: Path) -> list[Finding]:
+    return verify_path(data).findings
+
+
+def test_what_the_database_lacks_is_in_the_wal(tmp_path: Path) -> None:
+    """From version 2 on."""
+    data = unpacked(ARCHIVES[-1], tmp_path)
+    expected = json.loads((GOLDEN / "version-2.json").read_text())
+    with closing(Queries(data / "metadata.sqlite")) as queries:
+        position = queries.position()
+        assert "late" not in {name for _, _, name, _, _ in queries.topic_rows()}
+    tail = list(entries_after(PosixDevice(data), position, sync=False))
+    assert [entry.position for entry in tail] == list(range(position + 1, position + 5))
+    late = expected["records"]["plain-1"]["records"][-3:]
+    assert [value for _, value in late] == ["late 0", "late 1", "late 2"]
+
+
 def test_a_newer_releases_wal_is_refused_by_both_versions(tmp_path: Path) -> None:
     data = unpacked(ARCHIVES[-1], tmp_path)
     with closing(Queries(data / "metadata.sqlite")) as queries:
@@ -124,16 +144,15 @@ def test_a_newer_releases_wal_is_refused_by_both_versions(tmp_path: Path) -> Non
         if int.from_bytes(content[8:16], "big") in named:
             # The first frame: magic, then the version; its own CRC is right.
             content[4096 + 4] += 1
-            content[4096 + 36 : 4096 + 40] = crc32c(content[4096 : 4096 + 36]).to_bytes(4, "big")
+            content[4096 + 52 : 4096 + 56] = crc32c(content[4096 : 4096 + 52]).to_bytes(4, "big")
             path.write_bytes(content)
 
     async def nothing(_: Rig) -> None:
         pass
 
-    with pytest.raises(CorruptDataError, match="version 2, this release knows 1"):
+    with pytest.raises(CorruptDataError, match="version 3, this release knows 2 and older"):
         run_rig(data, nothing)
-    (finding,) = verify_path(data).findings
-    assert "version 2, this release knows 1" in finding.detail
+    assert {"version 3, this release knows 2 and older" in f.detail for f in found(data)} == {True}
 
 
 def test_a_newer_releases_segment_is_refused_by_both_versions(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class RecordingWal:
 class Applied:
     answers: list[AnyAnswer]
     changes: list[Change]
+    position: int = 1
+    time_ms: int = 0
 
 
 @dataclass

@@ -24,8 +24,8 @@ ENTRY_BYTES: Final = 128
 ENTRY_BYTES_PER_BATCH: Final = 48
 """About what an entry takes; where it is more, another place is asked for."""
 
-UNCOMMITTED_MAX: Final = 256
-UNCOMMITTED_BYTES_MAX: Final = 1 << 20
+UNCOMMITTED_MAX: Final = 1000
+UNCOMMITTED_BYTES_MAX: Final = 2 << 20
 """Entries, and their bytes, that the database may be behind."""
 
 QUICK_SYNC_S: Final = 0.0005

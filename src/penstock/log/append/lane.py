@@ -44,7 +44,7 @@ HERE_BYTES_MAX: Final = 64 << 10
 HELD_TURN_S: Final = 0.05
 """How soon appends that found the WAL full try again, in seconds."""
 
-BEHIND_S: Final = 0.01
+BEHIND_S: Final = 0.025
 """How long the database may be behind what was answered, in seconds."""
 
 GROUP_ITEMS_MAX: Final = 10_000

@@ -20,6 +20,7 @@ from penstock.log.fetch.reader import read_wal_run
 from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.upload.pending import PendingRuns, Row
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
 from penstock.metadata.commands import MovedRun, Refused, SegmentStored, StoreSegment
@@ -108,6 +109,7 @@ class Uploader:
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self._draining = False
+        self._pending = PendingRuns()
         self.pending_bytes = 0
         """Bytes in the WAL that no segment holds yet."""
         self._oldest_s: float | None = None
@@ -120,10 +122,16 @@ class Uploader:
         """Begin; `runs` lie in the WAL from before."""
         self._generations.update(run.file_generation for run in runs)
         self.added(sum(run.length for run in runs), generation=0)
+        self._pending.begin_reading()
+        self._pending.complete(runs)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="uploader")
 
-    def added(self, length: int, *, generation: int) -> None:
-        """A commit wrote into the WAL file of `generation` and named `length` more bytes there."""
+    def added(self, length: int, *, generation: int, rows: Sequence[Row] | None = None) -> None:
+        """A commit wrote into the WAL file of `generation` and named `length` more bytes there.
+
+        Args:
+            rows: its runs, with those bytes; None: the database tells of them.
+        """
         if generation and generation not in self._generations:
             self._generations.add(generation)
             # The files before it are closed. If they hold only what was refused or a repeat,
@@ -131,6 +139,10 @@ class Uploader:
             self._wake.set()
         if not length:
             return
+        if rows is None:
+            self._pending.forget()
+        else:
+            self._pending.add(rows)
         if self._oldest_s is None:
             self._oldest_s = self._clock.monotonic_s()
             self._wake.set()  # so that the age is waited for from now on
@@ -211,14 +223,24 @@ class Uploader:
     async def _upload_one(self) -> bool:
         """One segment of the oldest runs; False when the WAL holds nothing to move."""
         loop = asyncio.get_running_loop()
-        before_bytes = self.pending_bytes
         started_s = self._clock.monotonic_s()
-        runs, keys = await loop.run_in_executor(self._pool, self._read_runs)
-        # Planning goes through every run, so it isn't the event loop's work.
-        moves = await loop.run_in_executor(self._pool, self._plan, runs, self._sort_keys(keys))
-        if moves:
-            await self._move(moves)
-        left = sum(run.length for run in runs) - sum(move.length for move in moves)
+        pending = self._pending
+        try:
+            if not pending.is_complete:
+                pending.begin_reading()
+                pending.complete(await loop.run_in_executor(self._pool, self._read_runs))
+            before_bytes, known_bytes = self.pending_bytes, pending.length
+            # Planning goes through every run, so it isn't the event loop's work.
+            head = await loop.run_in_executor(self._pool, pending.head, self._limits.segment_bytes)
+            sort_keys = self._sort_keys(head.keys)
+            moves = await loop.run_in_executor(self._pool, self._plan, head.runs, sort_keys)
+            if moves:
+                await self._move(moves)
+        except BaseException:
+            pending.forget()
+            raise
+        pending.drop(head)
+        left = known_bytes - head.length
         self.pending_bytes = left + (self.pending_bytes - before_bytes)
         if self.pending_bytes <= 0:
             self.pending_bytes = 0
@@ -227,11 +249,10 @@ class Uploader:
         else:
             self._oldest_s = started_s
         await loop.run_in_executor(self._pool, self._release_files)
-        return bool(moves) and left > 0
+        return bool(head.runs) and left > 0
 
-    def _read_runs(self) -> tuple[list[StoredRun], set[PartitionKey]]:
-        runs = self._queries().wal_runs(self._wal_key)
-        return runs, {run.partition_key for run in runs}
+    def _read_runs(self) -> list[StoredRun]:
+        return self._queries().wal_runs(self._wal_key)
 
     def _plan(
         self, runs: list[StoredRun], sort_key: dict[PartitionKey, tuple[bytes, int]]
