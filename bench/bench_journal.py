@@ -25,16 +25,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import psycopg
 import uvloop
 
 from bench_commit import SystemClock, SystemRandom
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.metadata.commands import (
+    AnyCommand,
     CommitRuns,
     CreateTopic,
     Entry,
     Refused,
+    RegisterAgent,
     RunCommit,
     RunsCommitted,
     SetFeatureLevel,
@@ -63,12 +67,16 @@ def runs_command(serial: str, runs: int, partitions: int) -> CommitRuns:
         if count <= 0:
             break
         batches: list[int] = []
+        start = position
         for index in range(count):
-            stamp = 1_700_000_000_000 if index == 0 else 1
-            batches += [BATCH_BYTES, 10, stamp, -1, -1, -1]
+            # Neither lengths nor times repeat, or the database would compress them to nothing.
+            varied = (position * 2654435761 + index * 40503) >> 7
+            length = 1000 + varied % (2 * BATCH_BYTES)
+            stamp = 1_700_000_000_000 if index == 0 else 0
+            batches += [length, 1 + varied % 50, stamp + varied % 250, -1, -1, -1]
+            position += length
         key = partition_key(TopicKey(1), number)
-        commits.append(RunCommit(partition_key=key, position=position, batches=batches))
-        position += count * BATCH_BYTES
+        commits.append(RunCommit(partition_key=key, position=start, batches=batches))
     return CommitRuns(runs=commits, object_key=serial, object_bytes=position, raw=True)
 
 
@@ -105,6 +113,15 @@ async def commit_runs(order: ClusterOrder, serial: str, runs: int, partitions: i
     assert all(status == 0 for run in answer.runs for status in run[::2]), answer
 
 
+async def log_bytes(url: str) -> int:
+    """How far PostgreSQL's own log is."""
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        cursor = await connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        row = await cursor.fetchone()
+        assert row is not None
+        return int(row[0])
+
+
 def percentiles(values: Sequence[float]) -> str:
     """In ms."""
     ordered = sorted(values)
@@ -115,48 +132,64 @@ def percentiles(values: Sequence[float]) -> str:
 # -- raw appends -----------------------------------------------------------------------------------
 
 
-async def append_part(url: str, name: str, agents: int, seconds: float, depth: int) -> None:
-    """One process's agents: each keeps `depth` appends in flight; prints its measures."""
+async def append_part(
+    url: str, name: str, agents: int, seconds: float, depth: int, rate: float
+) -> None:
+    """One process's agents: each keeps `depth` appends in flight, or all together append `rate`
+    times a second, unless that is 0; prints its measures."""
     journals = [
         await PostgresJournal.open(url, name=name, new_cluster_id=lambda: "bench")
         for _ in range(agents)
     ]
-    body = encode_entry(
-        Entry(
-            agent=1,
-            epoch=1,
-            n=1,
-            stamp_ms=1,
-            commands=[runs_command("x" * 40, FLUSH_RUNS, FLUSH_RUNS)],
-        )
-    )
+    # Entries as agents make them, so that followers have to apply them.
+    flush = runs_command("x" * 40, FLUSH_RUNS, FLUSH_RUNS)
+    counts = [0] * agents
+
+    def entry(agent: int, commands: list[AnyCommand]) -> bytes:
+        n, counts[agent] = counts[agent], counts[agent] + 1
+        number = os.getpid() * 100 + agent
+        return encode_entry(Entry(agent=number, epoch=1, n=n, stamp_ms=1, commands=commands))
+
+    def next_flush(agent: int) -> bytes:
+        key = f"{os.getpid()}-{agent:02d}-{counts[agent]:016d}"
+        return entry(agent, [msgspec.structs.replace(flush, object_key=key)])
+
     took: list[float] = []
-    for journal in journals:
-        await journal.append(body)
+    for agent, journal in enumerate(journals):
+        register = RegisterAgent(agent=os.getpid() * 100 + agent, level_max=CLUSTER_LEVEL)
+        await journal.append(entry(agent, [register]))
     end_s = time.perf_counter() + seconds
 
-    async def work(journal: PostgresJournal) -> None:
+    async def work(agent: int, journal: PostgresJournal) -> None:
+        due_s = time.perf_counter() + agent / max(rate, 1)
         while (began_s := time.perf_counter()) < end_s:
-            await journal.append(body)
+            if rate:
+                await asyncio.sleep(max(0, due_s - began_s))
+                due_s += agents / rate
+                began_s = time.perf_counter()
+            await journal.append(next_flush(agent))
             took.append(time.perf_counter() - began_s)
 
     began_s = time.perf_counter()
-    await asyncio.gather(*(work(journal) for journal in journals for _ in range(depth)))
+    workers = [work(agent, each) for agent, each in enumerate(journals) for _ in range(depth)]
+    await asyncio.gather(*workers)
     wall_s = time.perf_counter() - began_s
     for journal in journals:
         await journal.close()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = usage.ru_utime + usage.ru_stime
-    print(json.dumps({"took": took, "wall_s": wall_s, "bytes": len(body), "cpu_s": cpu_s}))
+    print(json.dumps({"took": took, "wall_s": wall_s, "bytes": len(next_flush(0)), "cpu_s": cpu_s}))
 
 
-def start_appending(url: str, name: str, options: argparse.Namespace, depth: int) -> list[Any]:
+def start_appending(
+    url: str, name: str, options: argparse.Namespace, depth: int, rate: float = 0
+) -> list[Any]:
     """The processes of the agents."""
     share = options.agents // options.processes
     return [
         subprocess.Popen(
             [sys.executable, __file__, "--part", url, name, str(share), str(options.seconds),
-             str(depth)],
+             str(depth), str(rate / options.processes)],
             stdout=subprocess.PIPE,
         )
         for _ in range(options.processes)
@@ -178,9 +211,10 @@ def finish_appending(parts: list[Any], label: str) -> None:
 
 async def lag(url: str, name: str, folder: Path, options: argparse.Namespace) -> None:
     """Appends by others while one agent follows: row's stamp to its being applied here, by the
-    one clock of this machine (1 ms resolution). The others' entries are refused by apply, since
-    their epochs were never opened; reading, ordering and committing are the same."""
-    order = await open_order(url, name, folder, 1_000)
+    one clock of this machine (1 ms resolution)."""
+    order = await open_order(url, name, folder, 999)
+    await order.start()
+    await create_topic(order)
     await order.close()
     lags: list[float] = []
     last_ms = 0
@@ -189,30 +223,28 @@ async def lag(url: str, name: str, folder: Path, options: argparse.Namespace) ->
         nonlocal last_ms
         now_ms = time.time_ns() / 1e6
         for applied in batch:
+            if applied.agent == follower.agent_id:
+                continue
+            for answer in applied.answers:
+                assert not isinstance(answer, Refused), answer
             # Journal time is the stamp where that is not less than the one before.
             if applied.time_ms > last_ms:
                 last_ms = applied.time_ms
                 lags.append((now_ms - applied.time_ms) / 1000)
 
-    journal = await PostgresJournal.open(url, name=name)
-    machine = LogMachine()
-    replica = Replica.open(folder / "1000.sqlite", machine, fsync=False, keeps_journal=False)
-    follower = await ClusterOrder.open(
-        journal,
-        replica,
-        machine,
-        identity=AgentIdentity(agent_id=1_000),
-        cluster_id=journal.cluster_id,
-        clock=SystemClock(),
-        random=SystemRandom(),
-        executor=ThreadPoolExecutor(1),
-    )
+    follower = await open_order(url, name, folder, 1_000)
     await follower.start(on_applied=note)
     lags.clear()
-    parts = start_appending(url, name, options, 1)
+    cpu_s, before = time.process_time(), follower.position
+    parts = start_appending(url, name, options, 1, options.rate)
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, finish_appending, parts, "  appends meanwhile")
-    print(f"{'follower lag under that':<34} {len(lags):8d} rows  {percentiles(lags)}", flush=True)
+    cpu_us = (time.process_time() - cpu_s) / (follower.position - before) * 1e6
+    print(
+        f"{'follower lag under that':<34} {follower.position - before:8d} rows  {percentiles(lags)}"
+        f"  {cpu_us:.0f} us of CPU each",
+        flush=True,
+    )
     await follower.close()
 
 
@@ -226,15 +258,23 @@ async def commits(url: str, name: str, folder: Path, _options: argparse.Namespac
     await create_topic(order)
     cases = [
         ("commit of 1 run", 1, 1, 300),
+        ("commit of 20 runs, 20 partitions", 20, 20, 200),
         ("commit of 1,600 runs, 640 partitions", 1600, 640, 60),
     ]
     for label, runs, partitions, count in cases:
         took = []
+        cpu_s, logged = time.process_time(), await log_bytes(url)
         for number in range(count):
             began_s = time.perf_counter()
             await commit_runs(order, f"{runs}-{number:08d}", runs, partitions)
             took.append(time.perf_counter() - began_s)
-        print(f"{label + ' (PostgreSQL)':<52} {percentiles(took)}", flush=True)
+        cpu_s = (time.process_time() - cpu_s) / count
+        logged = (await log_bytes(url) - logged) // (count * runs)
+        print(
+            f"{label + ' (PostgreSQL)':<52} {percentiles(took)}  {cpu_s * 1000:.2f} ms of CPU,"
+            f" {logged} bytes of database log per run",
+            flush=True,
+        )
     began_s = time.perf_counter()
     heads = []
     for _ in range(200):
@@ -274,13 +314,14 @@ Section = Callable[[str, str, Path, argparse.Namespace], Coroutine[Any, Any, Non
 def main() -> None:
     """See the module's docstring."""
     if sys.argv[1:2] == ["--part"]:
-        url, name, agents, seconds, depth = sys.argv[2:]
-        uvloop.run(append_part(url, name, int(agents), float(seconds), int(depth)))
+        url, name, agents, seconds, depth, rate = sys.argv[2:]
+        uvloop.run(append_part(url, name, int(agents), float(seconds), int(depth), float(rate)))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--agents", type=int, default=16)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--rate", type=float, default=3_000, help="appends/s under which lag is")
     parser.add_argument("--directory", help="where replicas lie; default: the system's")
     parser.add_argument("--only", default="append,lag,commit,follow")
     options = parser.parse_args()
