@@ -250,7 +250,9 @@ def _import_http() -> None:
 
 
 def _import_schemas() -> None:
-    import kio.serial  # noqa: F401
+    from penstock.kafka import schema
+
+    schema.load()
 
 
 def _bind(address: Address, *, setting: str) -> socket.socket:

@@ -10,6 +10,7 @@ messages: `build(types.ListOffsetsResponse, topics=...)`.
 import dataclasses
 import importlib
 import io
+import sys
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
@@ -22,15 +23,35 @@ from penstock.kafka.decode import decode
 NO_TIME: Final = timedelta(0)
 
 
+def load() -> None:
+    """Import what all of kio's messages share; what takes time at the first request otherwise.
+
+    Wherever hypothesis is installed, kio would import it and register strategies: seconds on the
+    event loop, in which an agent of a cluster is taken for dead, for tests that aren't run here.
+    """
+    if "kio" in sys.modules:
+        return
+    hidden = "hypothesis" not in sys.modules
+    if hidden:
+        sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        import kio.serial  # noqa: F401
+    finally:
+        if hidden:
+            del sys.modules["hypothesis"]
+
+
 @cache
 def request_types(api_name: str, version: int) -> ModuleType:
     """The module with the request's classes, for example ("list_offsets", 11)."""
+    load()
     return importlib.import_module(f"kio.schema.{api_name}.v{version}.request")
 
 
 @cache
 def response_types(api_name: str, version: int) -> ModuleType:
     """The module with the response's classes."""
+    load()
     return importlib.import_module(f"kio.schema.{api_name}.v{version}.response")
 
 
@@ -94,6 +115,7 @@ def _entity_type(api_name: str, version: int, kind: str) -> type:
 
 def encode_response(entity: Any) -> bytes:
     """The bytes of a response (or any kio entity), without size and header."""
+    load()
     from kio.serial import entity_writer
 
     buffer = io.BytesIO()
