@@ -130,7 +130,7 @@ def takeover(directory: str, url: str, timeout_s: float) -> None:
         body={"directory": directory},
         timeout_s=max(timeout_s, 300.0),
     )
-    click.echo(f"{answer['runs']} runs, {answer['bytes']:,} bytes of {directory} are in the bucket")
+    click.echo(f"{answer['bytes']:,} bytes of {directory} are in the bucket")
 
 
 def _agents(url: str, timeout_s: float) -> list[dict[str, Any]]:
