@@ -9,7 +9,6 @@ BIN := $(TEST_ENV)/bin
 DATA ?= .data
 ARGS ?=
 MINUTES ?= 10
-SEED ?=
 N ?= 1000
 SEED ?=
 
