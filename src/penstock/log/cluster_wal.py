@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from penstock.log.append.durable import WalBytes
+from penstock.log.append.durable import OpenFiles, WalBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest
@@ -164,7 +164,8 @@ class ClusterWal:
         own = await claim_own_wal(
             folder, committer=self._ordering, queries=self._queries, pool=self._pool
         )
-        uploader = self._new_uploader(own.wal_key, own.reader, own.writer)
+        open_files = OpenFiles(own.writer)
+        uploader = self._new_uploader(own.wal_key, own.reader, open_files)
         self._own, self.uploader = own, uploader
         self._readers[own.wal_key] = own.reader
         uploader.start(own.runs)
@@ -174,6 +175,7 @@ class ClusterWal:
             bytes_store=WalBytes(
                 wal=own.writer,
                 wal_key=own.wal_key,
+                open_files=open_files,
                 pool=self._pool,
                 on_full=uploader.look_again,
                 # Its frame lies in the WAL, though nothing names it.

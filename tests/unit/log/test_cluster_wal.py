@@ -28,7 +28,7 @@ from penstock.system.files import PosixDevice
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.randomness import SeededRandom
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import FILE_BYTES, Cluster, ClusterAgent, passing, run_cluster
 
 STORED = BatchStatus.STORED
 
@@ -280,5 +280,46 @@ def test_a_full_wal_is_waited_for_and_appends_go_on_in_order(tmp_path: Path) -> 
             (STORED, number) for number in range(12)
         ]
         assert cluster.loop.time() > 1, "it did get full"
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_file_is_not_recycled_while_a_frame_in_it_waits_for_its_order(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(
+            1,
+            wal=True,
+            durability="wal",
+            wal_bytes_max=2 * FILE_BYTES,
+            frame_bytes_max=60_000,
+            segment_age_ms=1_000,
+        )
+        (key,) = await agent.topic("t")
+        uploader = agent.log.uploader
+        assert uploader is not None
+        assert await agent.append(key, bytes(30_000)) == (STORED, 0)
+        assert await uploader.drain(5)
+        agent.journal.cut = True
+        agent.journal.break_off("cut")
+        # In the first file, behind what has moved; the next in the second file.
+        answers = [agent.send((key, bytes(20_000)), timeout_ms=30_000)]
+        await passing(0.5)
+        answers.append(agent.send((key, bytes(40_000)), timeout_ms=30_000))
+        await passing(0.5)
+        uploader.look_again()
+        await passing(0.5)
+        # Were the first file free, this would be written over it.
+        answers.append(agent.send((key, bytes(40_001)), timeout_ms=30_000))
+        await passing(0.5)
+        agent.journal.cut = False
+        assert [(await answer)[0].base_offset for answer in answers] == [1, 2, 3]
+        agent.forget_memory()
+        found = await agent.read_all(key)
+        assert [(offset, len(value)) for offset, value in found] == [
+            (0, 30_000),
+            (1, 20_000),
+            (2, 40_000),
+            (3, 40_001),
+        ]
 
     run_cluster(tmp_path, test)

@@ -137,6 +137,7 @@ class WalBytes:
 
     Args:
         wal_key: what the journal calls this WAL since it was claimed.
+        open_files: is told which files hold frames whose order isn't known yet.
         on_full: called when the WAL has no room, on the event loop: what can be freed should be.
         on_unnamed: called with the generation of each frame that was written and nothing will
             name, on the event loop.
@@ -149,6 +150,7 @@ class WalBytes:
         *,
         wal: FrameWriter,
         wal_key: int,
+        open_files: "OpenFiles",
         pool: Executor,
         on_full: Callable[[], None],
         on_unnamed: Callable[[int], None],
@@ -156,6 +158,7 @@ class WalBytes:
     ) -> None:
         self._wal = wal
         self._wal_key = wal_key
+        self._open_files = open_files
         self._pool = pool
         self._on_full = on_full
         self._on_unnamed = on_unnamed
@@ -166,15 +169,21 @@ class WalBytes:
         """See `ByteStore`. A full WAL is waited for as long as the flush lasts."""
         plan = plan_frame(appends)
         while True:
+            writing = asyncio.get_running_loop().run_in_executor(
+                self._pool, self._write, plan.buffers, plan.length
+            )
             try:
-                place = await asyncio.get_running_loop().run_in_executor(
-                    self._pool, self._write, plan.buffers, plan.length
-                )
+                place = await asyncio.shield(writing)
             except StorageFullError:
                 self._on_full()
                 await self._wait(FULL_TURN_S)
+            except asyncio.CancelledError:
+                writing.add_done_callback(self._given_up)
+                raise
             else:
                 break
+        # Before the next frame is begun: until then the writer's file is this one.
+        self._open_files.begin(place.generation)
         return Stored(
             runs=[(key, place.position + start, group) for key, start, group in plan.runs],
             wal=self._wal_key << GENERATION_BITS | place.generation,
@@ -182,11 +191,69 @@ class WalBytes:
 
     def is_over(self, stored: Stored, *, named: bool) -> None:
         """See `ByteStore`."""
-        if not named and stored.wal:
+        if not stored.wal:
+            return
+        self._open_files.end(stored.file_generation)
+        if not named:
             self._on_unnamed(stored.file_generation)
+
+    def _given_up(self, writing: "asyncio.Future[WalPlace]") -> None:
+        if not writing.cancelled() and writing.exception() is None:
+            self._on_unnamed(writing.result().generation)
 
     def _write(self, buffers: Sequence[Buffer], length: int) -> WalPlace:
         # A flush that was given up may still be at it.
         with self._writing:
             self._wal.place(length)
             return self._wal.write(buffers, length=length)
+
+
+class WalFilesInUse(Protocol):
+    """What is used of `penstock.wal.WalWriter`; any thread."""
+
+    @property
+    def active_generation(self) -> int:
+        """Files of lower generations get no more frames."""
+        ...
+
+    def release(self, generation: int) -> None:
+        """Nothing is named in a file any more."""
+        ...
+
+
+class OpenFiles:
+    """Which files of the own WAL hold frames that may yet be named: the uploader's end of the
+    writer in a cluster, where a frame is ordered long after it was written.
+
+    `begin` and `end` on the event loop, the rest on any thread.
+    """
+
+    def __init__(self, wal: WalFilesInUse) -> None:
+        self._wal = wal
+        self._counts: dict[int, int] = {}
+        self._first: int | None = None
+
+    def begin(self, generation: int) -> None:
+        """A frame was written whose order isn't known yet."""
+        self._counts[generation] = self._counts.get(generation, 0) + 1
+        self._first = min(self._counts)
+
+    def end(self, generation: int) -> None:
+        """It is known."""
+        self._counts[generation] -= 1
+        if not self._counts[generation]:
+            del self._counts[generation]
+        self._first = min(self._counts, default=None)
+
+    @property
+    def active_generation(self) -> int:
+        """Files of lower generations hold nothing but what the state names, or never will: whoever
+        reads the state after this may release those that it doesn't name."""
+        # In this order: what is written into the active file meanwhile lies in no lower one.
+        active = self._wal.active_generation
+        first = self._first
+        return active if first is None else min(active, first)
+
+    def release(self, generation: int) -> None:
+        """See `WalWriter.release`."""
+        self._wal.release(generation)
