@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from penstock.app import offline
@@ -16,6 +17,7 @@ from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.app.limits import group_settings, kafka_settings, log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
+from penstock.app.store_instruments import StoreInstruments
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
 from penstock.groups.coordinator import GroupCoordinator
@@ -29,7 +31,8 @@ from penstock.log.restore import refuse_unfinished
 from penstock.log.upkeep import Upkeep
 from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
-from penstock.objects import open_store
+from penstock.objects import open_reliable_store, open_store
+from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
@@ -246,7 +249,18 @@ def open_storage(
     if find_wal is not None:
         remote = DirectoryWals(find=find_wal, pool=pool)
         closing.callback(remote.close)
-    store = open_store(str(layout.objects), executor=pool)
+    # What a restore inherited is read where the parent keeps it.
+    store = open_origins(
+        open_store(str(layout.objects), executor=pool),
+        queries().origins(),
+        partial(
+            open_reliable_store,
+            clock=clock,
+            random=random,
+            meter=StoreInstruments(metrics),
+            executor=pool,
+        ),
+    )
     limits = log_limits(settings)
     log = Log(
         order=order,
