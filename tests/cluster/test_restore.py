@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
@@ -76,6 +77,24 @@ def wait_until(check: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.1)
 
 
+def damage(s3: S3Server, url: str) -> None:
+    """Flip a bit of a segment of a cluster; the second time it is as before."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3.endpoint,
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+        region_name="us-east-1",
+    )
+    listed = client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/segments/")["Contents"]
+    key = min(found["Key"] for found in listed)
+    data = bytearray(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+    data[150] ^= 1
+    client.put_object(Bucket=bucket, Key=key, Body=bytes(data))
+    client.close()
+
+
 def numbers(agents: Agents, name: str) -> list[int]:
     """The number of that name in each agent's status."""
     return [find(value, name) for value in status(agents)]
@@ -91,6 +110,14 @@ def find(value: Any, name: str) -> int:
             if number:
                 return number
     return 0
+
+
+def verify(*arguments: str, records: int) -> None:
+    done = run_cli("verify", *arguments, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["ok"]
+    assert report["records"] == records
 
 
 @pytest.fixture
@@ -122,6 +149,7 @@ def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Rec
         last = consume(agents.bootstrap, 450)
         end = max(numbers(agents, "journal_position"))
         wait_until(lambda: max(numbers(agents, "archived_position")) >= end)
+        verify("--objects", url, "--journal", postgres.url, records=450)
         for agent in agents.agents:
             agent.server.kill()
     for number in range(2):
@@ -160,12 +188,23 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
             produce(agents.bootstrap, 450, 600)
             longer = consume(agents.bootstrap, 600)
             assert {key: longer[key] for key in last} == last
+            config = tmp_path / "cluster.toml"
+            config.write_text(
+                f'objects = "{new_url}"\njournal = "{postgres.url}"\ncluster_secret = "{SECRET}"\n'
+            )
+            verify("--config", str(config), records=600)
             assert agents.stop() == [0, 0]
+            damage(s3, url)
+            done = run_cli("verify", "--config", str(config), "--json")
+            assert done.returncode == 1, done.stdout + done.stderr
+            assert {found["kind"] for found in json.loads(done.stdout)["findings"]} == {"damaged"}
+            damage(s3, url)
 
     # An embedded server, as of the moment: neither PostgreSQL nor another agent.
     data = tmp_path / "data"
     made = run_cli("restore", "--from", url, "--data", str(data), "--position", str(moment))
     assert made.returncode == 0, made.stderr
+    verify("--data", str(data), records=300)
     server = ServerProcess(data, tmp_path / "data.log", environment=environment(s3.endpoint))
     server.start()
     try:
@@ -174,3 +213,4 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
         consume(server.bootstrap, 330)
     finally:
         server.stop()
+    verify("--data", str(data), records=330)
