@@ -32,7 +32,9 @@ for name in ("rdkafka", "aiokafka", "kafka"):
     logging.getLogger(name).propagate = False
     logging.getLogger(name).addHandler(logging.NullHandler())
 
-SEND_TIMEOUT_S = 15
+SEND_TIMEOUT_S = 60
+"""Longer than any fault: past it librdkafka takes a new producer id and sends again what may be
+stored already, which no broker can know for a duplicate."""
 MEMBER_LIFE_S = 15
 
 

@@ -13,7 +13,7 @@ from chaos.history import Seen
 from chaos.recording import Recorder
 
 FINAL_SECONDS_MAX = 60.0
-END_SECONDS_MAX = 60.0
+END_SECONDS_MAX = 90.0
 
 
 class LoadRun:

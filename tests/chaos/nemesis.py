@@ -25,7 +25,8 @@ def _kill_agent(world: World, chance: random.Random) -> Callable[[], None]:
     if agent.server.running():
         agent.resume()
         agent.server.kill()
-    return lambda: world.start_again(agent)
+    # It is started once whatever else is wrong has ended, too: a start waits for the journal.
+    return lambda: None
 
 
 def _pause_agent(world: World, chance: random.Random) -> Callable[[], None]:

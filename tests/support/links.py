@@ -94,8 +94,16 @@ class Links:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.call(self._end_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
+        self._loop.close()
+
+    async def _end_all(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     def open(self, host: str, port: int) -> Link:
         """A new link to host:port."""
