@@ -60,6 +60,7 @@ class PipelinedConnection:
         self._pending: deque[_Request] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._writing = False
+        self._warning = ""
         self._on_notify: Callable[[str], None] | None = None
         self.failure: RetryableError | None = None
         # A server that stops waiting for its standby says so by a warning, and then reports
@@ -178,6 +179,9 @@ class PipelinedConnection:
         pgconn = self._pgconn
         while self._pending and self.failure is None and not pgconn.is_busy():
             result = pgconn.get_result()
+            if self._warning:
+                self.fail(self._warning)
+                return
             if pgconn.status == pq.ConnStatus.BAD:
                 # Results of a lost connection say nothing about what was carried out.
                 self.fail(pgconn.get_error_message())
@@ -205,8 +209,8 @@ class PipelinedConnection:
 
     def _take_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.severity_nonlocalized == _WARNING:
-            # Not within libpq's own callback.
-            self._loop.call_soon(self.fail, f"the server warns: {notice.message_primary}")
+            # Within libpq's own callback, and before the result that it is about.
+            self._warning = f"the server warns: {notice.message_primary}"
 
 
 async def connect(
