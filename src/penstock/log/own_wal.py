@@ -70,7 +70,7 @@ class TakenWal:
     """Above every generation: all files are closed. Implements the uploader's end of a writer."""
 
     def release(self, generation: int) -> None:
-        """The files stay for their owner: it finds them free at its next claim."""
+        """The files stay for the agent of that directory: it finds them free at its next claim."""
 
 
 def read_wal_id(device: Device) -> bytes | None:
@@ -100,9 +100,11 @@ def read_wal_id(device: Device) -> bytes | None:
 
 def ensure_wal_id(device: Device, random: Random) -> bytes:
     """The id of a WAL directory, made if there is none. Blocking."""
-    found = read_wal_id(device)
-    if found is not None:
-        return found
+    return read_wal_id(device) or renew_wal_id(device, random)
+
+
+def renew_wal_id(device: Device, random: Random) -> bytes:
+    """Make a directory another WAL. Blocking. Nothing may be named in it under its old id."""
     wal_id = random.token_bytes(WAL_ID_BYTES)
     file = device.open(_ID_FILE_MAKING, create=True)
     try:
@@ -122,13 +124,27 @@ async def claim_own_wal(
 ) -> OwnWal:
     """Claim this agent's directory in its epoch, and recover it.
 
+    One that another agent took over, and has emptied, becomes another WAL: its old id stays the
+    other's for as long as that lives. Only this agent writes there, whoever owns what.
+
     Raises:
-        ConflictError: another live agent owns it.
         CorruptDataError: something that the journal names is missing or damaged.
-        RetryableError: the journal doesn't answer.
+        RetryableError: the journal doesn't answer, or another live agent owns the WAL: it takes
+            it over, and records still lie in it.
     """
     wal_id = await _in_pool(pool, partial(ensure_wal_id, folder.device, folder.random))
-    claimed = await _claim(wal_id, committer)
+    try:
+        claimed = await _claim(wal_id, committer)
+    except ConflictError as error:
+        if not await _in_pool(pool, lambda: _is_emptied(queries(), wal_id)):
+            raise RetryableError(
+                error.operation,
+                error.subject,
+                error.detail,
+                "it is being taken over; try again once it is empty",
+            ) from error
+        wal_id = await _in_pool(pool, partial(renew_wal_id, folder.device, folder.random))
+        claimed = await _claim(wal_id, committer)
 
     def recover() -> OwnWal:
         runs = queries().wal_runs(claimed.wal_key)
@@ -209,6 +225,13 @@ def check_named(device: Device, ends: dict[int, int]) -> None:
                 "restore the folder wal/ that belongs to that agent",
             )
         check_named_frames(device, names[generation], generation=generation, named_end=end)
+
+
+def _is_emptied(queries: Queries, wal_id: bytes) -> bool:
+    """Whether nothing is named in a WAL. Only its owner could change that, and a claim that was
+    refused for another's sake says that this agent isn't it."""
+    keys = [wal.wal_key for wal in queries.wals() if wal.wal_id == wal_id]
+    return bool(keys) and not any(queries.wal_generations(key) for key in keys)
 
 
 async def _claim(wal_id: bytes, committer: Committer) -> WalClaimed:

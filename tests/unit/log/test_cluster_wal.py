@@ -199,6 +199,41 @@ def test_a_late_write_of_an_owner_whose_wal_was_taken_is_refused_by_apply(tmp_pa
     run_cluster(tmp_path, test)
 
 
+def test_a_directory_that_was_taken_over_is_its_agents_again_as_another_wal(
+    tmp_path: Path,
+) -> None:
+    """The taker owns the old id as long as it lives; without a new one the agent that starts
+    again could never write."""
+
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True, durability="wal")
+        two = await cluster.agent(2)
+        (key,) = await one.topic("t")
+        await one.append(key, b"0")
+        (before,) = one.queries.wals()
+        await fence(cluster, two, one)
+        await two.log.take_over(PosixDevice(tmp_path / "agent1"))
+        again = await cluster.agent(1, wal=True, durability="wal")
+        print("BEFORE", await two.read_all(key))
+        r = await again.append(key, b"1")
+        await two.catch_up()
+        print(
+            "AFTER",
+            r,
+            two.queries.wals(),
+            [two.queries.wal_runs(w.wal_key) for w in two.queries.wals()],
+        )
+        assert r == (STORED, 1)
+        (run,) = [
+            run for wal in again.queries.wals() for run in again.queries.wal_runs(wal.wal_key)
+        ]
+        assert run.file_generation > before.last_generation
+        assert await again.read_all(key) == [(0, b"0"), (1, b"1")]
+        assert [wal.agent for wal in again.queries.wals()] == [2, 1]
+
+    run_cluster(tmp_path, test)
+
+
 def test_a_damaged_wal_is_not_taken_over_in_silence(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         one = await cluster.agent(1, wal=True, durability="wal")
@@ -321,5 +356,37 @@ def test_a_file_is_not_recycled_while_a_frame_in_it_waits_for_its_order(tmp_path
             (2, 40_000),
             (3, 40_001),
         ]
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_agent_whose_wal_was_taken_over_starts_again_once_that_is_empty(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True, durability="wal")
+        two = await cluster.agent(2)
+        (key,) = await one.topic("t")
+        await one.append(key, b"0")
+        await fence(cluster, two, one)
+        cluster.store.away = RetryableError("put", "store", "away")
+        with pytest.raises(RetryableError, match="are left"):
+            await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=1)
+        with pytest.raises(RetryableError, match="once it is empty"):
+            await cluster.agent(1, wal=True, durability="wal")
+        assert await two.read_all(key) == [(0, b"0")], "from the directory that it took over"
+        cluster.store.away = None
+        await two.log.take_over(PosixDevice(tmp_path / "agent1"))
+        again = await cluster.agent(1, wal=True, durability="wal")
+        print("BEFORE", await two.read_all(key))
+        r = await again.append(key, b"1")
+        await two.catch_up()
+        print(
+            "AFTER",
+            r,
+            two.queries.wals(),
+            [two.queries.wal_runs(w.wal_key) for w in two.queries.wals()],
+        )
+        assert r == (STORED, 1)
+        assert await again.read_all(key) == [(0, b"0"), (1, b"1")]
+        assert len(again.queries.wals()) == 2
 
     run_cluster(tmp_path, test)
