@@ -24,12 +24,19 @@ class Stage:
     command: tuple[str, ...]
     budget_s: int
     is_suite: bool = False
+    is_counted: bool = False
+    """Its last line says how many passed and failed."""
 
 
 def suite(folder: str, budget_s: int, *options: str) -> Stage:
     """A folder of tests."""
     command = (sys.executable, "-m", "pytest", *options, folder)
-    return Stage(folder, command, budget_s, is_suite=True)
+    return Stage(folder, command, budget_s, is_suite=True, is_counted=True)
+
+
+def program(name: str, budget_s: int, *command: str) -> Stage:
+    """A program that counts what passed and failed."""
+    return Stage(name, (sys.executable, *command), budget_s, is_counted=True)
 
 
 STAGES = (
@@ -42,6 +49,9 @@ STAGES = (
     suite("tests/clients", 180),
     suite("tests/demo", 180),
     suite("tests/crash", 300),
+    suite("tests/sim", 60),
+    program("seeds", 300, "tests/sim/run.py", "--count=500", "--budget=300"),
+    program("planted bugs", 300, "tests/sim/planted.py"),
     suite("tests/cluster", 240),
     suite("tests/chaos", 180),
 )
@@ -72,7 +82,7 @@ def run(stage: Stage) -> Outcome:
             sys.stdout.write(line)
             sys.stdout.flush()
             last = line if line.strip() else last
-    if stage.is_suite:
+    if stage.is_counted:
         for number, word in COUNTS.findall(last):
             word = "failed" if word.startswith("error") else word
             counts[word] = counts.get(word, 0) + int(number)
@@ -93,7 +103,7 @@ def main() -> int:
     for outcome in outcomes:
         over = " over budget" if outcome.seconds > outcome.stage.budget_s else ""
         result = "ok" if outcome.ok else "FAILED"
-        if outcome.stage.is_suite:
+        if outcome.stage.is_counted:
             counts = ", ".join(f"{count} {word}" for word, count in outcome.counts.items())
             result = f"{result}: {counts}"
             passed += outcome.counts.get("passed", 0)

@@ -9,10 +9,22 @@ from __future__ import annotations
 import asyncio
 import shutil
 import traceback
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from penstock.metadata.commands import DrainAgent
-from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.errors import (
+    ConflictError,
+    FencedError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.peers.client import PeerAwayError
+from penstock.peers.codec import WalRange, decode_blocks, decode_wal
+from penstock.peers.receive import AnswerReader, Frame
+from penstock.peers.serve import serve_blocks, serve_wal
+from penstock.peers.zone import BLOCKS_PATH
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.simulated_link import SimulatedLink
@@ -58,7 +70,8 @@ class Agent:
         self.cut_from_clients = False
         self.cut_from_peers = False
         self._journal_cut = self._store_cut = False
-        self._started = False
+        self._is_ending = False
+        self.wal_taken = False
         self._store_links: list[SimulatedLink] = []
         self.store_permille = 0
         self.expected: list[str] = []
@@ -73,6 +86,11 @@ class Agent:
         if not self.node.dead:
             return
         self.life += 1
+        self._is_ending = False
+        if self.wal_taken:
+            # What was in it is in the bucket, and another agent owns it: a new volume.
+            self.device = SimulatedDevice()
+            self.wal_taken = False
         self.node = self.loop.node(f"{self.name}.{self.life}")
         self.world.note(f"{self.name} starts")
         self.loop.spawn(self.node, self._live(self.life), name=f"{self.name} life {self.life}")
@@ -117,8 +135,23 @@ class Agent:
         """The process ends by itself; its supervisor starts it anew."""
         if self.node.dead:
             return
+        if self._is_ending:
+            return
+        self._is_ending = True
         self.world.note(f"{self.name} ends: {type(error).__name__}: {error}")
         self.world.ended(self, error)
+        # A process doesn't end in an instant: what its event loop holds may still run.
+        life = self.life
+        self.loop.call_later(
+            self.chance.uniform(0, 0.05),
+            self._end,
+            life,
+            context=self.loop.context_of(self.loop.world),
+        )
+
+    def _end(self, life: int) -> None:
+        if self.node.dead or self.life != life:
+            return
         self._die()
         delay_s = self.chance.uniform(*RESTART_S)
         self.loop.call_later(delay_s, self.start, context=self.loop.context_of(self.loop.world))
@@ -158,6 +191,30 @@ class Agent:
             self.world.note(f"{self.name} goes on")
             self.loop.resume(self.node)
 
+    async def take_over(self, owner: Agent) -> None:
+        """Move another agent's WAL to the bucket, if that was fenced."""
+        parts, node = self.parts, self.node
+        if parts is None or parts.log is None:
+            return
+        self.world.note(f"{self.name} takes over {owner.name}'s WAL")
+        work = self.loop.spawn(node, parts.log.take_over(owner.device, deadline_s=5.0))
+        until_s = self.loop.time() + 12
+        while not work.done() and not node.dead and self.loop.time() < until_s:
+            await asyncio.sleep(0.05)
+        if not work.done():
+            return
+        error = work.exception()
+        if error is None:
+            owner.wal_taken = True
+            self.world.history.count("WAL taken over")
+            if work.result():
+                self.world.history.count("WAL taken over with records")
+        elif isinstance(error, RetryableError | ConflictError | NotFoundError | FencedError):
+            self.world.history.count(f"WAL not taken over: {type(error).__name__}")
+        else:
+            text = "".join(traceback.format_exception(error))
+            self.world.violated(ViolationError("takeover-failed", f"{owner}: {text}"))
+
     # -- what is between it and others -------------------------------------------------------------
 
     def cut_journal(self, *, cut: bool) -> None:
@@ -188,9 +245,9 @@ class Agent:
         link.slow_permille = permille
         link.delay_s = (0.001, 0.01)
 
-    def remote_wal(self) -> RemoteWalCalls:
-        """How this life reads other agents' WALs."""
-        return RemoteWalCalls(self)
+    def peer_calls(self) -> PeerCalls:
+        """How this life calls other agents."""
+        return PeerCalls(self)
 
     async def set_draining(self, *, draining: bool) -> None:
         """Ask it, as an operator does."""
@@ -236,28 +293,59 @@ class Agent:
             self.parts.let_go()
 
 
-class RemoteWalCalls:
-    """Calls of one agent to others for bytes of their WALs. Implements `RemoteWal`."""
+class PeerCalls:
+    """Calls of one agent to others, in the bytes that go over HTTP. Implements `Calls`."""
 
     def __init__(self, caller: Agent) -> None:
         self._caller = caller
         self._random = caller.chance.fork()
 
-    async def read(
-        self, agent: int, wal_key: int, generation: int, position: int, length: int
-    ) -> Any:
-        """See `RemoteWal`."""
+    async def call(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        *,
+        on_frame: Callable[[Frame], None],
+        payload_bytes_max: list[int],
+    ) -> None:
+        """See `PeerClient.call`."""
         caller = self._caller
-        owner = caller.world.agent_by_id(agent)
-        if owner is None or owner.parts is None or owner.parts.log is None:
-            raise RetryableError("read WAL", f"agent {agent}", "connection refused")
-        log = owner.parts.log
+        callee = caller.world.agent_at(address)
+        if callee is None or callee.parts is None or callee.parts.log is None:
+            raise PeerAwayError("ask peer", address, "connection refused")
+        parts = callee.parts
+
+        async def serve() -> bytes:
+            if path == BLOCKS_PATH:
+                ranges = decode_blocks(body, block_bytes=1 << 30)
+                answer = serve_blocks(parts.own_blocks, ranges)
+            else:
+                answer = serve_wal(read_wal, decode_wal(body))
+            return b"".join([bytes(part) async for part in answer])
+
+        async def read_wal(wanted: WalRange) -> bytes:
+            found: bytes = await parts.log.read_own_wal(
+                wanted.wal_key, wanted.generation, wanted.position, wanted.length
+            )
+            return found
+
         link = SimulatedLink(
-            caller.loop, self._random, server=owner.node, timeout_s=PEER_PATIENCE_S
+            caller.loop, self._random, server=callee.node, timeout_s=PEER_PATIENCE_S
         )
-        link.cut = caller.cut_from_peers or owner.cut_from_peers
-        return await link.call(
-            "read WAL",
-            f"agent {agent}",
-            lambda: log.read_own_wal(wal_key, generation, position, length),
+        link.cut = caller.cut_from_peers or callee.cut_from_peers
+        try:
+            data = await link.call("ask peer", address, serve)
+        except RetryableError as error:
+            raise PeerAwayError("ask peer", address, str(error)) from error
+        reader = AnswerReader(on_frame, payload_bytes_max)
+        answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+            len(data),
+            data,
         )
+        while answer:
+            room = reader.buffer()
+            count = min(len(room), len(answer))
+            room[:count] = answer[:count]
+            answer = answer[count:]
+            reader.received(room, count)

@@ -35,6 +35,8 @@ class Faults:
             self._drain,
             self._join,
             self._skew,
+            self._take_over,
+            self._take_over,
         ]
         liked = 1 + self.chance.below(6)
         self._kinds = self.chance.shuffled(kinds)[:liked]
@@ -140,6 +142,23 @@ class Faults:
     async def _join(self) -> None:
         if len(self.world.agents) < AGENTS_MAX:
             self.world.join()
+
+    async def _take_over(self) -> None:
+        """An agent hangs until it is fenced; another moves its WAL to the bucket, and it wakes."""
+        owner = self._victim()
+        if self.world.mode == "object" or owner.node.dead:
+            return
+        owner.pause()
+        await self._for(2.3, 4)
+        others = [agent for agent in self.world.agents if agent is not owner and agent.broker]
+        if others:
+            await self.chance.pick(others).take_over(owner)
+        if self.chance.happens(0.5):
+            owner.crash()
+            owner.resume()
+            owner.start()
+        else:
+            owner.resume()
 
     async def _skew(self) -> None:
         """One agent's wall clock is up to an hour off, either way."""

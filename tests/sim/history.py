@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+FAR = 1 << 62
 Place = tuple[str, int]
 """A topic's name, which is never used again, and a partition's number."""
 
@@ -163,6 +164,10 @@ class History:
         """Someone asks to delete records below an offset."""
         partition = self.partitions[place]
         partition.start_wanted = max(partition.start_wanted, offset)
+
+    def expires(self, place: Place) -> None:
+        """Records leave a partition by themselves."""
+        self.partitions[place].start_wanted = FAR
 
     def trimmed(self, place: Place, start: int) -> None:
         """It was answered."""

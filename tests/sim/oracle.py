@@ -39,14 +39,16 @@ class Oracle:
         if row is None:
             return
         self._connection.execute("BEGIN")
-        while row is not None:
-            self.position = row.position
-            # Seals have stamps, too.
-            self.time_ms = max(self.time_ms, row.stamp_ms)
-            if row.body:
-                self._apply(row.position, row.body)
-            row = self._journal.row(self.position + 1)
-        self._connection.execute("COMMIT")
+        try:
+            while row is not None:
+                self.position = row.position
+                # Seals have stamps, too.
+                self.time_ms = max(self.time_ms, row.stamp_ms)
+                if row.body:
+                    self._apply(row.position, row.body)
+                row = self._journal.row(self.position + 1)
+        finally:
+            self._connection.execute("COMMIT")
 
     def _apply(self, position: int, body: bytes) -> None:
         machine = self._machine

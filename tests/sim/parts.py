@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.cluster.membership import Membership, MembershipSettings
@@ -15,16 +16,21 @@ from penstock.groups.shards import ShardKeeper, ShardSettings
 from penstock.kafka.broker import Broker
 from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.settings import KafkaSettings
+from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
+from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrderSettings
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import FatalStorageError, PenstockError
-from penstock.replica import Replica
+from penstock.model.errors import FatalStorageError, JournalOlderError, PenstockError
+from penstock.peers.blocks import OwnBlocks
+from penstock.peers.wal import PeerWal
+from penstock.peers.zone import ZoneStore
+from penstock.placement.rendezvous import owner_of
+from penstock.replica.archive import Archive
 from penstock.replica.dump import canonical_dump
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedConnection
@@ -38,7 +44,7 @@ DATABASE = "replica.sqlite"
 LEVEL = 2
 WAL_FILE_BYTES = 16 << 10
 WAL_BYTES_MAX = 6 * WAL_FILE_BYTES
-KEEPER_S = 0.7
+JOB_S = 0.7
 
 
 @dataclass(slots=True)
@@ -53,6 +59,7 @@ class Parts:
     random: Chance
     order: Any = None
     log: Any = None
+    own_blocks: Any = None
     broker: Broker | None = None
     closes: list[Callable[[], None]] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -80,15 +87,20 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     """
     agent, world = parts.agent, parts.agent.world
     path = agent.folder / DATABASE
-    machine = LogMachine()
-    replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
-    parts.closes.append(replica.close)
-    order = await ClusterOrder.open(
+    me = agent.agent_id
+    archive = Archive(
+        parts.store,
+        cluster_id=world.journal.cluster_id,
+        scratch=agent.folder / "scratch",
+        executor=parts.pool,
+    )
+    open_order = partial(
+        open_cluster_order,
         parts.journal,
-        replica,
-        machine,
+        archive,
+        path,
         identity=AgentIdentity(
-            agent_id=agent.agent_id,
+            agent_id=me,
             labels={"zone": agent.zone},
             software="simulated",
             endpoint=agent.endpoint,
@@ -101,17 +113,45 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         executor=parts.replica_pool,
         settings=ClusterOrderSettings(commit_timeout_s=4.0, confirm_timeout_s=2.0),
     )
+    try:
+        order = await open_order()
+    except JournalOlderError as error:
+        world.noticed_older(agent, error)
+        order = await open_order()
+    parts.closes.append(order._replica.close)
     queries = Queries(path)
     parts.closes.append(queries.close)
     view = MetadataView.load(queries)
+    limits = log_limits(world.mode, world.grace_ms)
+    parts.own_blocks = OwnBlocks(parts.store, bytes_max=limits.block_cache_bytes)
+    calls = agent.peer_calls()
+    zone = ZoneStore(
+        parts.store,
+        agent_id=me,
+        agents=lambda: {
+            other.agent_id: other.peer
+            for other in view.agents()
+            if other.live and other.labels.get("zone") == agent.zone
+        },
+        owner_of=owner_of,
+        own=parts.own_blocks,
+        calls=calls,
+        block_bytes=limits.block_bytes,
+        clock=agent.clock,
+    )
+
+    def address_of(other: int) -> str | None:
+        found = view.agent(other)
+        return found.peer if found is not None and found.live else None
+
     log = ClusterLog(
         ordering=order,
         view=view,
         queries=lambda: queries,
-        store=parts.store,
+        store=zone,
         clock=agent.clock,
-        limits=log_limits(world.mode, world.grace_ms),
-        agent_id=agent.agent_id,
+        limits=limits,
+        agent_id=me,
         pool=parts.pool,
         on_fatal=on_end,
         wal_folder=WalFolder(
@@ -120,10 +160,10 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             file_bytes=WAL_FILE_BYTES,
             bytes_max=WAL_BYTES_MAX,
         ),
-        remote_wal=agent.remote_wal(),
+        remote_wal=PeerWal(calls, address_of=address_of),
     )
     shards = ShardKeeper(
-        me=agent.agent_id,
+        me=me,
         order=order,
         view=view,
         clock=agent.clock,
@@ -137,7 +177,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     parts.order, parts.log = order, log
     await order.start(on_applied=on_applied, on_stopped=on_end)
     membership = Membership(
-        me=agent.agent_id,
+        me=me,
         epoch=order.epoch,
         order=order,
         view=view,
@@ -159,7 +199,26 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         ownership=shards,
     )
     shards.start(groups)
-    parts.tasks.append(asyncio.create_task(_keep(log, on_end), name="keeper"))
+    archiver = Archiver(
+        journal=parts.journal,
+        order=order,
+        archive=archive,
+        is_chosen=lambda: _is_chosen(view, me),
+        scratch=agent.folder / "scratch",
+        clock=agent.clock,
+        executor=parts.pool,
+        settings=ArchiveSettings(
+            interval_ms=500,
+            keep_ms=2_000,
+            snapshot_interval_ms=3_000,
+            snapshot_entries=60,
+        ),
+    )
+    jobs: list[Callable[[], Awaitable[object]]] = [log.keeper.run_once]
+    if world.archives:
+        jobs.append(archiver.run_once)
+    for job in jobs:
+        parts.tasks.append(asyncio.create_task(_repeat(job, on_end)))
     parts.broker = Broker(
         view=view,
         committer=order,
@@ -168,25 +227,32 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         clock=agent.clock,
         random=parts.random,
         cluster_id=order.cluster_id,
-        node_id=agent.agent_id,
+        node_id=me,
         advertised_host=agent.name,
         advertised_port=9092,
         settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
         heads=order,
-        cluster=ClusterNodes(me=agent.agent_id, view=view, coordinators=shards),
+        cluster=ClusterNodes(me=me, view=view, coordinators=shards),
     )
 
 
-async def _keep(log: ClusterLog, on_end: Callable[[BaseException], None]) -> None:
-    """The job of the app."""
+async def _repeat(
+    job: Callable[[], Awaitable[object]], on_end: Callable[[BaseException], None]
+) -> None:
+    """As the app's jobs."""
     while True:
-        await asyncio.sleep(KEEPER_S)
+        await asyncio.sleep(JOB_S)
         try:
-            await log.keeper.run_once()
+            await job()
         except FatalStorageError as error:
             on_end(error)
         except PenstockError:
             continue
+
+
+def _is_chosen(view: MetadataView, me: int) -> bool:
+    live = [agent.agent_id for agent in view.agents() if agent.live]
+    return owner_of(b"archive", live or [me]) == me
 
 
 def log_limits(mode: str, grace_ms: int) -> LogLimits:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,13 +96,13 @@ def look_for(patch: Path, folder: Path, *, seeds_max: int = SEEDS_MAX) -> Verdic
     return Verdict(patch.stem, found=True, kind=kind, seed=seed)
 
 
-def look_for_all(patches: list[Path], *, processes: int = 2) -> list[Verdict]:
-    """Several at a time."""
+def look_for_all(patches: list[Path], *, processes: int = 2) -> Iterator[Verdict]:
+    """Several at a time; each verdict in the order of the patches."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-planted-") as folder,
         ThreadPoolExecutor(processes) as pool,
     ):
-        return list(pool.map(lambda patch: look_for(patch, Path(folder)), patches))
+        yield from pool.map(lambda patch: look_for(patch, Path(folder)), patches)
 
 
 def main() -> int:
@@ -110,12 +111,13 @@ def main() -> int:
     patches = sorted((HERE / "planted").glob("*.patch"))
     if names:
         patches = [patch for patch in patches if patch.stem in names]
-    verdicts = look_for_all(patches)
-    for verdict in verdicts:
+    verdicts = []
+    for verdict in look_for_all(patches):
+        verdicts.append(verdict)
         if verdict.found:
-            print(f"  {verdict.patch:<32} {verdict.kind:<24} seed {verdict.seed}")
+            print(f"  {verdict.patch:<32} {verdict.kind:<24} seed {verdict.seed}", flush=True)
         else:
-            print(f"  {verdict.patch:<32} NOT FOUND {verdict.detail}")
+            print(f"  {verdict.patch:<32} NOT FOUND {verdict.detail}", flush=True)
     failed = sum(not verdict.found for verdict in verdicts)
     print(f"{len(verdicts) - failed} passed, {failed} failed")
     return 1 if failed else 0

@@ -10,12 +10,19 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.model.errors import FencedError, JournalOlderError, RetryableError
+from penstock.kafka.errors import ErrorCode
+from penstock.model.errors import (
+    ConflictError,
+    FencedError,
+    JournalOlderError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.simulated_store import SimulatedBucket
 from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
@@ -56,6 +63,17 @@ class WatchedBucket(SimulatedBucket):
         super().__init__(loop, **options)
         self.ever_put: set[str] = set()
         self.ever_deleted: set[str] = set()
+
+
+class WatchedJournal(SimulatedJournal):
+    """Tells before it forgets."""
+
+    on_trim: Callable[[], None] = staticmethod(lambda: None)
+
+    def trim(self, up_to: int) -> int:
+        """See `SimulatedJournal`."""
+        self.on_trim()
+        return super().trim(up_to)
 
 
 class World:
@@ -100,12 +118,14 @@ class World:
             lost_hint_permille=often,
         )
         with loop.on(loop.world):
-            self.journal = SimulatedJournal(
+            self.journal = WatchedJournal(
                 random=chance.fork(), clock=self.clock, faults=self.journal_faults
             )
         self.bucket = WatchedBucket(loop, list_lag_s=chance.pick((0.0, 0.0, 3.0)))
         self.store_permille = often
         self.oracle = Oracle(self)
+        self.journal.on_trim = self.oracle.catch_up
+        self.archives = chance.happens(0.5)
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
         self.mode = chance.pick(("object", "wal", "mixed"))
@@ -115,6 +135,9 @@ class World:
         self.places: list[Place] = []
         self.recent_acks: list[tuple[Place, int]] = []
         self.stopping = False
+        self.takes_over = self.mode != "object"
+        self.is_older = False
+        """The journal came back older."""
         self.over = False
         self._connections = 0
 
@@ -179,11 +202,27 @@ class World:
 
     def ended(self, agent: Agent, error: BaseException) -> None:
         """An agent ended by itself, which it may only when it has a reason."""
-        if isinstance(error, FencedError | JournalOlderError | RetryableError):
+        if isinstance(error, JournalOlderError):
+            self.noticed_older(agent, error)
+        elif isinstance(error, NotFoundError) and self.journal.first > 1:
+            self.history.count("agent ended: below the trim")
+        elif isinstance(error, ConflictError) and self.takes_over:
+            # Another agent has claimed its WAL and isn't done with it.
+            self.history.count("agent ended: ConflictError")
+            helper = self.chance.pick([one for one in self.agents if one is not agent])
+            self.loop.spawn(self.loop.world, helper.take_over(agent))
+        elif isinstance(error, FencedError | RetryableError):
             self.history.count(f"agent ended: {type(error).__name__}")
         else:
             text = "".join(traceback.format_exception(error))
             self.violated(ViolationError("agent-died", f"{agent}: {text}"))
+
+    def noticed_older(self, agent: Agent, error: JournalOlderError) -> None:
+        """An agent's replica was newer than the journal."""
+        if not self.is_older:
+            text = "".join(traceback.format_exception(error))
+            raise self.violated(ViolationError("spurious-older", f"{agent}: {text}"))
+        self.history.count("noticed an older journal")
 
     def forget_connection(self, connection: Any) -> None:
         """A dead agent's connection to the journal."""
@@ -257,6 +296,27 @@ class World:
                 self.history.violate("stuck-client", f"{', '.join(waiting)}\n{loop.dump()}")
             await asyncio.sleep(0.5)
         await self._final_check()
+        if not self.archives and self.chance.happens(0.2):
+            await self._go_back()
+
+    async def _go_back(self) -> None:
+        """The journal comes back older, as after a failover that lost something: whoever applied
+        more must notice, and serve nothing of it."""
+        self.is_older = True
+        self.oracle.catch_up()
+        position = max(1, self.journal.head - 1 - self.chance.below(10))
+        ahead = [agent for agent in self.agents if agent.replica_position() > position]
+        lives = {agent: agent.life for agent in ahead}
+        self.note(f"journal comes back as of {position}")
+        self.journal.come_back_older(position)
+        until_s = self.loop.time() + HEAL_S
+        while any(agent.life == lives[agent] or not agent.ready.is_set() for agent in ahead):
+            if self.loop.time() > until_s:
+                self.history.violate("stuck", f"an older journal is not noticed: {ahead}")
+            await asyncio.sleep(0.1)
+        self.oracle = Oracle(self)
+        await self._compare_replicas()
+        self.history.count("came back older")
 
     async def _prepare(self) -> None:
         chance = self.chance
@@ -267,6 +327,10 @@ class World:
         await self._within(
             HEAL_S, self._on_node("admin1", admin.create("t1", 1, **self._durability())), "create"
         )
+        if chance.happens(0.3):
+            create = admin.create("kept-short", 1, retention_bytes="1500", **self._durability())
+            await self._within(HEAL_S, self._on_node("admin3", create), "create")
+            self.history.expires(("kept-short", 0))
         members = chance.pick((0, 2, 3))
         if members:
             create = admin.create(GROUP_TOPIC, 2, **self._durability())
@@ -347,8 +411,12 @@ class World:
             except BrokenError:
                 await asyncio.sleep(0.2)
                 continue
-            if code == 1:
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 history.out_of_range(place, position, began_s, "final reader")
+                # Retention goes on.
+                start = await self._listed(reader, agent, place, latest=False)
+                position = max(position, start)
+                continue
             if code or not records:
                 await asyncio.sleep(0.2)
                 continue

@@ -1,0 +1,155 @@
+"""The simulation repeats itself exactly, and its checkers find what is put before them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.history import History, ViolationError
+
+HERE = Path(__file__).resolve().parent
+SEEDS = (3, 14, 15)
+PLACE = ("topic", 0)
+
+
+def _digest(seed: int, hash_seed: int) -> str:
+    script = (
+        "import sys; from sim.run import one;"
+        f" result = one({seed});"
+        " print(result.kind, result.trace, result.steps, hash(tuple(map(len, result.notes))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={
+            **os.environ,
+            "PYTHONHASHSEED": str(hash_seed),
+            "PYTHONPATH": os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parent)]),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_gives_the_same_run_in_every_process(seed: int) -> None:
+    assert _digest(seed, 1) == _digest(seed, 2)
+
+
+def test_seeds_give_different_runs() -> None:
+    assert len({_digest(seed, 0) for seed in SEEDS}) == len(SEEDS)
+
+
+class _World:
+    """As much of the world as the history asks."""
+
+    class loop:
+        now_s = 0.0
+
+        @classmethod
+        def time(cls) -> float:
+            return cls.now_s
+
+    def note(self, text: str) -> None:
+        pass
+
+    def violated(self, error: ViolationError) -> ViolationError:
+        return error
+
+
+@pytest.fixture
+def history() -> Any:
+    _World.loop.now_s = 0.0
+    found = History(_World())
+    for number in range(4):
+        found.sending(PLACE, b"p/%d/" % number)
+        found.acked(PLACE, number, b"p/%d/" % number)
+    _World.loop.now_s = 5.0
+    return found
+
+
+def _broken(kind: str) -> Any:
+    return pytest.raises(ViolationError, match=f"^{kind}:")
+
+
+def test_what_is_right_breaks_nothing(history: Any) -> None:
+    history.read(PLACE, 1, [(1, b"p/1/"), (2, b"p/2/")], "c")
+    history.listed(PLACE, 4, 4.0, latest=True, who="c")
+    history.out_of_range(PLACE, 9, 4.0, "c")
+    history.created("topic", 1)
+    history.unknown(PLACE, 4.0, "c")
+    history.committing("g", PLACE, 3)
+    history.committed_offset("g", PLACE, 3)
+    history.fetched_offset("g", PLACE, 3, 6.0, "c")
+    history.assigned_to("g", 1, "m", [0], "m")
+
+
+def test_another_record_at_an_offset(history: Any) -> None:
+    with _broken("inconsistent-offsets"):
+        history.read(PLACE, 1, [(1, b"p/2/")], "c")
+
+
+def test_a_record_at_two_offsets(history: Any) -> None:
+    with _broken("duplicate"):
+        history.read(PLACE, 4, [(4, b"p/2/")], "c")
+
+
+def test_a_record_that_nobody_sent(history: Any) -> None:
+    with _broken("phantom"):
+        history.read(PLACE, 4, [(4, b"p/9/")], "c")
+
+
+def test_a_record_left_out(history: Any) -> None:
+    with _broken("poll-skip"):
+        history.read(PLACE, 1, [(2, b"p/2/")], "c")
+    history.trimming(PLACE, 2)
+    history.read(PLACE, 1, [(2, b"p/2/")], "c")
+
+
+def test_an_acknowledgement_without_an_offset(history: Any) -> None:
+    with _broken("spurious-offset"):
+        history.acked(PLACE, -1, b"p/1/")
+
+
+def test_an_end_that_goes_back(history: Any) -> None:
+    with _broken("went-back"):
+        history.listed(PLACE, 3, 4.0, latest=True, who="c")
+
+
+def test_a_start_that_nobody_asked_for(history: Any) -> None:
+    with _broken("log-start"):
+        history.listed(PLACE, 1, 4.0, latest=False, who="c")
+
+
+def test_an_acknowledged_offset_out_of_range(history: Any) -> None:
+    with _broken("spurious-out-of-range"):
+        history.out_of_range(PLACE, 3, 4.0, "c")
+
+
+def test_a_topic_that_is_unknown(history: Any) -> None:
+    history.created("topic", 1)
+    with _broken("spurious-unknown"):
+        history.unknown(PLACE, 6.0, "c")
+
+
+def test_committed_offsets_that_go_back_or_come_from_nowhere(history: Any) -> None:
+    history.committing("g", PLACE, 3)
+    history.committed_offset("g", PLACE, 3)
+    with _broken("lost-commit"):
+        history.fetched_offset("g", PLACE, 2, 6.0, "c")
+    with _broken("phantom-commit"):
+        history.fetched_offset("g", PLACE, 4, 6.0, "c")
+
+
+def test_two_generations_and_two_owners(history: Any) -> None:
+    history.assigned_to("g", 1, "m", [0], "m")
+    with _broken("two-generations"):
+        history.assigned_to("g", 1, "n", [1], "n")
+    with _broken("two-owners"):
+        history.assigned_to("g", 1, "m", [0], "n")
