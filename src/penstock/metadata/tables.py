@@ -17,10 +17,21 @@ from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.model.ids import PARTITION_BITS, PartitionKey, TopicId, TopicKey
+from penstock.replica.statements import insert_rows
 
 PRODUCERS_CACHED_MAX: Final = 20_000
 PARTITIONS_CACHED_MAX: Final = 100_000
 GROUPS_CACHED_MAX: Final = 20_000
+
+_NEW_HEAD: Final = (
+    "ON CONFLICT (partition_key) DO UPDATE SET log_start = excluded.log_start,"
+    " next_offset = excluded.next_offset, bytes = excluded.bytes"
+)
+_NEW_OFFSET: Final = (
+    "ON CONFLICT (group_id, topic_id, partition) DO UPDATE SET"
+    " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
+    " metadata = excluded.metadata, commit_ms = excluded.commit_ms"
+)
 
 OffsetKey = tuple[str, bytes, int]
 StoredEntry = tuple[int, int, int, list[AnyAnswer]]
@@ -359,39 +370,24 @@ class Tables:
     def flush_offsets(self) -> None:
         """Write pending group offsets."""
         if self._new_offsets:
-            self.executemany(
-                "INSERT INTO group_offsets VALUES (?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (group_id, topic_id, partition) DO UPDATE SET"
-                " committed_offset = excluded.committed_offset,"
-                " leader_epoch = excluded.leader_epoch,"
-                " metadata = excluded.metadata, commit_ms = excluded.commit_ms",
-                [key + value for key, value in self._new_offsets.items()],
-            )
+            offsets = [key + value for key, value in self._new_offsets.items()]
+            insert_rows(self.execute, "INSERT INTO group_offsets", offsets, tail=_NEW_OFFSET)
             self._new_offsets.clear()
 
     def flush(self) -> None:
         """Write all that is only in memory."""
         if self.new_wal_runs:
-            self.executemany(
-                "INSERT INTO wal_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self.new_wal_runs
-            )
+            insert_rows(self.execute, "INSERT INTO wal_runs", self.new_wal_runs)
             self.new_wal_runs.clear()
         if self.new_object_runs:
-            self.executemany(
-                "INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self.new_object_runs
-            )
+            insert_rows(self.execute, "INSERT INTO object_runs", self.new_object_runs)
             self.new_object_runs.clear()
         if self.dirty_partitions:
-            partitions = self.partitions
-            rows = []
-            for key in self.dirty_partitions:
-                row = partitions[key]
-                rows.append((row.log_start, row.next_offset, row.bytes_live, key))
-            self.executemany(
-                "UPDATE partitions SET log_start = ?, next_offset = ?, bytes = ?"
-                " WHERE partition_key = ?",
-                rows,
-            )
+            heads = []
+            for key in sorted(self.dirty_partitions):
+                row = self.partitions[key]
+                heads.append((key, row.log_start, row.next_offset, row.bytes_live))
+            insert_rows(self.execute, "INSERT INTO partitions", heads, tail=_NEW_HEAD)
             self.dirty_partitions.clear()
         if self.dirty_producers:
             producers = self.producers
@@ -402,24 +398,20 @@ class Tables:
                 states.append(
                     (*producer_key, state.epoch, pack_ranges(state.ranges), state.last_timestamp)
                 )
-            self.executemany("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)", states)
+            insert_rows(self.execute, "INSERT OR REPLACE INTO producers", states)
             self.dirty_producers.clear()
         if self._new_offsets:
             self.flush_offsets()
         if self._dirty_meta:
-            self.executemany(
-                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
-                [(name, self._meta[name]) for name in sorted(self._dirty_meta)],
-            )
+            values = [(name, self._meta[name]) for name in sorted(self._dirty_meta)]
+            insert_rows(self.execute, "INSERT OR REPLACE INTO meta", values)
             self._dirty_meta.clear()
         if self._new_entries:
-            self.executemany(
-                "INSERT OR REPLACE INTO agent_entries VALUES (?, ?, ?, ?, ?)",
-                [
-                    (slot_key, epoch, n, position, encode_answers(answers))
-                    for slot_key, (epoch, n, position, answers) in self._new_entries.items()
-                ],
-            )
+            entries = [
+                (slot_key, epoch, n, position, encode_answers(answers))
+                for slot_key, (epoch, n, position, answers) in self._new_entries.items()
+            ]
+            insert_rows(self.execute, "INSERT OR REPLACE INTO agent_entries", entries)
             self._new_entries.clear()
 
     def bound_caches(self) -> None:

@@ -34,6 +34,7 @@ from penstock.replica.database import (
 from penstock.replica.dump import state_digest
 from penstock.replica.machine import StateMachine
 from penstock.replica.snapshot import JournalEntry, SnapshotInfo, write_snapshot
+from penstock.replica.statements import insert_rows
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -506,7 +507,7 @@ class Replica(Generic[OutcomeT]):
             return
         if self._keeps_journal:
             # The last row is the state's position, too: nothing else need be written.
-            self._connection.executemany("INSERT INTO journal VALUES (?, ?, ?)", self._rows)
+            insert_rows(self._connection.execute, "INSERT INTO journal", self._rows)
         else:
             self._connection.execute(
                 "UPDATE replica SET position = ?, time_ms = ?", (self.position, self.time_ms)

@@ -6,7 +6,6 @@ partition is always a suffix of its offsets.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from penstock.metadata.commands import MovedRun
 from penstock.metadata.queries import StoredRun
@@ -33,28 +32,26 @@ def plan_segment(
         sort_key: per partition its topic id and number; partitions that are missing there
             (their topic is gone) are left out.
     """
-    taken: list[StoredRun] = []
+    # A run lies behind those of its partition that were committed before it, so that the order of
+    # places is, in each partition, that of offsets.
+    by_partition: dict[PartitionKey, list[StoredRun]] = {}
     length = 0
     for run in runs:
-        if run.partition_key not in sort_key:
+        key = run.partition_key
+        if key not in sort_key:
             continue
-        if taken and length + run.length > bytes_max:
+        if by_partition and length + run.length > bytes_max:
             break
-        taken.append(run)
+        by_partition.setdefault(key, []).append(run)
         length += run.length
-
-    def place(run: StoredRun) -> tuple[tuple[bytes, int], int]:
-        return sort_key[run.partition_key], run.base_offset
-
-    moves = []
-    for key, group in groupby(sorted(taken, key=place), key=lambda run: run.partition_key):
-        members = tuple(group)
-        moves.append(
-            PartitionMove(
-                partition_key=key, runs=members, length=sum(run.length for run in members)
-            )
+    return [
+        PartitionMove(
+            partition_key=key,
+            runs=tuple(by_partition[key]),
+            length=sum(run.length for run in by_partition[key]),
         )
-    return moves
+        for key in sorted(by_partition, key=sort_key.__getitem__)
+    ]
 
 
 def moved_runs(moves: Sequence[PartitionMove], positions: Sequence[int]) -> list[MovedRun]:
