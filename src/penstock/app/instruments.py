@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
 from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import Metrics
@@ -63,6 +64,7 @@ class LogInstruments:
         self._metrics = metrics
         self._wal = metrics.histogram("penstock_wal_duration_seconds")
         self._journal = metrics.histogram("penstock_journal_duration_seconds")
+        self._put = metrics.histogram("penstock_flush_put_duration_seconds")
 
     def committed(self, delivery: Delivery) -> None:
         """A group commit is over."""
@@ -76,3 +78,16 @@ class LogInstruments:
             self._metrics.add("penstock_appends_total", len(delivery.appends))
             stored_bytes = sum(request.length for request in delivery.appends)
             self._metrics.add("penstock_append_bytes_total", stored_bytes)
+
+    def flushed(self, flight: Flight) -> None:
+        """A flush is over."""
+        if flight.error is not None:
+            self._metrics.add("penstock_append_errors_total")
+            return
+        if flight.stored is None or flight.plan is None:
+            return
+        self._metrics.add("penstock_group_commits_total")
+        (self._wal if flight.stored.wal else self._put).observe(flight.stored_s)
+        self._journal.observe(flight.applied_s)
+        self._metrics.add("penstock_appends_total", len(flight.waiting))
+        self._metrics.add("penstock_append_bytes_total", flight.length)

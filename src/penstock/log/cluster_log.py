@@ -18,7 +18,7 @@ from penstock.log.append.dispatch import Dispatcher
 from penstock.log.append.durable import ObjectBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
-from penstock.log.append.lane import AppendRequest, Delivery
+from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.reader import Behind
@@ -121,6 +121,7 @@ class ClusterLog(ServingLog):
             store_wait_s=limits.append_wait_ms_max / 1000,
             unordered_max=limits.flushes_open_max,
             deliver=self._take_batches,
+            over=self._instruments.flushed,
             on_fatal=on_fatal,
         )
         self._wal = ClusterWal(
@@ -136,6 +137,7 @@ class ClusterLog(ServingLog):
             limits=limits,
             pool=pool,
             deliver=self._take_batches,
+            over=self._instruments.flushed,
             on_fatal=on_fatal,
         )
         self.keeper = Keeper(
@@ -299,11 +301,7 @@ class ClusterLog(ServingLog):
     def _take_batches(self, flight: Flight) -> int:
         assert flight.plan is not None
         requests = [waiting.request for waiting in flight.waiting]
-        stored = take_batches(self.tail, flight.plan, requests)
-        self._instruments.committed(
-            Delivery(requests, [], wal_s=flight.stored_s, journal_s=flight.applied_s)
-        )
-        return stored
+        return take_batches(self.tail, flight.plan, requests)
 
     def _check_head(self) -> None:
         """Refuse to serve what may have been deleted: the grace that a deletion waits for is

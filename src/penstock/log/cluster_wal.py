@@ -37,6 +37,7 @@ class ClusterWal:
         readers: by WAL key; kept up to date for whoever reads runs.
         deliver: called with each flush whose batches were given offsets, before it is answered;
             gives the bytes that were stored.
+        over: called once with each flush.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ClusterWal:
         limits: LogLimits,
         pool: Executor,
         deliver: Callable[[Flight], int],
+        over: Callable[[Flight], object],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._folder = folder
@@ -68,6 +70,7 @@ class ClusterWal:
         self._limits = limits
         self._pool = pool
         self._deliver_batches = deliver
+        self._over = over
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._own: OwnWal | None = None
@@ -187,6 +190,7 @@ class ClusterWal:
             store_wait_s=self._limits.append_wait_ms_max / 1000,
             unordered_max=self._limits.flushes_open_max,
             deliver=self._deliver,
+            over=self._over,
             on_fatal=self._on_fatal,
         )
         self._prepare_spare()

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
 
 
@@ -12,9 +13,16 @@ class LogInstruments(Protocol):
         """A group commit is over; it carries its WAL and journal seconds and its bytes."""
         ...
 
+    def flushed(self, flight: Flight) -> None:
+        """A flush is over; it carries its seconds, and the error if it failed."""
+        ...
+
 
 class NoInstruments:
     """Tells nobody."""
 
     def committed(self, delivery: Delivery) -> None:
+        """Ignore it."""
+
+    def flushed(self, flight: Flight) -> None:
         """Ignore it."""

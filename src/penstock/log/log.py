@@ -116,6 +116,7 @@ class Log(ServingLog):
             store_wait_s=limits.append_wait_ms_max / 1000,
             unordered_max=limits.flushes_open_max,
             deliver=self._deliver_flight,
+            over=self._instruments.flushed,
             on_fatal=on_fatal,
         )
         self._raising_level: asyncio.Future[list[AnyAnswer]] | None = None

@@ -64,6 +64,11 @@ _TABLE: Final = (
         "Write and sync of one WAL frame, which holds all that waited.",
     ),
     Metric(
+        "penstock_flush_put_duration_seconds",
+        _H,
+        "Making one object of what waited and putting it, all tries together (durability object).",
+    ),
+    Metric(
         "penstock_journal_duration_seconds",
         _H,
         "One journal entry and its applying, in one transaction.",

@@ -65,6 +65,7 @@ class Flusher:
             answered at their own deadlines, whatever becomes of their flush.
         unordered_max: flushes whose outcome is open; past it, requests wait.
         deliver: called with each flush whose batches were given offsets, before it is answered.
+        over: called once with each flush, whatever became of it.
         on_fatal: ends the process.
     """
 
@@ -79,6 +80,7 @@ class Flusher:
         store_wait_s: float,
         unordered_max: int,
         deliver: Callable[[Flight], object],
+        over: Callable[[Flight], object],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._ordering = ordering
@@ -89,6 +91,7 @@ class Flusher:
         self._store_wait_s = store_wait_s
         self._unordered_max = unordered_max
         self._deliver = deliver
+        self._over = over
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._broken = BrokenSequences()
@@ -353,6 +356,7 @@ class Flusher:
             # It would keep the batches in memory.
             flight.timer.cancel()
         self.waiting_bytes -= flight.length
+        self._over(flight)
         if self._pending:
             self._flush()
         elif not self._open_count:
