@@ -362,6 +362,58 @@ def test_what_was_not_replicated_is_not_called_done(
     play(scenario)
 
 
+def test_a_connection_that_was_lost_unused_is_told_by_a_read_that_fails(
+    own_postgres: PostgresServer, journal_name: str
+) -> None:
+    """Else a follower would go on, on another database, without looking at it first."""
+
+    async def scenario() -> None:
+        journal = await connected(own_postgres.url, journal_name)
+        await journal.append(b"one")
+        for call in (lambda: journal.read(0, 9), lambda: journal.row(1), journal.head):
+            await call()
+            own_postgres.sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE application_name = 'penstock'"
+            )
+            await asyncio.sleep(0.2)
+            with pytest.raises(RetryableError):
+                await call()
+            await call()
+        # An append has its number: it needs no telling.
+        assert await journal.append(b"two") == 2
+        await journal.close()
+
+    play(scenario)
+
+
+def test_an_append_that_fails_takes_those_behind_it_along(
+    own_postgres: PostgresServer, journal_name: str
+) -> None:
+    async def scenario() -> None:
+        settings = PostgresSettings(lock_timeout_ms=300)
+        journal = await connected(own_postgres.url, journal_name, settings=settings)
+        await journal.append(b"one")
+        holder = await psycopg.AsyncConnection.connect(own_postgres.url)
+        await holder.execute(f"LOCK TABLE {journal_name}_journal IN ACCESS EXCLUSIVE MODE".encode())
+        appends = [asyncio.ensure_future(outcome(journal.append(b"%d" % n))) for n in range(5)]
+        await asyncio.wait([appends[0]])
+        await holder.rollback()
+        await holder.close()
+        for found in await asyncio.gather(*appends):
+            assert isinstance(found, RetryableError), found
+        position = await journal.append(b"two")
+        rows = await journal.read(0, 99)
+        # Some may have been carried out before the connection was gone; in order all the same.
+        assert rows[-1].position == position
+        assert b"0" not in [row.body for row in rows]
+        bodies = [row.body for row in rows[1:-1]]
+        assert bodies == sorted(bodies)
+        await journal.close()
+
+    play(scenario)
+
+
 def test_hints_wake_a_follower_that_polls_seldom(
     own_postgres: PostgresServer, journal_name: str
 ) -> None:
