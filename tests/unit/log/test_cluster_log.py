@@ -7,7 +7,9 @@ import pytest
 
 from penstock.metadata.commands import BatchStatus, Refusal
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+from penstock.testing.faulty import Faulty
 from penstock.testing.journal import JournalFaults
+from penstock.testing.randomness import SeededRandom
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 
 STORED = BatchStatus.STORED
@@ -172,9 +174,13 @@ def test_nothing_is_lost_doubled_or_swapped_on_a_journal_that_loses_replies(
         )
         await agents[1].order.confirm_head()
         cluster.journal.faults = JournalFaults(
-            delay_ms=(0, 5), commit_ms=(0, 5), lost_reply_permille=100, lost_request_permille=50,
-            doubled_permille=100, gap_permille=50,
-        )  # fmt: skip
+            delay_ms=(0, 5),
+            commit_ms=(0, 5),
+            lost_reply_permille=100,
+            lost_request_permille=50,
+            doubled_permille=100,
+            gap_permille=50,
+        )
 
         async def produce(agent: ClusterAgent, topic: int, producer: int) -> None:
             sequence = 0
@@ -474,5 +480,102 @@ def test_a_deleted_topic_is_refused_and_others_of_the_flush_are_stored(tmp_path:
         assert [one.status for one in await second] == [STORED]
         with pytest.raises(NotFoundError):
             agent.log.high_watermark(gone)
+
+    run_cluster(tmp_path, test)
+
+
+# -- faults by seed, and the end -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_the_store_does_nothing_acknowledged_is_lost_and_no_sequence_has_a_gap(
+    tmp_path: Path, seed: int
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        stores = [
+            Faulty(
+                cluster.store,
+                random=SeededRandom(seed * 10 + number),
+                fail_percent=15,
+                lost_percent=15,
+                delay_percent=50,
+                delay_s_max=1.5,
+                wait=passing,
+            )
+            for number in (1, 2)
+        ]
+        agents = [
+            await cluster.agent(
+                number, store=stores[number - 1], flush_interval_ms=20, append_wait_ms_max=1_000
+            )
+            for number in (1, 2)
+        ]
+        keys = await agents[0].topic("t", 2)
+        await agents[1].catch_up()
+        acked: dict[tuple[int, int], int] = {}
+
+        async def produce(producer: int) -> None:
+            """As clients do: several in flight, all again from the first that failed, at
+            whichever agent."""
+            sequence, key = 0, keys[producer % 2]
+            while sequence < 15:
+                agent = agents[cluster.random.below(2)]
+                window = range(sequence, min(sequence + 3, 15))
+                answers = [
+                    agent.send(
+                        (key, b"%d:%d" % (producer, number)),
+                        producer=(producer, 0, number),
+                        timeout_ms=600,
+                    )
+                    for number in window
+                ]
+                outcomes = [await outcome(answer) for answer in answers]  # type: ignore[arg-type]
+                for number, found in zip(window, outcomes, strict=True):
+                    if not isinstance(found, list) or found[0].status is BatchStatus.REFUSED:
+                        break
+                    acked[producer, number] = found[0].base_offset
+                    sequence = number + 1
+
+        await asyncio.gather(*(produce(producer) for producer in range(4)))
+        reader = await cluster.agent(3)
+        for index, key in enumerate(keys):
+            found = dict(await reader.read_all(key))
+            assert list(found) == list(range(len(found)))
+            values = list(found.values())
+            for producer in range(index, 4, 2):
+                mine = [value for value in values if value.startswith(b"%d:" % producer)]
+                assert mine == [b"%d:%d" % (producer, number) for number in range(15)]
+                for number in range(15):
+                    assert found[acked[producer, number]] == b"%d:%d" % (producer, number)
+
+    run_cluster(tmp_path, test, seed=seed)
+
+
+def test_an_end_answers_everybody_though_store_and_journal_are_away(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True)
+        (key,) = await agent.topic("t")
+        (walled,) = await agent.topic("w", penstock__durability="wal")
+        await agent.append(walled, b"0")
+        agent.journal.cut = True
+        agent.journal.break_off("cut")
+        ordered = agent.send((key, b"a"), timeout_ms=60_000)
+        framed = agent.send((walled, b"b"), timeout_ms=60_000)
+        await passing(1)
+
+        async def stall(_: str) -> None:
+            await passing(1_000)
+
+        cluster.store.before_put = stall
+        stalled = agent.send((key, b"c"), timeout_ms=60_000)
+        await passing(1)
+        waiting = agent.send((key, b"d"), timeout_ms=60_000)
+        started_s = cluster.loop.time()
+        assert not await agent.log.close(2)
+        assert cluster.loop.time() - started_s < 10
+        for answer in (ordered, framed, stalled, waiting):
+            assert isinstance(await outcome(answer), RetryableError)  # type: ignore[arg-type]
+        with pytest.raises(RetryableError, match="shutting down"):
+            await agent.send((key, b"e"))
 
     run_cluster(tmp_path, test)
