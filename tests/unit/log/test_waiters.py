@@ -1,5 +1,9 @@
 """Waiters are woken once per commit that moves any of their partitions, and never after."""
 
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,3 +53,30 @@ def test_who_is_woken_may_leave_meanwhile() -> None:
     waiters.notify([key])
     waiters.notify([key])
     assert woken == [1]
+
+
+def test_what_is_shared_lasts_one_commit() -> None:
+    """Also one in which a waiter fails: what it left would be given out after the next."""
+    waiters = Waiters()
+    key = PartitionKey(1)
+    seen: list[dict[Hashable, Any]] = []
+
+    def wake() -> None:
+        seen.append(dict(waiters.shared))
+        waiters.shared["answer"] = len(seen)
+
+    def fail() -> None:
+        waiters.shared["answer"] = -1
+        raise ValueError("of a waiter")
+
+    waiters.add([key], wake)
+    waiters.notify([key])
+    waiters.notify([key])
+    waiters.remove([key], wake)
+    waiters.add([key], fail)
+    with pytest.raises(ValueError, match="of a waiter"):
+        waiters.notify([key])
+    waiters.remove([key], fail)
+    waiters.add([key], wake)
+    waiters.notify([key])
+    assert seen == [{}, {}, {}]

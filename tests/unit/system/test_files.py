@@ -1,6 +1,7 @@
 """The local file system keeps the device's contract, and syncs what it says it syncs."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,49 @@ def test_status_is_of_files_only(tmp_path: Path) -> None:
     for name in ("a", "b", "a/f/g"):
         with pytest.raises(OSError):
             device.stat(name)
+
+
+can_tell = pytest.mark.skipif(
+    not hasattr(os, "RWF_NOWAIT"), reason="this system doesn't tell what its page cache holds"
+)
+
+
+@can_tell
+def test_what_was_warmed_can_be_peeked_at(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789" * 1000)
+    file = PosixDevice(tmp_path).open("a")
+    assert file.can_send()
+    assert file.warm(0, 10_000)
+    buffer = memoryview(bytearray(20))
+    assert file.peek(9_985, buffer) == 15
+    assert bytes(buffer[:15]) == b"567890123456789"[:15]
+    assert file.peek(10_000, buffer) == 0
+    file.advise(0, 10_000)
+
+
+@can_tell
+def test_a_file_that_ends_before_what_is_wanted_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    file = PosixDevice(tmp_path).open("a")
+    assert not file.warm(0, 10_001)
+    assert not file.warm(20_000, 20_001)
+    assert bytes(file.view_at(9_990, 500_000)) == b"x" * 10
+
+
+def test_a_file_is_sent_as_far_as_the_socket_takes_it(tmp_path: Path) -> None:
+    data = os.urandom(4 << 20)
+    (tmp_path / "a").write_bytes(data)
+    file = PosixDevice(tmp_path).open("a")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        sent = 5
+        with pytest.raises(BlockingIOError):
+            while True:
+                sent += file.send(ours.fileno(), sent, len(data) - sent)
+        assert 5 < sent < len(data)
+        got = b""
+        while len(got) < sent - 5:
+            got += theirs.recv(1 << 20)
+        assert got == data[5:sent]
+        assert file.send(ours.fileno(), len(data), 10) == 0
