@@ -49,8 +49,9 @@ demo: $(TEST_STAMP) ## 336,776 real flights through two client libraries, checke
 bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.
 	$(BIN)/python bench/compare.py $(ARGS)
 
-peers: $(TEST_STAMP) ## Tests with real Kafka clients alone.
-	$(BIN)/pytest tests/clients $(ARGS)
+peers: $(TEST_STAMP) ## Tests with real Kafka clients, and with a second S3 server if Go can build it.
+	@$(BIN)/python tests/peers/build.py
+	$(BIN)/pytest tests/clients tests/peers $(ARGS)
 
 sim: $(TEST_STAMP) ## Simulated clusters, N of them with new seeds; SEED=... has one again.
 	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed=$(SEED),--count=$(N)) $(ARGS)

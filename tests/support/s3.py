@@ -138,3 +138,49 @@ def request(endpoint: str, method: str, path: str, body: bytes = b"") -> int:
         raise OSError(str(error)) from error
     finally:
         connection.close()
+
+
+@dataclass
+class VersityServer(S3Server):
+    """versitygw, which `tests/peers/build.py` builds: an independent S3 server that checks
+    signatures and keeps its objects in files.
+
+    Args:
+        binary: the program.
+    """
+
+    binary: Path = Path("versitygw")
+
+    @property
+    def root(self) -> Path:
+        """The folder whose folders are buckets."""
+        return self.log.with_suffix(".buckets")
+
+    def make_bucket(self, name: str = "") -> str:
+        """A new, empty bucket."""
+        name = name or f"bucket-{os.getpid()}-{next(_bucket_numbers)}"
+        (self.root / name).mkdir()
+        return name
+
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        self.root.mkdir(exist_ok=True)
+        metadata = self.log.with_suffix(".metadata")
+        metadata.mkdir(exist_ok=True)
+        return subprocess.Popen(
+            [
+                self.binary,
+                f"--port=127.0.0.1:{self.port}",
+                f"--access={ACCESS_KEY}",
+                f"--secret={SECRET_KEY}",
+                f"--region={REGION}",
+                "--quiet",
+                "--keep-alive",
+                "posix",
+                # Beside the objects, since not every file system has extended attributes.
+                f"--sidecar={metadata}",
+                str(self.root),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )

@@ -6,7 +6,13 @@ from typing import Final, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.model.errors import ConflictError, OverloadedError, RetryableError, StorageFullError
+from penstock.model.errors import (
+    ConflictError,
+    NotFoundError,
+    OverloadedError,
+    RetryableError,
+    StorageFullError,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.ports.random import Random
@@ -88,6 +94,13 @@ class Retrying:
             except ConflictError:
                 if tries == 1 or not await self._holds(key, parts):
                     raise
+            except RetryableError as error:
+                # A store may refuse a large body by closing the connection before it has taken
+                # it all, so that its answer, a conflict, is never seen.
+                if not if_absent or not await self._exists(key):
+                    raise
+                if not await self._holds(key, parts):
+                    raise ConflictError("put", key, "it is there already") from error
 
         await self._try(put)
 
@@ -118,6 +131,14 @@ class Retrying:
                 await schedule.back_off(error)
             else:
                 return
+
+    async def _exists(self, key: str) -> bool:
+        """Whether an object is there; false if that can't be found out now."""
+        try:
+            await self._store.size(key)
+        except (NotFoundError, RetryableError):
+            return False
+        return True
 
     async def _holds(self, key: str, parts: Sequence[Buffer]) -> bool:
         """Whether an object is the concatenation of `parts`. Read in pieces of bounded size, each
