@@ -197,7 +197,7 @@ async def _aiokafka_producer(load: Load, incarnation: str) -> None:
             await asyncio.sleep(PAUSE_S)
     except (KafkaError, OSError, TimeoutError):
         await asyncio.sleep(0.5)
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, asyncio.CancelledError):
         await asyncio.wait_for(producer.stop(), 5)
 
 
@@ -405,7 +405,8 @@ def aiokafka_group_member(load: Load, name: str, group: str) -> None:
                         )
             except (KafkaError, OSError, TimeoutError):
                 await asyncio.sleep(0.2)
-            with contextlib.suppress(Exception):
+            # aiokafka lets the cancelling of its own tasks out of `stop`.
+            with contextlib.suppress(Exception, asyncio.CancelledError):
                 await asyncio.wait_for(consumer.stop(), 5)
 
     asyncio.run(run())

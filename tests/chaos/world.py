@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support.s3 import S3Server, environment
 from support.s3_proxy import S3ProxyProcess
 from support.server import ServerFailedError
 
+HEAL_SECONDS_MAX = 60.0
 SKEWED = str(Path(__file__).with_name("skewed.py"))
 
 
@@ -95,8 +97,16 @@ class World:
         for agent in self.agents.agents:
             if "PENSTOCK_TEST_CLOCK_SKEW_MS" in agent.server.environment:
                 self.skew(agent, 0)
-        self.keep_alive()
-        self.agents.wait_live(self.count)
+        until = time.monotonic() + HEAL_SECONDS_MAX
+        while True:
+            self.keep_alive()
+            try:
+                self.agents.wait_live(self.count)
+            except ServerFailedError as error:
+                if time.monotonic() > until:
+                    raise ServerFailedError(f"{error}\n{self.logs()}") from error
+            else:
+                return
 
     def keep_alive(self) -> None:
         """Start agents that ended by themselves."""

@@ -66,7 +66,8 @@ class Link:
             return
         self._writers |= {writer, up_writer}
         try:
-            await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
         finally:
             self._writers -= {writer, up_writer}
             writer.transport.abort()
