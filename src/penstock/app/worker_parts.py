@@ -41,7 +41,8 @@ from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import InvalidRequestError, PenstockError
-from penstock.objects import open_store
+from penstock.objects import open_reliable_store, open_store
+from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
 from penstock.ports.device import Device
 from penstock.system.files import PosixDevice
@@ -409,7 +410,12 @@ async def _open_worker(
     view = MetadataView.load(queries())
     remote = DirectoryWals(find=HostWals(shared, queries), pool=pool)
     closing.callback(remote.close)
-    store = open_store(str(shared.objects), executor=pool, writer=f"worker-{index}")
+    # What a restore inherited is read where the parent keeps it.
+    store = open_origins(
+        open_store(str(shared.objects), executor=pool, writer=f"worker-{index}"),
+        queries().origins(),
+        partial(open_reliable_store, clock=clock, random=random, executor=pool),
+    )
     log = ClusterLog(
         ordering=order,
         view=view,
