@@ -29,6 +29,8 @@ _PROBE_BYTES: Final = 128 << 10
 """One byte of each such stretch is asked for: pages come and go in about what is read ahead."""
 _COPIED_BYTES_MAX: Final = 16 << 10
 """Up to this a copy costs less than the calls that sending from the file needs."""
+_SKIPPED_MAX: Final = 10_000
+"""Batches before the wanted one that are walked at a time: some 5 ms, in which nobody is served."""
 _CURSORS_MAX: Final = 50_000
 _WARMED_MAX: Final = 1000
 
@@ -63,7 +65,8 @@ class _Walked(NamedTuple):
     """Where the wanted batches lie, [start, end) in bytes, and what is not in memory.
 
     `start` is None where there is none; `cold` is the bounds of the batch at which the walk
-    stopped since it isn't in memory, of its header where that is all that is known.
+    stopped since it isn't in memory, of its header where that is all that is known, and empty
+    where the walk was long enough.
     """
 
     start: int | None
@@ -205,6 +208,7 @@ class FileRuns:
         start: int | None = None
         taken_end, end_offset = position, offset
         cold: tuple[int, int] | None = None
+        skipped = 0
         while position < end:
             if position + _HEADER_BYTES > buffer_end:
                 read = file.peek(position, buffer[: min(wanted, end - position)])
@@ -237,6 +241,12 @@ class FileRuns:
                 if start is None:
                     start = position
                 taken_end, end_offset = following, next_offset
+            else:
+                skipped += 1
+                if skipped >= _SKIPPED_MAX:
+                    # Goes on from here when the pool has been asked for what lies there.
+                    cold = (following, following)
+                    break
             position = following
         return _Walked(start, taken_end, end_offset, cold)
 
