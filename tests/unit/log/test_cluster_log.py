@@ -10,7 +10,7 @@ from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.testing.faulty import Faulty
 from penstock.testing.journal import JournalFaults
 from penstock.testing.randomness import SeededRandom
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, passing, records_of, run_cluster
 
 STORED = BatchStatus.STORED
 
@@ -444,6 +444,27 @@ def test_a_tiny_block_cache_still_reads_everything(tmp_path: Path) -> None:
         await small.order.confirm_head()
         for found in await asyncio.gather(*(small.read_all(key) for key in keys)):
             assert found == [(number, bytes(9_000)) for number in range(3)]
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("durability", ["object", "wal"])
+def test_any_stretch_of_a_long_run_is_read_from_any_offset(tmp_path: Path, durability: str) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True, durability=durability)
+        (key,) = await agent.topic("t")
+        values = [b"%d" % number * (1 + number % 7) for number in range(300)]
+        await asyncio.gather(*(agent.send((key, value)) for value in values))
+        agent.forget_memory()
+        offset = 0
+        for step in range(400):
+            read = await agent.log.reader.read_loaded(key, offset, cluster.random.below(900))
+            assert read is not None
+            found = records_of(b"".join(read.views))
+            assert found == list(enumerate(values))[offset : read.end_offset]
+            # On from the end, as readers do, or from anywhere else.
+            goes_on = step % 3 and read.end_offset < 300
+            offset = read.end_offset if goes_on else cluster.random.below(300)
 
     run_cluster(tmp_path, test)
 

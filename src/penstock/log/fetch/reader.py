@@ -275,7 +275,7 @@ class LogReader:
             if whole is not None and first:
                 found = _read_in_block(whole, offset, bytes_max, first=True)
                 if found is not None:
-                    return found
+                    return found[0]
         return self._walk(
             key,
             run,
@@ -305,7 +305,30 @@ class LogReader:
         block = self._blocks.get(BlockKey(place, run.position))
         if block is None:
             return load(0)
-        return _read_in_block(block, offset, bytes_max, first=first)
+        return self._read_whole(run, place, block, offset, bytes_max, first=first)
+
+    def _read_whole(
+        self,
+        run: StoredRun,
+        place: str,
+        block: memoryview,
+        offset: int,
+        bytes_max: int,
+        *,
+        first: bool,
+    ) -> TailRead | None:
+        """Of a run that is one block: on from where a read of it ended, since a run may have
+        thousands of batches."""
+        place = f"{place}@{run.position}"
+        cursor = self._cursors.get((run.partition_key, offset))
+        begin = cursor[1] if cursor is not None and cursor[0] == place else 0
+        found = _read_in_block(block, offset, bytes_max, first=first, begin=begin)
+        if found is None:
+            return None
+        read, position = found
+        if position < len(block):
+            self._remember(run.partition_key, read.end_offset, place, position)
+        return read
 
     def _wal_run_reader(self, run: StoredRun) -> Callable[[], Awaitable[memoryview]]:
         async def read() -> memoryview:
@@ -339,7 +362,7 @@ class LogReader:
         block = self._blocks.get(raw_run_key(run))
         if block is None:
             return Missing(self._raw_runs.load(run)) if self._may_load else None
-        return _read_in_block(block, offset, bytes_max, first=first)
+        return self._read_whole(run, run.object_key, block, offset, bytes_max, first=first)
 
     def _check_servable(self, key: PartitionKey) -> None:
         if self._before_stored is not None:
@@ -527,9 +550,11 @@ def read_wal_run(wal: WalReader, run: StoredRun) -> memoryview:
 
 
 def _read_in_block(
-    block: memoryview, offset: int, bytes_max: int, *, first: bool
-) -> TailRead | None:
-    position, end = 0, len(block)
+    block: memoryview, offset: int, bytes_max: int, *, first: bool, begin: int = 0
+) -> tuple[TailRead, int] | None:
+    """Whole batches, and the position behind the last. `begin`: of a batch that holds the offset or
+    comes before it."""
+    position, end = begin, len(block)
     start: int | None = None
     end_offset = offset
     while position < end:
@@ -544,7 +569,7 @@ def _read_in_block(
         position += size
     if start is None or position == start:
         return None
-    return TailRead([block[start:position]], position - start, end_offset)
+    return TailRead([block[start:position]], position - start, end_offset), position
 
 
 def _oversize_key(run: StoredRun, position: int) -> BlockKey:
