@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from chaos.world import World
 from support.postgres import PostgresServer, database_url, running_postgres
 from support.s3 import S3Server, environment
 
@@ -51,3 +52,23 @@ def own_postgres() -> Iterator[PostgresServer]:
     """One that may be killed and restarted."""
     with running_postgres() as server:
         yield server
+
+
+PATIENCE = {"AGENT_TIMEOUT_MS": "4000", "SEGMENT_AGE_MS": "120000"}
+"""A machine that runs other things, too, may let an agent wait for longer than the default; how
+long a failover takes with that is measured by bench/bench_failover.py. What is in a WAL stays."""
+
+
+@pytest.fixture(scope="module")
+def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Three agents, PostgreSQL, S3 behind a proxy, and links, for the tests of one file."""
+    with World(tmp_path_factory.mktemp("world"), settings=PATIENCE) as world:
+        yield world
+
+
+@pytest.fixture
+def world(shared_world: World) -> Iterator[World]:
+    """The same, whole again after each test."""
+    shared_world.heal()
+    yield shared_world
+    shared_world.heal()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -31,6 +34,26 @@ class Agent:
     def address(self) -> str:
         """host:port for Kafka clients."""
         return self.server.bootstrap
+
+    @property
+    def agent_id(self) -> int:
+        """Its id in the cluster; it was started once."""
+        return int((self.server.data / "agent-id").read_text())
+
+    @property
+    def http(self) -> str:
+        """host:port of its HTTP port."""
+        return f"127.0.0.1:{self.server.http_port}"
+
+    def known_agents(self) -> dict[int, dict[str, Any]]:
+        """What this agent knows of all agents, by id: the body of GET /v1/agents."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/agents", headers={"authorization": f"Bearer {SECRET}"})
+            answer = connection.getresponse()
+            body = json.load(answer)
+            assert answer.status == 200, body
+            return {agent["id"]: agent for agent in body["agents"]}
 
     def pause(self) -> None:
         """SIGSTOP: it stops, and notices nothing of it."""

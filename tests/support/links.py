@@ -42,6 +42,11 @@ class Link:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    def close(self) -> None:
+        """Listen no more. On the loop."""
+        if self._server is not None:
+            self._server.close()
+
     async def _cut(self) -> None:
         self._is_cut = True
         for writer in list(self._writers):
@@ -89,6 +94,7 @@ class Links:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
+        self._opened: list[Link] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -101,6 +107,8 @@ class Links:
         self._loop.close()
 
     async def _end_all(self) -> None:
+        for link in self._opened:
+            link.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -112,6 +120,7 @@ class Links:
         async def make() -> Link:
             link = Link(self, host, port)
             await link.listen()
+            self._opened.append(link)
             return link
 
         link: Link = self.call(make())

@@ -1,0 +1,76 @@
+"""One Fetch or Produce to one agent, without a client's retries: what exactly it answers."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.cli.client.connection import Connection
+from penstock.cli.client.errors import code_name
+from penstock.cli.client.fetching import VERSION, read_batches
+from penstock.cli.client.offsets import TopicPartition
+from penstock.config.addresses import parse_address
+from penstock.kafka.schema import build
+
+_HEAD = struct.Struct(">ihii")
+_PARTITION = struct.Struct(">ihqqqi")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """The answer for one partition; `error` is the protocol's name of the code."""
+
+    partition: int
+    error: str
+    offsets: list[int]
+    values: list[bytes] = field(default_factory=list)
+
+
+def fetch_from(
+    address: str, topic: str, partition: int, offset: int, *, wait_ms: int = 200
+) -> Fetched:
+    """Fetch (version 11) one partition from an offset on, from exactly this agent."""
+    name = topic.encode()
+    body = struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, 0, -1)
+    body += struct.pack(f">ih{len(name)}si", 1, len(name), name, 1)
+    body += struct.pack(">iiqqi", partition, -1, offset, -1, 1 << 20)
+    body += struct.pack(">ih", 0, 0)
+    connection = Connection(parse_address(address, setting="agent"), timeout_s=5)
+    try:
+        answer = connection.exchange("fetch", VERSION, body, wait_s=wait_ms / 1000)
+    finally:
+        connection.close()
+    _, code, _, topics = _HEAD.unpack_from(answer)
+    if code or not topics:
+        return Fetched(partition, code_name(code), [])
+    at = _HEAD.size
+    at += 2 + struct.unpack_from(">h", answer, at)[0] + 4
+    number, code, _, _, _, aborted = _PARTITION.unpack_from(answer, at)
+    at += _PARTITION.size + max(0, aborted) * 16 + 4
+    length = max(0, struct.unpack_from(">i", answer, at)[0])
+    data = answer[at + 4 : at + 4 + length]
+    records, _ = read_batches(TopicPartition(topic, number), data, offset)
+    return Fetched(
+        number,
+        code_name(code),
+        [record.offset for record in records],
+        [record.value or b"" for record in records],
+    )
+
+
+def end_of(address: str, topic: str, partition: int) -> tuple[str, int]:
+    """ListOffsets (latest) of exactly this agent: error and offset."""
+
+    def make(types: Any) -> Any:
+        wanted = build(types.ListOffsetsPartition, partition_index=partition, timestamp=-1)
+        named = build(types.ListOffsetsTopic, name=topic, partitions=(wanted,))
+        return build(types.ListOffsetsRequest, replica_id=-1, isolation_level=0, topics=(named,))
+
+    connection = Connection(parse_address(address, setting="agent"), timeout_s=10)
+    try:
+        answer = connection.request("list_offsets", make)
+    finally:
+        connection.close()
+    found = answer.topics[0].partitions[0]
+    return code_name(int(found.error_code)), found.offset
