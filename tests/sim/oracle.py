@@ -7,13 +7,87 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Callable
 from typing import Any
+
+from crc32c import crc32c
 
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.changes import HeadMoved, TopicDeleted
-from penstock.metadata.commands import CommitRuns, Refused, StoreSegment, decode_entry
+from penstock.metadata.commands import (
+    ClaimShard,
+    ClaimWal,
+    CommitOffsets,
+    CommitRuns,
+    CondemnObjects,
+    DeleteOffsets,
+    Entry,
+    Fence,
+    Refused,
+    RegisterAgent,
+    SaveGroup,
+    StoreSegment,
+    decode_entry,
+)
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
+
+
+class Twin:
+    """What keeps two writers apart, remembered in the plainest way: from the answers alone."""
+
+    def __init__(self, violate: Callable[[str, str], None]) -> None:
+        self._violate = violate
+        self._epochs: dict[int, tuple[int, int, bool]] = {}
+        """By agent: epoch, last n, whether it was fenced."""
+        self._wals: dict[int, tuple[int, int]] = {}
+        self._shards: dict[int, int] = {}
+        self._condemned: set[str] = set()
+
+    def applied(self, position: int, entry: Entry, answers: list[Any]) -> None:
+        """An entry that was applied."""
+        where = f"position {position}, agent {entry.agent} epoch {entry.epoch} n {entry.n}"
+        opens = any(
+            isinstance(command, RegisterAgent) and command.agent == entry.agent
+            for command in entry.commands
+        )
+        epoch, last_n, fenced = self._epochs.get(entry.agent, (0, -1, False))
+        if entry.epoch > epoch:
+            if not opens or entry.n != 0:
+                self._violate("unopened-epoch", where)
+            last_n, fenced = -1, False
+        elif entry.epoch < epoch or fenced:
+            self._violate("fenced-write", where)
+        if entry.n != last_n + 1:
+            self._violate("entry-order", f"{where} after {last_n}")
+        self._epochs[entry.agent] = (entry.epoch, entry.n, fenced)
+        for command, answer in zip(entry.commands, answers, strict=True):
+            if not isinstance(answer, Refused):
+                self._follow(where, entry, command, answer)
+
+    def _follow(self, where: str, entry: Entry, command: Any, answer: Any) -> None:
+        key = getattr(command, "object_key", "")
+        if key and key in self._condemned:
+            self._violate("condemned-named", f"{where}: {key}")
+        match command:
+            case Fence():
+                epoch, last_n, _ = self._epochs[command.agent]
+                self._epochs[command.agent] = (epoch, last_n, True)
+            case CommitRuns() if command.wal:
+                if self._wals.get(command.wal >> 32) != (entry.agent, entry.epoch):
+                    self._violate("wal-not-owned", f"{where}: WAL {command.wal >> 32}")
+            case ClaimWal():
+                self._wals[answer.wal_key] = (entry.agent, entry.epoch)
+            case ClaimShard():
+                self._shards[command.shard] = answer.shard_epoch
+            case SaveGroup() | CommitOffsets() | DeleteOffsets():
+                shard = crc32c(command.group_id.encode()) % 64
+                if self._shards.get(shard, 0) != command.shard_epoch:
+                    self._violate("stale-shard", f"{where}: {command.shard_epoch} of {shard}")
+            case CondemnObjects():
+                self._condemned.update(answer.keys)
+            case _:
+                pass
 
 
 class Oracle:
@@ -29,7 +103,7 @@ class Oracle:
         self.position = 0
         self.time_ms = 0
         self._heads: dict[int, tuple[int, int]] = {}
-        self._last: list[bytes] = []
+        self._twin = Twin(self._violate)
         self.entries = 0
         self.refused = 0
 
@@ -69,12 +143,13 @@ class Oracle:
             elif isinstance(change, TopicDeleted):
                 for key in [key for key in self._heads if key >> 20 == change.topic_key]:
                     del self._heads[key]
-        self._check_named(position, body, outcome.answers)
+        entry = decode_entry(body, position=position)
+        self._twin.applied(position, entry, outcome.answers)
+        self._check_named(position, entry.commands, outcome.answers)
         if position % 7 == 0:
             self._apply_again(position, body)
 
-    def _check_named(self, position: int, body: bytes, answers: list[Any]) -> None:
-        commands = decode_entry(body, position=position).commands
+    def _check_named(self, position: int, commands: list[Any], answers: list[Any]) -> None:
         for command, answer in zip(commands, answers, strict=True):
             if not isinstance(command, CommitRuns | StoreSegment) or isinstance(answer, Refused):
                 continue

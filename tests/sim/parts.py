@@ -122,7 +122,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     queries = Queries(path)
     parts.closes.append(queries.close)
     view = MetadataView.load(queries)
-    limits = log_limits(world.mode, world.grace_ms)
+    limits = log_limits(world.mode, world.grace_ms, world.segment_age_ms)
     parts.own_blocks = OwnBlocks(parts.store, bytes_max=limits.block_cache_bytes)
     calls = agent.peer_calls()
     zone = ZoneStore(
@@ -255,7 +255,7 @@ def _is_chosen(view: MetadataView, me: int) -> bool:
     return owner_of(b"archive", live or [me]) == me
 
 
-def log_limits(mode: str, grace_ms: int) -> LogLimits:
+def log_limits(mode: str, grace_ms: int, segment_age_ms: int) -> LogLimits:
     """So small that a few hundred records fill caches, and objects come and go within a run."""
     return LogLimits(
         frame_bytes_max=8 << 10,
@@ -269,7 +269,7 @@ def log_limits(mode: str, grace_ms: int) -> LogLimits:
         block_cache_bytes=16 << 10,
         block_bytes=1 << 10,
         segment_bytes=4 << 10,
-        segment_age_ms=500,
+        segment_age_ms=segment_age_ms,
         delete_grace_ms=grace_ms,
         producer_id_block=4,
         gather_ms=0,

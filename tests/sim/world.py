@@ -128,7 +128,8 @@ class World:
         self.archives = chance.happens(0.5)
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
-        self.mode = chance.pick(("object", "wal", "mixed"))
+        self.mode = chance.pick(("object", "wal", "wal", "mixed"))
+        self.segment_age_ms = chance.pick((300, 4_000))
         self.zones = chance.pick((("a",), ("a", "b")))
         self.agents: list[Agent] = []
         self.actors: list[Actor] = []
