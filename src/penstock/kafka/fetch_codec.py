@@ -105,6 +105,8 @@ class PartitionData:
     log_start_offset: int = -1
     views: Sequence[Part] = ()
     length: int = 0
+    preferred_read_replica: int = -1
+    """A broker that is nearer to the client; then it is given nothing here (KIP-392)."""
 
 
 def parse_fetch(body: memoryview, version: int) -> FetchRequest:
@@ -227,8 +229,6 @@ def encode_fetch(
         _HEAD_V7.pack(0, error_code, session_id) if version >= SESSIONS_FROM else b"\0\0\0\0"
     )
     aborted = _aborted(flexible=flexible, read_committed=read_committed)
-    if version >= 11:
-        aborted += b"\xff\xff\xff\xff"  # no preferred read replica
     groups = _by_topic(partitions)
     head += count_bytes(len(groups), flexible=flexible)
     for group in groups:
@@ -252,6 +252,8 @@ def encode_fetch(
                     data.last_stable_offset,
                 )
             head += aborted
+            if version >= 11:
+                head += INT32.pack(data.preferred_read_replica)
             length = data.length
             if length:
                 head += uvarint(length + 1) if flexible else INT32.pack(length)

@@ -79,6 +79,7 @@ class FetchSession:
             if (
                 data.length
                 or data.error_code
+                or data.preferred_read_replica >= 0
                 or data.high_watermark != sent.high_watermark
                 or data.log_start_offset != sent.log_start_offset
             ):

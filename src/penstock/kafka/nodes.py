@@ -46,8 +46,8 @@ class Nodes(Protocol):
         """A group's; None: there is none at the moment."""
         ...
 
-    def nearer(self, zone: str, topic_id: bytes, partition: int) -> int | None:
-        """A broker in a zone to read a partition from; None: this one is as near (KIP-392)."""
+    def is_far(self, zone: str) -> bool:
+        """Whether there are brokers in a zone, and this one is not."""
         ...
 
 
@@ -83,9 +83,9 @@ class OneNode:
         """See `Nodes`."""
         return self.all()[0]
 
-    def nearer(self, zone: str, topic_id: bytes, partition: int) -> int | None:  # noqa: ARG002
+    def is_far(self, zone: str) -> bool:  # noqa: ARG002 - the port's
         """See `Nodes`."""
-        return None
+        return False
 
 
 class ClusterNodes:
@@ -103,6 +103,8 @@ class ClusterNodes:
         self._nodes: dict[int, Node] = {}
         self._places: list[Place] = []
         self._leaders: dict[str, Leaders] = {}
+        self._zone = ""
+        self._zones: set[str] = set()
 
     def all(self) -> Sequence[Node]:
         """See `Nodes`. Those that are being drained stay until their groups have moved, since
@@ -133,16 +135,10 @@ class ClusterNodes:
         owner = self._coordinators.coordinator(group_id)
         return None if owner is None else self._nodes.get(owner)
 
-    def nearer(self, zone: str, topic_id: bytes, partition: int) -> int | None:
+    def is_far(self, zone: str) -> bool:
         """See `Nodes`."""
         self._follow()
-        if not zone or any(
-            place.zone == zone and place.agent == self._me for place in self._places
-        ):
-            return None
-        if not any(place.zone == zone and not place.draining for place in self._places):
-            return None
-        return self.leaders(zone).leader(topic_id, partition)
+        return zone != self._zone and zone in self._zones
 
     def _follow(self) -> None:
         view = self._view
@@ -159,6 +155,8 @@ class ClusterNodes:
             )
             for agent in live
         ]
+        self._zone = next((place.zone for place in self._places if place.agent == self._me), "")
+        self._zones = {place.zone for place in self._places if not place.draining}
         self._leaders.clear()
 
 

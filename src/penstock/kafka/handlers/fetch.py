@@ -1,13 +1,16 @@
 """Fetch, versions 4 to 18: sessions (KIP-227), topic ids (KIP-516), waiting by notification.
 
 Raw: records go out as views of the caches. The whole of a fetch runs on the event loop without a
-task: it answers at once, or parks until a commit, a load or its deadline wakes it.
+task: it answers at once, or parks until a commit, a load or its deadline wakes it. In a cluster
+that a topic isn't there, or an offset out of range, is said of the present alone (`kafka.fresh`);
+and a client of another zone is told of an agent in its own (KIP-392).
 """
 
 import asyncio
 from collections.abc import Hashable
 from typing import Final, cast
 
+from penstock.kafka import fresh
 from penstock.kafka.context import JOIN_BYTES_MAX, LateReply, Reply, ReplyFuture, RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.fetch_codec import (
@@ -29,6 +32,7 @@ from penstock.log.fetch.regions import PartsRead
 from penstock.metadata.view import Head, Topic
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.placement.zones import zone_of
 
 API_KEY: Final = 1
 VERSIONS: Final = (4, 18)
@@ -41,6 +45,7 @@ _RESPONSE_BYTES_MAX: Final = 55 << 20
 _UNREADABLE: Final = ErrorCode.KAFKA_STORAGE_ERROR
 """Of a fetch, Java's consumer retries this and few others; REQUEST_TIMED_OUT ends it with an
 IllegalStateException (FetchCollector.handleInitializeErrors)."""
+PREFERRED_REPLICA_FROM: Final = 11
 _LOADS_MAX: Final = 1000
 """How often one fetch may wait for loads before it answers with what it has."""
 
@@ -104,6 +109,8 @@ class _Fetch:
 
     __slots__ = (
         "_bytes_max",
+        "_certainty",
+        "_confirming",
         "_connection",
         "_context",
         "_deadline",
@@ -143,6 +150,8 @@ class _Fetch:
         self._waited = False
         self._bytes_max = 0
         self._share_key: Hashable = None
+        self._certainty = fresh.first(context)
+        self._confirming: asyncio.Task[None] | None = None
         self.reply: LateReply | None = None
         """Set while an answer is waited for."""
 
@@ -161,6 +170,7 @@ class _Fetch:
                     target.offset = wanted.fetch_offset
                     data = target.data
                     data.views, data.length, data.error_code = (), 0, target.place_error
+                    data.preferred_read_replica = -1
             return last.request
         request = parse_fetch(body, self._version)
         # Sessions have a memory of their own.
@@ -196,8 +206,16 @@ class _Fetch:
             self._session = found
             self._wanted = found.wanted()
         self._bytes_max = min(request.bytes_max, _RESPONSE_BYTES_MAX)
+        if self._context.broker.cluster is not None and self._send_nearer():
+            return self._encode()
         length, missing, failed = self._collect()
         wait_ms = request.wait_ms_max
+        if self._must_confirm():
+            self.reply = reply = LateReply(loop=self._loop)
+            reply.add_done_callback(self._stop_waiting)
+            self._deadline = self._loop.time() + max(wait_ms, 0) / 1000
+            self._confirm()
+            return reply
         if self._is_enough(length, failed=failed) or (wait_ms <= 0 and missing is None):
             return self._encode()
         self.reply = reply = LateReply(loop=self._loop)
@@ -205,6 +223,53 @@ class _Fetch:
         self._deadline = self._loop.time() + max(wait_ms, 0) / 1000
         self._park(length, missing)
         return reply
+
+    # -- in a cluster ---------------------------------------------------------------------------
+
+    def _must_confirm(self) -> bool:
+        """Whether what was collected denies what may be there."""
+        return self._certainty.doubted and not self._certainty.away
+
+    def _confirm(self) -> None:
+        """Find out how it is at present, then answer or wait as of that."""
+        if self._confirming is None:
+            self._confirming = self._loop.create_task(self._confirmed())
+
+    async def _confirmed(self) -> None:
+        self._certainty = await fresh.second(self._context)
+        self._confirming = None
+        if self.reply is None or self.reply.done():
+            return
+        self._generation = -1
+        length, missing, failed = self._collect()
+        if self._is_enough(length, failed=failed):
+            self._answer()
+        else:
+            self._park(length, missing)
+
+    def _send_nearer(self) -> bool:
+        """Name an agent in the client's zone for each partition, if this one isn't in it."""
+        context = self._context
+        zone = zone_of(context.client_id, self._request.rack)
+        nodes = context.broker.nodes
+        if not zone or self._version < PREFERRED_REPLICA_FROM or not nodes.is_far(zone):
+            return False
+        leaders = nodes.leaders(zone)
+        view = self._view
+        for target in self._resolve():
+            data = target.data
+            name = data.topic
+            topic = view.topic_by_id(name) if isinstance(name, bytes) else view.topic(name)
+            if target.head is None or topic is None:
+                # The agent that it is sent to with the others will know.
+                data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            else:
+                data.preferred_read_replica = leaders.leader(topic.topic_id, data.partition)
+                data.high_watermark = data.last_stable_offset = target.head.next_offset
+                data.log_start_offset = target.head.log_start
+            self._targets.append(target)
+        self._connection.last_fetch = None
+        return bool(self._targets)
 
     # -- collecting ------------------------------------------------------------------------------
 
@@ -233,11 +298,18 @@ class _Fetch:
             head, data = target.head, target.data
             if head is None:
                 failed = True
+                if not self._certainty.final:
+                    # Also where it was looked up for an earlier request.
+                    self._certainty.doubted = True
                 continue
             data.high_watermark = data.last_stable_offset = end = head.next_offset
             data.log_start_offset = head.log_start
             offset = target.offset
             if offset == end:
+                continue
+            if offset > end and not self._certainty.final:
+                # Perhaps it is there and not known here yet: until then it's as the end.
+                self._certainty.doubted = not self._certainty.away
                 continue
             if target.leader_epoch > LEADER_EPOCH or not head.log_start <= offset < end:
                 # Errors carry the real offsets too: -1 makes some clients loop.
@@ -272,7 +344,7 @@ class _Fetch:
     def _resolve(self) -> "list[_Target]":
         """Where each wanted partition is; once per version of the topics, since most fetches of
         many partitions find nothing new in nearly all of them."""
-        view = self._view
+        view, certainty = self._view, self._certainty
         targets = []
         named: str | bytes | None = None
         topic: Topic | None = None
@@ -284,16 +356,19 @@ class _Fetch:
             head = None
             key = _NO_PARTITION
             if topic is None:
-                data.error_code = (
+                data.error_code = certainty.no(
                     ErrorCode.UNKNOWN_TOPIC_ID
                     if isinstance(named, bytes)
-                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 )
             elif 0 <= wanted.partition < topic.partitions:
                 key = partition_key(topic.topic_key, wanted.partition)
                 head = view.head(key)
             if head is None and not data.error_code:
-                data.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                data.error_code = certainty.no(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
+                )
             targets.append(
                 _Target(key, head, data, wanted.fetch_offset, wanted.bytes_max, wanted.leader_epoch)
             )
@@ -365,7 +440,9 @@ class _Fetch:
             share_key = None
         room = self._connection.reply_room_bytes
         length, missing, failed = self._collect()
-        if self._is_enough(length, failed=failed):
+        if self._must_confirm():
+            self._confirm()
+        elif self._is_enough(length, failed=failed):
             reply = self._encode()
             if share_key is not None and length and not failed and room >= self._bytes_max:
                 shared[share_key] = (reply, length)
@@ -376,7 +453,9 @@ class _Fetch:
     def _expire(self) -> None:
         if self.reply is not None and not self.reply.done():
             length, missing, _ = self._collect()
-            if missing is not None and length == 0:
+            if self._must_confirm():
+                self._confirm()
+            elif missing is not None and length == 0:
                 self._park(length, missing)
             else:
                 self._answer()
