@@ -78,7 +78,7 @@ def wait_until(check: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def damage(s3: S3Server, url: str) -> None:
-    """Flip a bit of a segment of a cluster; the second time it is as before."""
+    """Flip a bit in each segment of a cluster; the second time they are as before."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     client = boto3.client(
         "s3",
@@ -88,10 +88,10 @@ def damage(s3: S3Server, url: str) -> None:
         region_name="us-east-1",
     )
     listed = client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/segments/")["Contents"]
-    key = min(found["Key"] for found in listed)
-    data = bytearray(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-    data[150] ^= 1
-    client.put_object(Bucket=bucket, Key=key, Body=bytes(data))
+    for found in listed:
+        data = bytearray(client.get_object(Bucket=bucket, Key=found["Key"])["Body"].read())
+        data[150] ^= 1
+        client.put_object(Bucket=bucket, Key=found["Key"], Body=bytes(data))
     client.close()
 
 
@@ -214,3 +214,11 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
     finally:
         server.stop()
     verify("--data", str(data), records=330)
+
+    # A backup of it holds copies of what was inherited: what is made of it needs no parent.
+    copied, again = tmp_path / "backup", tmp_path / "data-of-backup"
+    assert run_cli("backup", "--data", str(data), "--to", str(copied)).returncode == 0
+    assert run_cli("restore", "--from", str(copied), "--data", str(again)).returncode == 0
+    damage(s3, url)
+    assert run_cli("verify", "--data", str(data)).returncode == 1
+    verify("--data", str(again), records=330)

@@ -67,12 +67,19 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
         report.add(FindingKind.DATABASE, error.subject, error.detail)
         return report
     with closing(queries), closing(WalReader(device)) as wal:
-        store = open_origins(
-            open_store(layout.objects),
-            queries.origins(),
-            partial(open_reliable_store, clock=SystemClock(), random=SystemRandom()),
-        )
+        store = open_objects(layout, queries)
         return await verify(queries=queries, store=store, wal=wal, device=device, progress=progress)
+
+
+def open_objects(
+    layout: DataLayout, queries: Queries, *, executor: Executor | None = None
+) -> ObjectStore:
+    """The objects of a data directory, with those that a restore inherited."""
+    return open_origins(
+        open_store(layout.objects, executor=executor),
+        queries.origins(),
+        partial(open_reliable_store, clock=SystemClock(), random=SystemRandom(), executor=executor),
+    )
 
 
 async def back_up(

@@ -6,6 +6,7 @@ starts on it, and a restore begins anew.
 """
 
 import os
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -94,6 +95,7 @@ async def restore_backup(
         await _copy_objects(source, store, manifest, progress or _silent)
         # Last, and by a rename: from here on the directory is whole.
         restore_state(snapshot, database)
+        _own_copies(database)
     finally:
         clear_scratch(scratch)
     return manifest
@@ -169,6 +171,13 @@ async def _copy_objects(
         await store.put(entry.key, parts)
         copied += entry.bytes
         progress(copied, manifest.bytes)
+
+
+def _own_copies(database: Path) -> None:
+    """What was inherited from another cluster has been copied here: nothing is read there any
+    more. Cut before this, the directory reads it there as the source did."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
 
 
 def _leave_note(database: Path) -> None:

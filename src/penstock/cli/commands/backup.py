@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _follow(lines: Iterable[bytes], progress: Progress, url: str) -> dict[str, A
 
 def _copy(data: Path, destination: str) -> dict[str, Any]:
     from penstock.app import offline
-    from penstock.objects import open_store
+    from penstock.metadata.queries import Queries
     from penstock.system.clock import SystemClock
     from penstock.system.lock import DirectoryLock
     from penstock.system.randomness import SystemRandom
@@ -92,6 +93,7 @@ def _copy(data: Path, destination: str) -> dict[str, Any]:
     with (
         DirectoryLock.acquire(layout.root),
         ThreadPoolExecutor(2) as pool,
+        closing(Queries(layout.metadata)) as queries,
         Progress("bytes", total=1) as progress,
     ):
 
@@ -103,7 +105,7 @@ def _copy(data: Path, destination: str) -> dict[str, Any]:
             offline.back_up(
                 layout,
                 destination,
-                store=open_store(layout.objects, executor=pool),
+                store=offline.open_objects(layout, queries, executor=pool),
                 pool=pool,
                 clock=SystemClock(),
                 random=SystemRandom(),
