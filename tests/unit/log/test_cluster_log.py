@@ -286,6 +286,25 @@ def test_many_bytes_flush_at_once_and_too_many_are_refused(tmp_path: Path) -> No
     run_cluster(tmp_path, test, seed=3)
 
 
+def test_a_flush_names_a_bounded_number_of_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.log.append import flusher
+
+    monkeypatch.setattr(flusher, "FLUSH_BATCHES_MAX", 10)
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        answers = [agent.send((key, b"a"), (key, b"b")) for _ in range(12)]
+        await asyncio.gather(*answers)
+        assert len(cluster.store.objects) == 3
+        agent.forget_memory()
+        assert len(await agent.read_all(key)) == 24
+
+    run_cluster(tmp_path, test)
+
+
 # -- something is away -----------------------------------------------------------------------------
 
 

@@ -29,6 +29,10 @@ from penstock.ports.clock import Clock
 
 logger = logging.getLogger(__name__)
 
+FLUSH_BATCHES_MAX: Final = 10_000
+"""Batches of one flush, unless one request has more: bounds the entry that names them, and the time
+that applying it takes everywhere."""
+
 HELD_TURN_S: Final = 0.1
 """How often requests that wait for a flush to end are looked at for their deadlines."""
 
@@ -97,6 +101,7 @@ class Flusher:
         self._broken = BrokenSequences()
         self._pending: deque[Waiting] = deque()
         self._pending_bytes = 0
+        self._pending_batches = 0
         self._due_s = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
@@ -126,8 +131,9 @@ class Flusher:
         self.waiting_bytes += request.length
         self._pending.append(Waiting(request, self._place))
         self._pending_bytes += request.length
+        self._pending_batches += len(request.appends)
         self._idle.clear()
-        if self._pending_bytes >= self._flush_bytes:
+        if self._is_flush_full:
             self._flush()
             return
         due_s = self._loop.time() + wait_s
@@ -185,7 +191,7 @@ class Flusher:
 
     def _flush(self) -> None:
         """Begin flushes as long as there is a reason and room."""
-        while self._pending and (self._is_due or self._pending_bytes >= self._flush_bytes):
+        while self._pending and (self._is_due or self._is_flush_full):
             storing = len(self._tasks)
             if storing >= self._bytes.flights_max or self._open_count >= self._unordered_max:
                 self._watch_held()
@@ -199,6 +205,13 @@ class Flusher:
                 self._timer = None
 
     @property
+    def _is_flush_full(self) -> bool:
+        """What waits is a flush's worth."""
+        return (
+            self._pending_bytes >= self._flush_bytes or self._pending_batches >= FLUSH_BATCHES_MAX
+        )
+
+    @property
     def _open_count(self) -> int:
         return len(self._unsubmitted) + len(self._submitted)
 
@@ -206,13 +219,16 @@ class Flusher:
         """The first requests that make up a flush, at least one; none is torn apart."""
         group = [self._pending.popleft()]
         length = group[0].request.length
-        while self._pending and length < self._flush_bytes:
+        batches = len(group[0].request.appends)
+        while self._pending and length < self._flush_bytes and batches < FLUSH_BATCHES_MAX:
             following = self._pending[0].request.length
             if length + following > self._bytes_max:
                 break
             group.append(self._pending.popleft())
             length += following
+            batches += len(group[-1].request.appends)
         self._pending_bytes -= length
+        self._pending_batches -= batches
         return group
 
     def _begin(self, group: list[Waiting]) -> None:
@@ -399,6 +415,7 @@ class Flusher:
         for waiting in late:
             length = waiting.request.length
             self._pending_bytes -= length
+            self._pending_batches -= len(waiting.request.appends)
             self.waiting_bytes -= length
             self._broken.note(waiting.request.appends, place=waiting.place)
             waiting.answer(error)
