@@ -228,6 +228,10 @@ class SwitchedOrder:
         return self.inner.position
 
     @property
+    def is_busy(self) -> bool:
+        return self.inner.is_busy
+
+    @property
     def uncommitted_count(self) -> int:
         return self.inner.uncommitted_count
 

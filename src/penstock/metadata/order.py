@@ -170,6 +170,11 @@ class Order:
         return self._replica.committed_position
 
     @property
+    def is_busy(self) -> bool:
+        """Whether another thread commits just now, so that an append would wait."""
+        return self._replica.is_busy
+
+    @property
     def uncommitted_count(self) -> int:
         """Entries that `commit` would commit; `uncommitted_bytes`: of their bodies."""
         return self._replica.uncommitted_count

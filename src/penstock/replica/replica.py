@@ -256,6 +256,11 @@ class Replica(Generic[OutcomeT]):
             return self.committed_position
 
     @property
+    def is_busy(self) -> bool:
+        """Whether another thread commits just now, so that whoever appends would wait."""
+        return self._lock.locked()
+
+    @property
     def uncommitted_count(self) -> int:
         """Entries that `commit` would commit."""
         return len(self._rows) + len(self._undone)

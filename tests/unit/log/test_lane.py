@@ -104,6 +104,7 @@ class RecordingOrder:
     entry_bytes: int = 10
     next_offset: int = 0
     position: int = 0
+    is_busy: bool = False
     uncommitted_count: int = 0
     uncommitted_bytes: int = 0
 
@@ -263,7 +264,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.001)
 
 
-def test_small_turns_run_on_the_loop_one_at_a_time_and_others_on_the_thread() -> None:
+def test_small_turns_run_on_the_loop_and_those_that_would_wait_on_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(bench: Bench) -> None:
         bench.wal.gate.set()
         for _ in range(3):
@@ -271,9 +274,13 @@ def test_small_turns_run_on_the_loop_one_at_a_time_and_others_on_the_thread() ->
             assert [await w.answer for w in waiting] == [None] * 3
         assert bench.wal.turned_on == {threading.get_ident()}
         assert bench.events.count("write 300") == 3, "what arrives together shares a frame"
-        bench.wal.room = 100  # a new file would have to be begun
-        assert await bench.append().answer is None
-        assert bench.wal.turned_on == {threading.get_ident(), bench.lane._thread.ident}
+        for name, value in (("room", 100), ("is_busy", True)):
+            # A new file would have to be begun; a commit waited for.
+            with monkeypatch.context() as patch:
+                patch.setattr(bench.wal if name == "room" else bench.order, name, value)
+                bench.wal.turned_on.clear()
+                assert await bench.append().answer is None
+            assert bench.wal.turned_on == {bench.lane._thread.ident}, name
 
     run(test, here=True)
 

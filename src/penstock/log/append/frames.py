@@ -70,6 +70,11 @@ class Orderer(Protocol):
         ...
 
     @property
+    def is_busy(self) -> bool:
+        """Whether another thread has the database, so that an append would wait."""
+        ...
+
+    @property
     def uncommitted_count(self) -> int:
         """Entries that readers of the database do not see yet."""
         ...
@@ -158,7 +163,11 @@ class FrameCommitter:
 
     def is_quick(self, length: int) -> bool:
         """Whether a frame with so many bytes of batches can be written without waiting long."""
-        return self._mean_write_s < QUICK_SYNC_S and self._wal.room > 2 * length + 4096
+        return (
+            self._mean_write_s < QUICK_SYNC_S
+            and self._wal.room > 2 * length + 4096
+            and not self._order.is_busy
+        )
 
     def commit(self, plan: FramePlan | None, commands: Sequence[AnyCommand]) -> Committed:
         """Make batches and commands durable and apply them, as one entry.
