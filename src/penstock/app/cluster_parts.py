@@ -65,6 +65,7 @@ from penstock.placement.zones import ZONE_LABEL
 from penstock.ports.journal import Journal
 from penstock.replica.archive import Archive
 from penstock.replica.postgres import PostgresJournal
+from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
 
@@ -409,6 +410,7 @@ async def _open(
         archive=archive,
         is_chosen=lambda: _is_chosen(view, me),
         scratch=layout.scratch,
+        write_snapshot=partial(write_snapshot_apart, layout.replica),
         clock=clock,
         executor=pool,
         settings=ArchiveSettings(

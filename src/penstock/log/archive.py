@@ -49,6 +49,10 @@ class ArchivedOrder(Protocol):
         ...
 
 
+WriteSnapshot = Callable[[Path], SnapshotInfo]
+"""Writes a verified snapshot of the state to a path; any thread."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
     """Durations in ms.
@@ -79,14 +83,17 @@ class Archiver:
         clock: Clock,
         executor: Executor | None,
         settings: ArchiveSettings,
+        write_snapshot: WriteSnapshot | None = None,
     ) -> None:
         """
         Args:
+            write_snapshot: instead of the order's, for example in a process of its own.
             is_chosen: whether this agent should archive now.
             scratch: a folder for the snapshot on its way.
         """
         self._journal = journal
         self._order = order
+        self._write_snapshot = write_snapshot or order.snapshot
         self._archive = archive
         self._is_chosen = is_chosen
         self._scratch = scratch
@@ -134,7 +141,7 @@ class Archiver:
         known = self._known = self._known or await self._look()
         target = self._scratch / "archived.sqlite"
         try:
-            info = await self._in_executor(partial(_write, self._order, target))
+            info = await self._in_executor(partial(_write, self._write_snapshot, target))
             await self._archive_rows(known, until=info.position)
             name = await self._archive.put_snapshot(target, info)
         finally:
@@ -291,9 +298,9 @@ class _Known:
         self.verified: set[SnapshotName] = set()
 
 
-def _write(order: ArchivedOrder, target: Path) -> SnapshotInfo:
+def _write(write_snapshot: WriteSnapshot, target: Path) -> SnapshotInfo:
     target.parent.mkdir(parents=True, exist_ok=True)
-    return order.snapshot(target)
+    return write_snapshot(target)
 
 
 def _reached(stretches: list[StretchName], start: int) -> int:

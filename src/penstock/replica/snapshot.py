@@ -56,7 +56,10 @@ class JournalEntry:
 def _scratch(path: Path) -> Iterator[sqlite3.Connection]:
     """A new file whose durability is seen to afterwards, in one go."""
     path.unlink(missing_ok=True)
-    connection = sqlite3.connect(path, isolation_level=None, uri=True)
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, uri=True)
+    except sqlite3.Error as error:
+        raise translate(error, "write snapshot", str(path)) from error
     try:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
