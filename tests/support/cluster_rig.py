@@ -6,6 +6,7 @@ Everything but the two is real: orders, followers, replicas and WALs in real fil
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,6 +167,7 @@ class ClusterAgent:
     fatal: list[BaseException] = field(default_factory=list)
     stopped: list[PenstockError] = field(default_factory=list)
     beating: asyncio.Task[None] | None = None
+    on_closed: Callable[[], None] = lambda: None
 
     async def topic(self, name: str, partitions: int = 1, **configs: str) -> list[PartitionKey]:
         """Create a topic; its partition keys. `__` in a name of a config stands for a dot."""
@@ -251,6 +253,7 @@ class ClusterAgent:
         drained = await self.log.close(deadline_s)
         await self.order.close()
         self.queries.close()
+        self.on_closed()
         return drained
 
 
@@ -267,6 +270,8 @@ class Cluster:
         )
         self.store = ScriptedStore(loop)
         self.agents: list[ClusterAgent] = []
+        self._in_use: set[Path] = set()
+        self._lives = itertools.count(1)
 
     async def agent(
         self,
@@ -284,11 +289,13 @@ class Cluster:
 
         Args:
             wal: whether it has a directory for one, or where.
-            fresh: begin with an empty replica, as on another machine.
+            fresh: begin with an empty replica, as on another machine. Needed while a former life
+                of the agent still follows: no two may write one database.
         """
         name = f"agent{agent_id}"
-        path = self.folder / name / f"replica{len(self.agents) if fresh else ''}.sqlite"
+        path = self.folder / name / f"replica{next(self._lives) if fresh else ''}.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
+        assert path not in self._in_use, "another life has this replica open"
         machine = LogMachine()
         clock = VirtualClock(self.loop)
         connection = self.journal.connect()
@@ -327,14 +334,22 @@ class Cluster:
             wal_folder=folder,
             remote_wal=remote_wal,
         )
-        await order.start(on_applied=log.on_applied, on_stopped=stopped.append)
-        if view.feature_level < LEVEL:
-            await order.commit([SetFeatureLevel(level=LEVEL)])
-        await log.start(epoch=order.epoch)
+        try:
+            await order.start(on_applied=log.on_applied, on_stopped=stopped.append)
+            if view.feature_level < LEVEL:
+                await order.commit([SetFeatureLevel(level=LEVEL)])
+            await log.start(epoch=order.epoch)
+        except BaseException:
+            await log.close(0)
+            await order.close()
+            queries.close()
+            raise
         agent = ClusterAgent(self, agent_id, log, order, queries, connection, clock, fatal, stopped)
         if beats:
             agent.beating = self.loop.create_task(self._beat(agent))
         self.agents.append(agent)
+        self._in_use.add(path)
+        agent.on_closed = lambda: self._in_use.discard(path)
         return agent
 
     async def _beat(self, agent: ClusterAgent) -> None:

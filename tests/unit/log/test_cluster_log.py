@@ -289,9 +289,9 @@ def test_many_bytes_flush_at_once_and_too_many_are_refused(tmp_path: Path) -> No
 def test_a_flush_names_a_bounded_number_of_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.log.append import flusher
+    from penstock.log.append import gathering
 
-    monkeypatch.setattr(flusher, "FLUSH_BATCHES_MAX", 10)
+    monkeypatch.setattr(gathering, "FLUSH_BATCHES_MAX", 10)
 
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)

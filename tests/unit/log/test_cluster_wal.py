@@ -182,7 +182,7 @@ def test_a_late_write_of_an_owner_whose_wal_was_taken_is_refused_by_apply(tmp_pa
         (wal,) = one.queries.wals()
         await fence(cluster, two, one)
         await two.log.take_over(PosixDevice(tmp_path / "agent1"))
-        again = await cluster.agent(1)
+        again = await cluster.agent(1, fresh=True)
         batches = [100, 1, 0, -1, -1, -1]
         (answer,) = await again.log.commit(
             [
@@ -213,17 +213,8 @@ def test_a_directory_that_was_taken_over_is_its_agents_again_as_another_wal(
         (before,) = one.queries.wals()
         await fence(cluster, two, one)
         await two.log.take_over(PosixDevice(tmp_path / "agent1"))
-        again = await cluster.agent(1, wal=True, durability="wal")
-        print("BEFORE", await two.read_all(key))
-        r = await again.append(key, b"1")
-        await two.catch_up()
-        print(
-            "AFTER",
-            r,
-            two.queries.wals(),
-            [two.queries.wal_runs(w.wal_key) for w in two.queries.wals()],
-        )
-        assert r == (STORED, 1)
+        again = await cluster.agent(1, wal=True, fresh=True, durability="wal")
+        assert await again.append(key, b"1") == (STORED, 1)
         (run,) = [
             run for wal in again.queries.wals() for run in again.queries.wal_runs(wal.wal_key)
         ]
@@ -371,21 +362,12 @@ def test_an_agent_whose_wal_was_taken_over_starts_again_once_that_is_empty(tmp_p
         with pytest.raises(RetryableError, match="are left"):
             await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=1)
         with pytest.raises(RetryableError, match="once it is empty"):
-            await cluster.agent(1, wal=True, durability="wal")
+            await cluster.agent(1, wal=True, fresh=True, durability="wal")
         assert await two.read_all(key) == [(0, b"0")], "from the directory that it took over"
         cluster.store.away = None
         await two.log.take_over(PosixDevice(tmp_path / "agent1"))
-        again = await cluster.agent(1, wal=True, durability="wal")
-        print("BEFORE", await two.read_all(key))
-        r = await again.append(key, b"1")
-        await two.catch_up()
-        print(
-            "AFTER",
-            r,
-            two.queries.wals(),
-            [two.queries.wal_runs(w.wal_key) for w in two.queries.wals()],
-        )
-        assert r == (STORED, 1)
+        again = await cluster.agent(1, wal=True, fresh=True, durability="wal")
+        assert await again.append(key, b"1") == (STORED, 1)
         assert await again.read_all(key) == [(0, b"0"), (1, b"1")]
         assert len(again.queries.wals()) == 2
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from penstock.log.append.broken import BrokenSequences, follower_error
 from penstock.log.append.flight import Flight, Waiting
+from penstock.log.append.gathering import Gathering
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend, take_answer
 from penstock.log.append.stored import Stored, plan_commit
@@ -28,10 +29,6 @@ from penstock.model.ids import TopicKey, topic_key_of
 from penstock.ports.clock import Clock
 
 logger = logging.getLogger(__name__)
-
-FLUSH_BATCHES_MAX: Final = 10_000
-"""Batches of one flush, unless one request has more: bounds the entry that names them, and the time
-that applying it takes everywhere."""
 
 HELD_TURN_S: Final = 0.1
 """How often requests that wait for a flush to end are looked at for their deadlines."""
@@ -62,9 +59,8 @@ class Flusher:
     """Appends by flushes.
 
     Args:
-        flush_bytes: a flush begins as soon as so many bytes wait, and takes no more once it has as
-            many.
-        bytes_max: no flush is longer, unless by one request.
+        flush_bytes: a flush begins as soon as so many bytes wait.
+        bytes_max: see `Gathering`.
         store_wait_s: a flush that isn't durable so long after it began has failed. Requests are
             answered at their own deadlines, whatever becomes of their flush.
         unordered_max: flushes whose outcome is open; past it, requests wait.
@@ -90,8 +86,6 @@ class Flusher:
         self._ordering = ordering
         self._bytes = bytes_store
         self._clock = clock
-        self._flush_bytes = flush_bytes
-        self._bytes_max = bytes_max
         self._store_wait_s = store_wait_s
         self._unordered_max = unordered_max
         self._deliver = deliver
@@ -99,9 +93,7 @@ class Flusher:
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._broken = BrokenSequences()
-        self._pending: deque[Waiting] = deque()
-        self._pending_bytes = 0
-        self._pending_batches = 0
+        self._pending = Gathering(flush_bytes=flush_bytes, bytes_max=bytes_max)
         self._due_s = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
@@ -129,11 +121,9 @@ class Flusher:
             return
         self._place += 1
         self.waiting_bytes += request.length
-        self._pending.append(Waiting(request, self._place))
-        self._pending_bytes += request.length
-        self._pending_batches += len(request.appends)
+        self._pending.add(Waiting(request, self._place))
         self._idle.clear()
-        if self._is_flush_full:
+        if self._pending.is_full:
             self._flush()
             return
         due_s = self._loop.time() + wait_s
@@ -191,12 +181,12 @@ class Flusher:
 
     def _flush(self) -> None:
         """Begin flushes as long as there is a reason and room."""
-        while self._pending and (self._is_due or self._is_flush_full):
+        while self._pending and (self._is_due or self._pending.is_full):
             storing = len(self._tasks)
             if storing >= self._bytes.flights_max or self._open_count >= self._unordered_max:
                 self._watch_held()
                 return
-            self._begin(self._next_group())
+            self._begin(self._pending.next_group())
         if not self._pending:
             self._is_due = False
             self._due_s = float("inf")
@@ -205,31 +195,8 @@ class Flusher:
                 self._timer = None
 
     @property
-    def _is_flush_full(self) -> bool:
-        """What waits is a flush's worth."""
-        return (
-            self._pending_bytes >= self._flush_bytes or self._pending_batches >= FLUSH_BATCHES_MAX
-        )
-
-    @property
     def _open_count(self) -> int:
         return len(self._unsubmitted) + len(self._submitted)
-
-    def _next_group(self) -> list[Waiting]:
-        """The first requests that make up a flush, at least one; none is torn apart."""
-        group = [self._pending.popleft()]
-        length = group[0].request.length
-        batches = len(group[0].request.appends)
-        while self._pending and length < self._flush_bytes and batches < FLUSH_BATCHES_MAX:
-            following = self._pending[0].request.length
-            if length + following > self._bytes_max:
-                break
-            group.append(self._pending.popleft())
-            length += following
-            batches += len(group[-1].request.appends)
-        self._pending_bytes -= length
-        self._pending_batches -= batches
-        return group
 
     def _begin(self, group: list[Waiting]) -> None:
         flight = Flight(
@@ -408,15 +375,9 @@ class Flusher:
         self._flush()
 
     def _fail_pending(self, late: list[Waiting], error: PenstockError) -> None:
-        gone = set(map(id, late))
-        kept = [one for one in self._pending if id(one) not in gone]
-        self._pending.clear()
-        self._pending.extend(kept)
+        self._pending.remove(late)
         for waiting in late:
-            length = waiting.request.length
-            self._pending_bytes -= length
-            self._pending_batches -= len(waiting.request.appends)
-            self.waiting_bytes -= length
+            self.waiting_bytes -= waiting.request.length
             self._broken.note(waiting.request.appends, place=waiting.place)
             waiting.answer(error)
         if not self._pending and not self._open_count:
