@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,7 +23,19 @@ SKEWED = str(Path(__file__).with_name("skewed.py"))
 class World:
     """Everything, started by `with`; each agent reaches PostgreSQL through a link of its own."""
 
-    def __init__(self, folder: Path, *, agents: int = 3, settings: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        agents: int = 3,
+        settings: dict[str, str] | None = None,
+        prepare: Callable[[Agent], None] | None = None,
+    ):
+        """
+        Args:
+            prepare: called with each agent before its first start.
+        """
+        self.prepare = prepare
         self.folder = folder
         self.count = agents
         self.settings = settings or {}
@@ -53,7 +66,10 @@ class World:
                 )
             )
             for _ in range(self.count):
-                self.agents.add()
+                agent = self.agents.prepare()
+                if self.prepare is not None:
+                    self.prepare(agent)
+                agent.server.start()
             self.agents.wait_live(self.count)
             self._closing = stack.pop_all()
         return self

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from support.server import REPOSITORY, ServerFailedError, ServerProcess, answers_metadata
+from support.waiting import eventually
 
 SECRET = "a-secret-of-tests-0123456789"
 LIVE_SECONDS_MAX = 20.0
@@ -47,13 +49,22 @@ class Agent:
 
     def known_agents(self) -> dict[int, dict[str, Any]]:
         """What this agent knows of all agents, by id: the body of GET /v1/agents."""
+        return {agent["id"]: agent for agent in self._get("/v1/agents")["agents"]}
+
+    def status(self) -> dict[str, Any]:
+        """Its GET /v1/status."""
+        return self._get("/v1/status")
+
+    def _get(self, path: str) -> dict[str, Any]:
+        # Its HTTP port listens a moment after clients are served.
+        eventually(lambda: answers(self.server.http_port), timeout_seconds=LIVE_SECONDS_MAX)
         connection = http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=10)
         with contextlib.closing(connection):
-            connection.request("GET", "/v1/agents", headers={"authorization": f"Bearer {SECRET}"})
+            connection.request("GET", path, headers={"authorization": f"Bearer {SECRET}"})
             answer = connection.getresponse()
-            body = json.load(answer)
+            body: dict[str, Any] = json.load(answer)
             assert answer.status == 200, body
-            return {agent["id"]: agent for agent in body["agents"]}
+            return body
 
     def pause(self) -> None:
         """SIGSTOP: it stops, and notices nothing of it."""
@@ -101,7 +112,8 @@ class Agents:
         """One more agent, not started."""
         number = next(self._numbers)
         zone = self.zones[number % len(self.zones)]
-        journal = self.journal if isinstance(self.journal, str) else self.journal[number]
+        journals = [self.journal] if isinstance(self.journal, str) else self.journal
+        journal = journals[number % len(journals)]
         server = ServerProcess(
             self.folder / f"agent-{number}",
             self.folder / f"agent-{number}.log",
@@ -156,6 +168,15 @@ class Agents:
             agent.resume()
             if agent.server.running():
                 agent.server.kill()
+
+
+def answers(port: int) -> bool:
+    """Whether something listens on a port of loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def brokers_named(address: str) -> int:

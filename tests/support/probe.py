@@ -199,7 +199,7 @@ class Probe:
         )
         places = [TopicPartition(self.topic, number) for number in range(self.partitions)]
         for place in places:
-            place.offset = consumer.get_watermark_offsets(place, timeout=20)[1]
+            place.offset = _end(consumer, place)
         consumer.assign(places)
         ready.set()
         while not self._stop.is_set():
@@ -238,7 +238,7 @@ def read_all(
         }
     )
     places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
-    ends = {p.partition: consumer.get_watermark_offsets(p, timeout=20)[1] for p in places}
+    ends = {place.partition: _end(consumer, place) for place in places}
     consumer.assign(places)
     found: dict[tuple[int, int], str] = {}
     reached = dict.fromkeys(ends, 0)
@@ -253,3 +253,19 @@ def read_all(
     finally:
         consumer.close()
     return found
+
+
+def _end(consumer: Any, place: Any) -> int:
+    """Asked again while the client still knows a leader that is gone."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, timeout=10)[1]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return end

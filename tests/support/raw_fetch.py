@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,9 @@ from penstock.cli.client.fetching import VERSION, read_batches
 from penstock.cli.client.offsets import TopicPartition
 from penstock.config.addresses import parse_address
 from penstock.kafka.schema import build
+from penstock.model.errors import PenstockError
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
 
 _HEAD = struct.Struct(">ihii")
 _PARTITION = struct.Struct(">ihqqqi")
@@ -57,6 +62,40 @@ def fetch_from(
         [record.offset for record in records],
         [record.value or b"" for record in records],
     )
+
+
+class RawProducer:
+    """Produces (version 7) to exactly one agent, over one connection that is open at once."""
+
+    def __init__(self, address: str, *, timeout_s: float = 10) -> None:
+        self._connection = Connection(parse_address(address, setting="agent"), timeout_s=timeout_s)
+
+    def send(self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 5_000) -> str:
+        """The answer's error by its protocol's name, or that none came."""
+        record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
+        batch = encode_batch([record])
+        name = topic.encode()
+        body = struct.pack(f">hhiih{len(name)}s", -1, -1, timeout_ms, 1, len(name), name)
+        body += struct.pack(">iii", 1, partition, len(batch)) + bytes(batch)
+        try:
+            answer = self._connection.exchange("produce", 7, body)
+        except PenstockError as error:
+            return f"no answer: {error.detail}"
+        code: int = struct.unpack_from(">h", answer, 4 + 2 + len(name) + 4 + 4)[0]
+        return code_name(code)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def raw_producer(address: str) -> Iterator[RawProducer]:
+    """One that is closed afterwards."""
+    producer = RawProducer(address)
+    try:
+        yield producer
+    finally:
+        producer.close()
 
 
 def end_of(address: str, topic: str, partition: int) -> tuple[str, int]:

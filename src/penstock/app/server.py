@@ -21,7 +21,7 @@ from penstock.app.workers import JOURNAL_WRITER
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, is_cluster, warnings
 from penstock.config.settings import ServerSettings
-from penstock.model.errors import ConflictError
+from penstock.model.errors import ConflictError, FencedError, JournalOlderError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 
@@ -38,11 +38,15 @@ FATAL_EXIT_STATUS = 70
 
 
 def end_process(error: BaseException) -> None:
-    """End the process at once: what is durable is unknown, and only recovery can tell.
+    """End the process at once: what is durable is unknown, and only recovery can tell; or this
+    agent's epoch is over, or what it has applied never happened.
 
     Not an exception, since the caller is a thread, and anything that still ran could acknowledge.
     """
-    logger.critical("ending at once, since it is unknown what is durable: %s", error)
+    if isinstance(error, FencedError | JournalOlderError):
+        logger.critical("ending at once, since others go on without this agent: %s", error)
+    else:
+        logger.critical("ending at once, since it is unknown what is durable: %s", error)
     logging.shutdown()
     os._exit(FATAL_EXIT_STATUS)
 

@@ -1,0 +1,101 @@
+"""A rolling upgrade under load: an old and a new release on one journal, and the feature level.
+
+The releases are this one, told to know levels up to 2 or up to 3: what they do with an entry is
+the same, who may be together and when the level rises is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.world import World
+from support.agents import Agent
+from support.probe import Probe, create_topic, read_all
+from support.server import ServerFailedError
+from support.waiting import eventually
+
+OLD, NEW = 2, 3
+PARTITIONS = 3
+TOPIC = "upgraded"
+LAUNCHER = Path(__file__).parents[1] / "support" / "levelled.py"
+# A proposal is left to one agent for 3 s.
+RISE_SECONDS_MAX = 30.0
+
+
+def install(agent: Agent, level: int) -> None:
+    """What its next start runs."""
+    agent.server.launcher = (str(LAUNCHER),)
+    agent.server.environment["PENSTOCK_TEST_FEATURE_LEVEL"] = str(level)
+
+
+def levels(world: World) -> set[int]:
+    """The feature levels that are on, as all agents say."""
+    return {agent.status()["feature_level"] for agent in world.agents.agents}
+
+
+@pytest.fixture
+def old_world(tmp_path: Path) -> Iterator[World]:
+    """Three agents of the old release."""
+    with World(tmp_path, settings={"AGENT_TIMEOUT_MS": "4000"}, prepare=old) as world:
+        yield world
+
+
+def old(agent: Agent) -> None:
+    """What the world's agents are at first."""
+    install(agent, OLD)
+
+
+def test_agents_are_upgraded_one_by_one_and_then_the_level_rises(old_world: World) -> None:
+    world = old_world
+    agents = world.agents.agents
+    create_topic(agents[0].address, TOPIC, PARTITIONS)
+    with Probe(world.agents.bootstrap, TOPIC, PARTITIONS) as probe:
+        probe.warm_up()
+        assert levels(world) == {OLD}
+        # The first is upgraded and, as long as the level is the old one, may be taken back.
+        for level in (NEW, OLD, NEW):
+            replace(world, agents[0], level)
+            assert levels(world) == {OLD}
+        replace(world, agents[1], NEW)
+        began_s = time.monotonic()
+        probe.wait_accepted(began_s)
+        # Two of three know more: the level stays for as long as a proposal would take.
+        while time.monotonic() - began_s < 5:
+            assert levels(world) == {OLD}
+            time.sleep(0.25)
+        replace(world, agents[2], NEW)
+        eventually(
+            lambda: levels(world), lambda seen: seen == {NEW}, timeout_seconds=RISE_SECONDS_MAX
+        )
+        risen_s = time.monotonic()
+        probe.wait_accepted(risen_s)
+        probe.wait_served(risen_s)
+    assert not probe.failed(), probe.failed()[:3]
+    stored = read_all(agents[0].address, TOPIC, PARTITIONS)
+    assert probe.acked().items() <= stored.items()
+    assert max(Counter(stored.values()).values()) == 1
+    # From here on the old release refuses: on a directory of its own, and on one that was new.
+    stranger = world.agents.prepare()
+    install(stranger, OLD)
+    agents[0].server.stop()
+    install(agents[0], OLD)
+    for refused in (stranger, agents[0]):
+        with pytest.raises(ServerFailedError, match="ended with 1 before it was ready") as failed:
+            refused.server.start()
+        assert f"feature level {NEW}" in str(failed.value)
+        assert f"this release knows {OLD}" in str(failed.value)
+    # Which took nothing from the others.
+    assert read_all(agents[1].address, TOPIC, PARTITIONS) == stored
+
+
+def replace(world: World, agent: Agent, level: int) -> None:
+    """Stop in order, install, start; the others serve meanwhile."""
+    assert agent.server.stop() == 0, agent.server.tail()
+    install(agent, level)
+    agent.server.start()
+    world.agents.wait_live(3)
