@@ -28,6 +28,7 @@ from penstock.model.errors import (
     FencedError,
     InDoubtError,
     InvalidRequestError,
+    NotFoundError,
     PenstockError,
     RetryableError,
 )
@@ -450,7 +451,12 @@ class ClusterOrder:
     def _stop(self, error: PenstockError) -> None:
         """The agent can't go on."""
         if self._failure is None:
-            self._fail(error)
+            failure = error
+            if isinstance(error, NotFoundError):
+                # Rows were trimmed. Of what waits it says nothing: a producer would be told that
+                # its topic is unknown.
+                failure = InDoubtError("commit", f"agent {self.agent_id}", str(error))
+            self._fail(failure)
             self._on_stopped(error)
 
     def _fail(self, error: PenstockError) -> None:
