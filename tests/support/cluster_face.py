@@ -150,6 +150,8 @@ class ClusterAgent:
         self.dead = False
         self.closed = False
         self.log: ViewLog | None = None
+        self.connection: ConnectionState | None = None
+        """Of all requests, where a test sets it; else each has a new one."""
 
     async def start(self) -> ClusterAgent:
         await self.on_node(self._start())
@@ -299,7 +301,13 @@ class ClusterAgent:
     async def _call(self, api: str, version: int, client_id: str, fields: dict[str, Any]) -> Any:
         entry = BY_MODULE[api]
         context = RequestContext(
-            entry.key, version, 1, client_id, "127.0.0.1", self.broker, ConnectionState(1, NoSink())
+            entry.key,
+            version,
+            1,
+            client_id,
+            "127.0.0.1",
+            self.broker,
+            self.connection or ConnectionState(1, NoSink()),
         )
         request = schema.build(
             getattr(schema.request_types(api, version), f"{entry.name}Request"), **fields

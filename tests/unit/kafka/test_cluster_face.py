@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from penstock.kafka.context import ConnectionState
 from penstock.kafka.errors import ErrorCode
 from penstock.metadata.cluster_tables import group_shard
 from penstock.metadata.commands import ClaimShard, DeleteTopic
-from support.cluster_face import ClusterAgent, World, in_world
+from support.cluster_face import ClusterAgent, NoSink, World, in_world
 from support.group_client import GroupClient, first_error
 
 LAG_S = 0.7
@@ -366,6 +367,24 @@ def test_an_offset_that_another_agent_has_told_is_not_out_of_range(tmp_path: Pat
         assert beyond.high_watermark == 20
         unknown = await fetch(second, 0, name="nothing")
         assert unknown.error_code.value == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    in_world(tmp_path, main)
+
+
+def test_what_a_connection_remembers_is_not_held_against_a_new_topic(tmp_path: Path) -> None:
+    """A consumer asks the same again and again, and where its partitions are is remembered."""
+
+    async def main(world: World) -> None:
+        first, second = await world.cluster(1, 2)
+        second.connection = ConnectionState(1, NoSink())
+        for _ in range(2):
+            unknown = await fetch(second, 0)
+            assert unknown.error_code.value == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        second.journal.lag_s = LAG_S
+        await asyncio.sleep(LAG_S / 3)
+        await first.topic("flights")
+        assert second.view.topic("flights") is None
+        assert (await fetch(second, 0)).error_code.value == 0
 
     in_world(tmp_path, main)
 
