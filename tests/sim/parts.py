@@ -32,6 +32,7 @@ from penstock.peers.zone import ZoneStore
 from penstock.placement.rendezvous import owner_of
 from penstock.replica.archive import Archive
 from penstock.replica.dump import canonical_dump
+from penstock.replica.follower import FollowerSettings
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedConnection
 from penstock.testing.simulated_store import SimulatedStore
@@ -39,6 +40,7 @@ from penstock.testing.simulated_store import SimulatedStore
 if TYPE_CHECKING:
     from sim.agent import Agent
     from sim.chance import Chance
+    from sim.world import World
 
 DATABASE = "replica.sqlite"
 LEVEL = 2
@@ -111,7 +113,12 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         clock=agent.clock,
         random=parts.random,
         executor=parts.replica_pool,
-        settings=ClusterOrderSettings(commit_timeout_s=4.0, confirm_timeout_s=2.0),
+        settings=ClusterOrderSettings(
+            commit_timeout_s=4.0,
+            confirm_timeout_s=2.0,
+            # So small that what is applied by a thread is simulated, too.
+            follower=FollowerSettings(inline_bytes_max=200),
+        ),
     )
     try:
         order = await open_order()
@@ -122,7 +129,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     queries = Queries(path)
     parts.closes.append(queries.close)
     view = MetadataView.load(queries)
-    limits = log_limits(world.mode, world.grace_ms, world.segment_age_ms)
+    limits = log_limits(world)
     parts.own_blocks = OwnBlocks(parts.store, bytes_max=limits.block_cache_bytes)
     calls = agent.peer_calls()
     zone = ZoneStore(
@@ -255,22 +262,22 @@ def _is_chosen(view: MetadataView, me: int) -> bool:
     return owner_of(b"archive", live or [me]) == me
 
 
-def log_limits(mode: str, grace_ms: int, segment_age_ms: int) -> LogLimits:
+def log_limits(world: World) -> LogLimits:
     """So small that a few hundred records fill caches, and objects come and go within a run."""
     return LogLimits(
         frame_bytes_max=8 << 10,
         append_wait_ms_max=3_000,
-        durability="wal" if mode == "wal" else "object",
-        flush_bytes=2_000,
-        flush_interval_ms=50,
+        durability="wal" if world.mode == "wal" else "object",
+        flush_bytes=world.flush_bytes,
+        flush_interval_ms=world.flush_interval_ms,
         flush_puts_max=4,
         flushes_open_max=8,
         tail_cache_bytes=4 << 10,
         block_cache_bytes=16 << 10,
         block_bytes=1 << 10,
         segment_bytes=4 << 10,
-        segment_age_ms=segment_age_ms,
-        delete_grace_ms=grace_ms,
+        segment_age_ms=world.segment_age_ms,
+        delete_grace_ms=world.grace_ms,
         producer_id_block=4,
         gather_ms=0,
     )

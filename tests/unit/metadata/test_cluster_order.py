@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metadata.apply import LogMachine
+from penstock.metadata.cluster_order import ClusterOrderSettings
 from penstock.metadata.commands import (
     AllocateProducerIds,
     CreateTopic,
@@ -31,6 +32,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.replica import Replica, state_digest
+from penstock.replica.follower import FollowerSettings
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
@@ -75,7 +77,10 @@ class World:
 
     async def started(self, agent_id: int, *, folder: str = "", tries: int = 1) -> Agent:
         agent = self.agent(agent_id, folder=folder)
-        await agent.start(self.clock, self.seed * 100 + len(self.agents), tries=tries)
+        # Some of what is applied is applied in the executor.
+        settings = ClusterOrderSettings(follower=FollowerSettings(inline_bytes_max=100))
+        seed = self.seed * 100 + len(self.agents)
+        await agent.start(self.clock, seed, settings=settings, tries=tries)
         return agent
 
     async def let_pass(self, seconds: float) -> None:

@@ -132,9 +132,13 @@ def play(
     run(main, SeededRandom(seed))
 
 
-@given(seed=st.integers(0, 1 << 32), page_rows=st.sampled_from([1, 3, 128]))
+@given(
+    seed=st.integers(0, 1 << 32),
+    page_rows=st.sampled_from([1, 3, 128]),
+    inline_bytes_max=st.sampled_from([0, 5, 4096]),
+)
 def test_rows_are_applied_once_in_the_order_of_their_positions(
-    seed: int, page_rows: int, tmp_path_factory: pytest.TempPathFactory
+    seed: int, page_rows: int, inline_bytes_max: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     async def scenario(rig: Rig) -> None:
         await asyncio.gather(*(rig.append(25) for _ in range(4)))
@@ -162,7 +166,7 @@ def test_rows_are_applied_once_in_the_order_of_their_positions(
         tmp_path_factory.mktemp("rig"),
         scenario,
         faults=faults,
-        settings=FollowerSettings(page_rows=page_rows),
+        settings=FollowerSettings(page_rows=page_rows, inline_bytes_max=inline_bytes_max),
         seed=seed,
     )
 
@@ -375,7 +379,8 @@ def test_work_between_sees_whole_batches(tmp_path: Path) -> None:
             await asyncio.sleep(0.003)
         await appending
 
-    play(tmp_path, scenario, faults=JournalFaults(commit_ms=(0, 3)))
+    settings = FollowerSettings(inline_bytes_max=0)
+    play(tmp_path, scenario, faults=JournalFaults(commit_ms=(0, 3)), settings=settings)
 
 
 def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
@@ -399,6 +404,7 @@ def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
                 clock=SystemClock(),
                 executor=executor,
                 deliver=lambda _: None,
+                settings=FollowerSettings(inline_bytes_max=0),
             )
             running = asyncio.ensure_future(follower.run())
             await journal.connect().append(b"x")
