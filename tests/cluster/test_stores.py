@@ -93,7 +93,14 @@ async def _between(server: S3Server, *rules: Rule) -> AsyncIterator[tuple[S3Prox
         await proxy.close()
 
 
-def _open(proxy: S3Proxy, url: str, meter: Meter, *, request_timeout_s: float = 5.0) -> ObjectStore:
+def _open(
+    proxy: S3Proxy,
+    url: str,
+    meter: Meter,
+    *,
+    request_timeout_s: float = 5.0,
+    hedges: bool = False,
+) -> ObjectStore:
     return open_reliable_store(
         url,
         clock=SystemClock(),
@@ -101,6 +108,7 @@ def _open(proxy: S3Proxy, url: str, meter: Meter, *, request_timeout_s: float = 
         meter=meter,
         options=StoreOptions(endpoint=proxy.endpoint, request_timeout_s=request_timeout_s),
         deadline_s=10,
+        hedges=hedges,
     )
 
 
@@ -179,6 +187,23 @@ def test_a_request_that_hangs_is_given_up_and_tried_again(s3: S3Server) -> None:
             await store.put("k", [b"0123456789"])
             assert bytes(await store.get_range("k", 2, 5)) == b"234"
             assert meter.outcomes("get") == ["RetryableError", "ok"]
+
+    asyncio.run(main())
+
+
+def test_a_request_that_hangs_is_asked_a_second_time_meanwhile(s3: S3Server) -> None:
+    async def main() -> None:
+        rules = [Rule(fault="hang", operations=[name], count=1) for name in ("put", "get")]
+        async with _between(s3, *rules) as (proxy, url):
+            meter = Meter()
+            store = _open(proxy, url, meter, request_timeout_s=30, hedges=True)
+            loop = asyncio.get_running_loop()
+            started_s = loop.time()
+            await store.put("k", [b"0123456789"])
+            assert bytes(await store.get_range("k", 2, 5)) == b"234"
+            assert loop.time() - started_s < 20, "no time-out was waited for"
+            assert sorted(meter.outcomes("put")) == ["CancelledError", "ok"]
+            assert sorted(meter.outcomes("get")) == ["CancelledError", "ok"]
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 `BucketStore` is in `penstock.objects.bucket` and not named here, since it loads obstore.
 """
 
+from penstock.objects.hedged import Hedged
 from penstock.objects.local import LocalStore
 from penstock.objects.metered import Metered, StoreMeter
 from penstock.objects.opening import StoreOptions, open_reliable_store, open_store
@@ -10,6 +11,7 @@ from penstock.objects.retrying import Retrying
 from penstock.objects.timed import Timed
 
 __all__ = [
+    "Hedged",
     "LocalStore",
     "Metered",
     "Retrying",

@@ -22,10 +22,11 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.model.errors import InvalidRequestError
+from penstock.objects.hedged import Hedged
 from penstock.objects.local import LocalStore
 from penstock.objects.metered import Metered, StoreMeter
 from penstock.objects.retrying import Retrying
-from penstock.objects.timed import Timed
+from penstock.objects.timed import BYTES_PER_S_MIN, Timed
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -54,16 +55,17 @@ class StoreOptions:
         path_style: whether the bucket stands in the path or in the host's name; S3 only. The
             path, where nothing says otherwise.
         connect_timeout_s: for a connection.
-        request_timeout_s: for one request whole, its body included.
+        request_timeout_s: for one call, without the time that a payload takes (`Timed`).
     """
 
     endpoint: str = ""
     region: str = ""
     path_style: bool | None = None
     connect_timeout_s: float = 5.0
-    request_timeout_s: float = 60.0
+    request_timeout_s: float = 15.0
 
 
+_LARGEST_REQUEST_S: Final = (64 << 20) / BYTES_PER_S_MIN
 _DEFAULTS: Final = StoreOptions()
 
 
@@ -124,12 +126,14 @@ def open_reliable_store(
     executor: Executor | None = None,
     options: StoreOptions = _DEFAULTS,
     deadline_s: float = 30.0,
+    hedges: bool = True,
     writer: str = "",
 ) -> ObjectStore:
     """Open a store as a server uses it: each request timed out, measured, and tried again.
 
     Args:
         deadline_s: from a call's start; no try begins after it.
+        hedges: whether what takes unusually long is asked a second time (`Hedged`).
     Raises:
         InvalidRequestError: as `open_store`.
     """
@@ -141,7 +145,11 @@ def open_reliable_store(
         store = Timed(store, seconds=options.request_timeout_s)
     if meter is not None:
         store = Metered(store, clock=clock, meter=meter)
-    return store if is_local else Retrying(store, clock=clock, random=random, deadline_s=deadline_s)
+    if is_local:
+        return store
+    if hedges:
+        store = Hedged(store)
+    return Retrying(store, clock=clock, random=random, deadline_s=deadline_s)
 
 
 def _config(scheme: str, options: StoreOptions, *, shown: str) -> dict[str, Any]:
@@ -152,7 +160,8 @@ def _config(scheme: str, options: StoreOptions, *, shown: str) -> dict[str, Any]
     )
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=options.connect_timeout_s),
-        "timeout": timedelta(seconds=options.request_timeout_s),
+        # Behind `Timed`, which knows how large the payload is: for what nobody waits for any more.
+        "timeout": timedelta(seconds=options.request_timeout_s + _LARGEST_REQUEST_S),
     }
     if endpoint.startswith("http://"):
         allowed = os.environ.get(_ALLOW_HTTP_VARIABLES.get(scheme, ""), "").lower() == "true"

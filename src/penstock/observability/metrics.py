@@ -109,7 +109,7 @@ _TABLE: Final = (
         "penstock_store_errors_total",
         _C,
         "Requests to the object store that failed, by kind; most are tried again. OverloadedError "
-        "is a 503 SlowDown.",
+        "is a 503 SlowDown; CancelledError gave way to a second request that was quicker.",
         "kind",
     ),
     Metric(

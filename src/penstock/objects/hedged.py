@@ -1,0 +1,107 @@
+"""Asks a second time what takes unusually long, and takes the answer that comes first.
+
+A store's slowest answers are a hundred times slower than its usual ones, and hardly ever two in a
+row. What stands behind one (a flush whose order waits, a reader) shouldn't wait for it.
+Source: Dean and Barroso, "The Tail at Scale", Communications of the ACM 56(2), 2013.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from typing_extensions import Buffer
+
+from penstock.ports.objects import ObjectInfo, ObjectStore
+
+T = TypeVar("T")
+
+GET_AFTER_S: Final = 0.5
+PUT_AFTER_S: Final = 1.0
+_BYTES_PER_S: Final = 16 << 20
+"""A payload's own time, on top."""
+_SAVED_MAX: Final = 10.0
+
+
+class Hedged:
+    """Decorates a store. Reads, and puts that are not conditional, may be asked twice: a put of the
+    same bytes changes nothing, wherever it stands between others.
+
+    Args:
+        get_after_s, put_after_s: how long the first has.
+        share: of all such calls at most so many are asked twice, in the long run: when the store is
+            slow for everybody, twice as much would make it slower.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        get_after_s: float = GET_AFTER_S,
+        put_after_s: float = PUT_AFTER_S,
+        share: float = 0.05,
+    ) -> None:
+        self._store = store
+        self._get_after_s = get_after_s
+        self._put_after_s = put_after_s
+        self._share = share
+        self._saved = _SAVED_MAX
+        self.hedge_count = 0
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """See the port."""
+        if if_absent:
+            await self._store.put(key, parts, if_absent=True)
+            return
+        size_bytes = sum(memoryview(part).nbytes for part in parts)
+        await self._first_of(
+            lambda: self._store.put(key, parts), self._put_after_s + size_bytes / _BYTES_PER_S
+        )
+
+    async def get_range(self, key: str, start: int, end: int) -> Buffer:
+        """See the port."""
+        return await self._first_of(
+            lambda: self._store.get_range(key, start, end),
+            self._get_after_s + (end - start) / _BYTES_PER_S,
+        )
+
+    async def size(self, key: str) -> int:
+        """See the port."""
+        return await self._first_of(lambda: self._store.size(key), self._get_after_s)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See the port."""
+        await self._store.delete(keys)
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See the port."""
+        return self._store.list(prefix)
+
+    async def _first_of(self, call: Callable[[], Awaitable[T]], after_s: float) -> T:
+        self._saved = min(self._saved + self._share, _SAVED_MAX)
+        loop = asyncio.get_running_loop()
+        calls: set[asyncio.Task[T]] = {loop.create_task(_run(call))}
+        try:
+            done, pending = await asyncio.wait(calls, timeout=after_s)
+            if not done and self._saved >= 1:
+                self._saved -= 1
+                self.hedge_count += 1
+                second = loop.create_task(_run(call))
+                calls.add(second)
+                pending.add(second)
+            while True:
+                # An error of one decides nothing while the other may still succeed.
+                good = [ended for ended in done if ended.exception() is None]
+                if good or (done and not pending):
+                    return (good or list(done))[0].result()
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for left in calls:
+                left.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+
+
+def _run(call: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+    async def run() -> T:
+        return await call()
+
+    return run()
