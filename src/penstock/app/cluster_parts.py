@@ -28,6 +28,7 @@ from penstock.app.limits import (
 )
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
+from penstock.app.wal_volumes import WalVolumes
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
@@ -144,7 +145,21 @@ class ClusterParts(Parts):
     def jobs(self) -> Sequence[Job]:
         """See `Parts`."""
         interval_s = self.settings.retention_check_ms / 1000
+        volumes = []
+        if self.settings.wal_volumes:
+            found = WalVolumes(
+                pattern=self.settings.wal_volumes,
+                own=self.layout.root,
+                me=self.order.agent_id,
+                view=self.view,
+                queries=self.queries,
+                clock=self.clock,
+                pool=self.pool,
+                take_over=self._take_over,
+            )
+            volumes.append(Job(name="takeover of WALs", interval_s=1.0, run=found.run_once))
         return [
+            *volumes,
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
             Job(

@@ -169,6 +169,14 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         _cluster("How long another agent is waited for before the object store is read.", 10),
     ] = 250
+    wal_volumes: Annotated[
+        str,
+        _cluster(
+            "Path of other agents' data directories as this host reaches them, with wildcards: "
+            "`/mnt/agents/*`. The WAL of an agent that was fenced is taken over if it is found "
+            "there. Empty: only `penstock agent takeover` does that."
+        ),
+    ] = ""
     archive_interval_ms: Annotated[
         int,
         _cluster(

@@ -1,0 +1,111 @@
+"""WALs of agents that were fenced, found on volumes that this agent reaches, are taken over.
+
+Every agent looks; for each WAL one of them is first by rendezvous hashing, and the next one's turn
+comes when nothing has happened for a while, since not all may reach the same volumes. Two that try
+at once do no harm: the second one's claim is refused. See "WALs in a cluster" in docs/cluster.md.
+"""
+
+import asyncio
+import glob
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from penstock.log.own_wal import read_wal_id
+from penstock.metadata.queries import Queries
+from penstock.metadata.rows import Agent, Wal
+from penstock.metadata.view import MetadataView
+from penstock.model.errors import ConflictError, PenstockError
+from penstock.placement.rendezvous import ranked
+from penstock.ports.clock import Clock
+from penstock.system.files import PosixDevice
+
+logger = logging.getLogger(__name__)
+
+TURN_S: Final = 5.0
+"""How long an agent leaves a WAL to each of those whose turn is before its own."""
+
+
+def orphans(wals: Iterable[Wal], agents: Mapping[int, Agent], *, me: int) -> list[Wal]:
+    """The WALs that nobody empties unless they are taken over. Pure.
+
+    That of a live agent is its own, also where the epoch isn't the one that claimed it: it
+    has started again and claims it itself. What this agent took over before it started
+    again, or could not empty, is its to go on with; its own directory it knows by its place.
+    """
+    return [
+        wal
+        for wal in wals
+        if wal.agent == me or (owner := agents.get(wal.agent)) is None or not owner.live
+    ]
+
+
+@dataclass(slots=True, kw_only=True)
+class WalVolumes:
+    """See the module. `run_once` is a job.
+
+    Args:
+        pattern: path of data directories, with wildcards.
+        own: this agent's data directory.
+        take_over: moves what is named in a directory to the store; gives its bytes.
+    """
+
+    pattern: str
+    own: Path
+    me: int
+    view: MetadataView
+    queries: Callable[[], Queries]
+    clock: Clock
+    pool: Executor
+    take_over: Callable[[str], Awaitable[int]]
+    _seen_s: dict[bytes, float] = field(default_factory=dict)
+
+    async def run_once(self) -> None:
+        """Take over what is this agent's turn."""
+        live = [agent.agent_id for agent in self.view.agents() if agent.live]
+        agents = {agent.agent_id: agent for agent in self.view.agents()}
+        found = await asyncio.get_running_loop().run_in_executor(
+            self.pool, partial(self._find, agents)
+        )
+        now_s = self.clock.monotonic_s()
+        self._seen_s = {wal_id: self._seen_s.get(wal_id, now_s) for wal_id in found}
+        for wal_id, directory in found.items():
+            before = ranked(wal_id, live or [self.me]).index(self.me) if self.me in live else 0
+            if now_s - self._seen_s[wal_id] < before * TURN_S:
+                continue
+            await self._take(directory)
+
+    async def _take(self, directory: Path) -> None:
+        try:
+            moved = await self.take_over(str(directory))
+        except ConflictError as error:
+            # Another agent was first, or its own has come back.
+            logger.info("%s", error)
+        except PenstockError as error:
+            logger.warning("the WAL in %s is not taken over yet: %s", directory, error)
+        else:
+            logger.info("took over %d bytes of records of the WAL in %s", moved, directory)
+
+    def _find(self, agents: Mapping[int, Agent]) -> dict[bytes, Path]:
+        """Directories of orphans in which records lie, by WAL id. Blocking."""
+        queries = self.queries()
+        named = [wal for wal in queries.wals() if queries.wal_generations(wal.wal_key)]
+        wanted = {wal.wal_id for wal in orphans(named, agents, me=self.me)}
+        if not wanted:
+            return {}
+        found = {}
+        for path in map(Path, glob.glob(self.pattern)):  # noqa: PTH207 - a whole path's pattern
+            if path.resolve() == self.own.resolve():
+                continue
+            try:
+                wal_id = read_wal_id(PosixDevice(path))
+            except (PenstockError, OSError) as error:
+                logger.warning("%s is passed over: %s", path, error)
+                continue
+            if wal_id in wanted:
+                found[wal_id] = path
+        return found
