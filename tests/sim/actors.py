@@ -85,6 +85,9 @@ class Producer(Actor):
         self.producer_id = self.epoch = -1
         self._sequences: dict[Place, int] = {}
         self._sent = 0
+        self._is_eager = self.chance.happens(0.5)
+        """Doesn't wait for a partition to know it before several batches are in flight (as
+        librdkafka; Java sends the first one alone)."""
 
     async def run(self) -> None:
         """Send everything, until all is acknowledged."""
@@ -109,8 +112,7 @@ class Producer(Actor):
             if not in_doubt:
                 if not self.world.stopping:
                     await self.pause(0, self.world.think_s)
-                # Until the partition knows the producer one batch at a time goes out, as in Java.
-                room = 1 if first else 1 + self.chance.below(WINDOW)
+                room = 1 if first and not self._is_eager else 1 + self.chance.below(WINDOW)
                 while count > 0 and len(window) < room:
                     window.append(self._batch(place))
                     count -= len(window[-1].values)

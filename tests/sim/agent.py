@@ -242,7 +242,7 @@ class Agent:
     def _set_store_weather(self, link: SimulatedLink) -> None:
         permille = self.store_permille
         link.fail_permille = link.lost_permille = link.twice_permille = permille
-        link.slow_permille = permille
+        link.slow_permille = 3 * permille
         link.delay_s = (0.001, 0.01)
 
     def peer_calls(self) -> PeerCalls:

@@ -129,6 +129,8 @@ class World:
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
         self.mode = chance.pick(("object", "wal", "wal", "mixed"))
+        self.flush_bytes = chance.pick((200, 2_000))
+        self.flush_interval_ms = chance.pick((5, 50))
         self.segment_age_ms = chance.pick((300, 4_000))
         self.zones = chance.pick((("a",), ("a", "b")))
         self.agents: list[Agent] = []
