@@ -173,11 +173,41 @@ class Archiver:
                 snapshots = snapshots[:-1]
         else:
             archived = _reached(stretches, 0)
+        await self._check_same_history(stretches, archived)
         self.archived_position = archived
         self.snapshot_position = snapshots[-1].position if snapshots else 0
         # Its age by the wall clock: where that is wrong the next one is only early or late.
         age_s = max(0, self._clock.now_ms() - newest_ms) / 1000
         return _Known(snapshots, stretches, self._clock.monotonic_s() - age_s, newest_ms)
+
+    async def _check_same_history(self, stretches: list[StretchName], archived: int) -> None:
+        """See that the archive is of this journal's past.
+
+        A journal that came back older gives its positions a second time: rows archived before
+        and after that would be mixed, and a state made of them would be nobody's.
+
+        Raises:
+            CorruptDataError: it isn't. Nothing is archived or trimmed then.
+        """
+        name = next((name for name in stretches if name.first <= archived <= name.last), None)
+        head = await self._journal.head()
+        if head.position >= archived:
+            row = None if name is None else await self._journal.row(archived)
+            if name is None or row is None:
+                return  # trimmed: it was compared by whoever archived what follows
+            rows = await self._archive.read_stretch(name)
+            if rows[archived - name.first] == row:
+                return
+            detail = f"another row is at position {archived}"
+        else:
+            detail = f"the journal ends at position {head.position}, the archive at {archived}"
+        raise CorruptDataError(
+            "archive",
+            "journal",
+            f"the journal came back older than what was archived of it: {detail}",
+            "what was acknowledged is in the archive: penstock restore makes a cluster of it; to go"
+            " on without, move the archive away",
+        )
 
     def _snapshot_is_due(self, known: "_Known", now_s: float) -> bool:
         entries = self._order.position - self.snapshot_position

@@ -149,12 +149,12 @@ class Archive:
         except ConflictError:
             # Another agent's, of the same rows. Is it whole? Else it is replaced.
             try:
-                if await self._read_stretch(name) == list(rows):
+                if await self.read_stretch(name) == list(rows):
                     return name
             except CorruptDataError as error:
                 logger.warning("replacing a damaged object: %s", error)
             await self._store.put(name.key, [header, payload])
-        if await self._read_stretch(name) != list(rows):
+        if await self.read_stretch(name) != list(rows):
             raise CorruptDataError("archive", name.key, "the store holds other rows")
         return name
 
@@ -208,7 +208,7 @@ class Archive:
         while reached < until:
             name = coverage.holding(reached + 1)
             try:
-                rows = await self._read_stretch(name)
+                rows = await self.read_stretch(name)
             except (CorruptDataError, NotFoundError) as error:
                 # Another may hold the same rows.
                 logger.warning("passing over an object of the archive: %s", error)
@@ -216,7 +216,12 @@ class Archive:
             yield [row for row in rows if reached < row.position <= until]
             reached = name.last
 
-    async def _read_stretch(self, name: StretchName) -> list[JournalRow]:
+    async def read_stretch(self, name: StretchName) -> list[JournalRow]:
+        """All rows of a stretch.
+
+        Raises:
+            CorruptDataError: it is not what was written.
+        """
         header = await self.header(name)
         if header.raw_bytes > STRETCH_READ_BYTES_MAX:
             raise CorruptDataError("read archive", name.key, f"{header.raw_bytes} bytes of rows")

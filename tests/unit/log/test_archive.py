@@ -382,3 +382,37 @@ def test_a_bootstrap_from_rows_alone_gives_the_state(tmp_path: Path) -> None:
             assert state_digest(connection) == digest
 
     run_cluster(tmp_path, test)
+
+
+def test_a_journal_that_came_back_older_is_not_mixed_with_what_was_archived(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent, 6)
+        await archiver_of(agent).snapshot()
+        position = agent.order.position
+        before = dict(cluster.store.objects)
+        await agent.close(0)
+        cluster.agents.clear()
+        cluster.journal.come_back_older(position - 4)
+        # It has a replica as old as that; one made of the archive would refuse to serve.
+        again = await cluster.agent(2)
+        archiver = archiver_of(again)
+        with pytest.raises(CorruptDataError, match="came back older"):
+            await archiver.run_once()
+        await write(again, 8, topic="u")
+        assert again.order.position > position
+        await passing(20)
+        for _ in range(2):
+            with pytest.raises(CorruptDataError, match="another row"):
+                await archiver.run_once()
+        with pytest.raises(CorruptDataError, match="another row"):
+            await archiver_of(again).snapshot()
+        assert dict(cluster.store.objects).keys() >= before.keys()
+        assert [key for key in cluster.store.objects if key.startswith("archive/")] == [
+            key for key in before if key.startswith("archive/")
+        ]
+        assert cluster.journal.first == 1
+
+    run_cluster(tmp_path, test)
