@@ -226,6 +226,10 @@ class ClusterWal:
             device, committer=self._ordering, queries=self._queries, pool=self._pool
         )
         key = taken.wal_key
+        if key in self._taking:
+            # Asked for twice: two uploaders of one WAL would move the same runs.
+            taken.reader.close()
+            raise RetryableError("take over WAL", f"WAL {key}", "it is being taken over already")
         self._readers[key] = taken.reader
         uploader = self._taking[key] = self._new_uploader(key, taken.reader, taken)
         length = sum(run.length for run in taken.runs)

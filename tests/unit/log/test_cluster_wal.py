@@ -171,6 +171,25 @@ def test_a_fenced_agents_wal_is_taken_over_and_what_was_never_named_is_cut(tmp_p
     run_cluster(tmp_path, test)
 
 
+def test_a_takeover_that_is_asked_for_twice_goes_on_once(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True, durability="wal")
+        two = await cluster.agent(2)
+        (key,) = await one.topic("t")
+        await one.append(key, b"0")
+        await fence(cluster, two, one)
+        device = PosixDevice(tmp_path / "agent1")
+        outcomes = await asyncio.gather(
+            two.log.take_over(device), two.log.take_over(device), return_exceptions=True
+        )
+        moved = [outcome for outcome in outcomes if isinstance(outcome, int) and outcome]
+        assert len(moved) == 1, outcomes
+        assert all(isinstance(outcome, int | RetryableError) for outcome in outcomes), outcomes
+        assert await two.read_all(key) == [(0, b"0")]
+
+    run_cluster(tmp_path, test)
+
+
 def test_a_late_write_of_an_owner_whose_wal_was_taken_is_refused_by_apply(tmp_path: Path) -> None:
     """Also where its epoch is open again: the claim, not only the fence, keeps it out."""
 
