@@ -88,8 +88,9 @@ class Agent:
         self.life += 1
         self._is_ending = False
         if self.wal_taken:
-            # What was in it is in the bucket, and another agent owns it: a new volume.
-            self.device = SimulatedDevice()
+            # What was in it is in the bucket: it begins anew there, or on a new volume.
+            if self.chance.happens(0.5):
+                self.device = SimulatedDevice()
             self.wal_taken = False
         self.node = self.loop.node(f"{self.name}.{self.life}")
         self.world.note(f"{self.name} starts")
