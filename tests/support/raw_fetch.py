@@ -72,6 +72,12 @@ class RawProducer:
 
     def send(self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 5_000) -> str:
         """The answer's error by its protocol's name, or that none came."""
+        return self.send_for_offset(topic, partition, value, timeout_ms=timeout_ms)[0]
+
+    def send_for_offset(
+        self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 5_000
+    ) -> tuple[str, int]:
+        """The same, and the record's offset."""
         record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
         batch = encode_batch([record])
         name = topic.encode()
@@ -80,9 +86,9 @@ class RawProducer:
         try:
             answer = self._connection.exchange("produce", 7, body)
         except PenstockError as error:
-            return f"no answer: {error.detail}"
-        code: int = struct.unpack_from(">h", answer, 4 + 2 + len(name) + 4 + 4)[0]
-        return code_name(code)
+            return f"no answer: {error.detail}", -1
+        code, offset = struct.unpack_from(">hq", answer, 4 + 2 + len(name) + 4 + 4)
+        return code_name(code), offset
 
     def close(self) -> None:
         self._connection.close()
