@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cluster.membership import MembershipSettings
-from penstock.metadata.commands import DrainAgent, Fence, Noop
+from penstock.metadata.commands import Done, DrainAgent, Fence, Noop
 from penstock.metadata.rows import AgentStatus
 from penstock.model.errors import ConflictError, FencedError, PenstockError
 from support.cluster_face import World, in_world
@@ -204,8 +204,11 @@ def test_an_agent_learns_of_a_fence_without_saying_anything(tmp_path: Path) -> N
     async def main(world: World) -> None:
         quiet = MembershipSettings(heartbeat_ms=10_000, agent_timeout_ms=60_000)
         first, second = await world.cluster(1, 2, membership=quiet)
+        # Until shards move no more: a beat or a claim in between would save it.
+        await asyncio.sleep(15.5)
         position = first.view.last_position(2)
-        await first.commit(Fence(agent=2, epoch=second.order.epoch, seen_position=position))
+        fence = Fence(agent=2, epoch=second.order.epoch, seen_position=position)
+        assert await first.commit(fence) == [Done()]
         await world.until(lambda: bool(second.fenced), timeout_s=5)
         assert isinstance(second.fenced[0], FencedError)
         await asyncio.sleep(20)
