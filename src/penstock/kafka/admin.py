@@ -9,7 +9,7 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.outcomes import Outcome
 from penstock.metadata.commands import AnyAnswer, AnyCommand, Refused
-from penstock.model.errors import PenstockError
+from penstock.model.errors import FencedError, PenstockError
 
 TIMEOUT_MIN_S: Final = 1.0
 """Clients that send a timeout of zero mean "answer without waiting", for which Kafka answers
@@ -37,6 +37,9 @@ async def commit(
         return [
             Outcome(ErrorCode.REQUEST_TIMED_OUT, f"not known to be done after {seconds:g} s")
         ] * len(commands)
+    except FencedError as error:
+        # This agent is ending: an administrator looks for a controller again, which any other is.
+        return [Outcome(ErrorCode.NOT_CONTROLLER, str(error))] * len(commands)
     except PenstockError as error:
         return [Outcome(error_code(error), str(error))] * len(commands)
     return [_outcome(answer) for answer in answers]

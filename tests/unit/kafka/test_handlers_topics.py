@@ -15,7 +15,7 @@ from penstock.kafka.handlers import metadata as handler
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.topic_names import find_collision, name_problem
 from penstock.kafka.topic_plan import new_topic_id
-from penstock.model.errors import OverloadedError
+from penstock.model.errors import FencedError, OverloadedError
 from penstock.placement.leaders import Leaders
 
 TIMEOUT = timedelta(seconds=5)
@@ -149,6 +149,16 @@ def test_a_creation_that_fails_for_now_is_retriable(
     broker.committer.failure = OverloadedError("commit", "journal", "it is full")
     (topic,) = call("metadata", 9, metadata_request(request_of, part_of, 9, ["new"])).topics
     assert (topic.name, topic.error_code) == ("new", 7)
+
+
+def test_an_agent_that_ends_sends_administrators_to_another(
+    call: Any, request_of: Any, part_of: Any, broker: Any
+) -> None:
+    broker.committer.failure = FencedError("commit", "agent 7", "its epoch is over")
+    request = request_of("delete_topics", 4, topic_names=("flights",), timeout=timedelta(seconds=5))
+    broker.view._by_name["flights"] = SimpleNamespace(name="flights", topic_id=bytes(16))
+    (answer,) = call("delete_topics", 4, request).responses
+    assert answer.error_code == 41
 
 
 def test_a_name_that_collides_is_not_created(
