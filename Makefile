@@ -49,7 +49,7 @@ demo: $(TEST_STAMP) ## 336,776 real flights through two client libraries, checke
 bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.
 	$(BIN)/python bench/compare.py $(ARGS)
 
-peers: $(TEST_STAMP) ## Tests with real Kafka clients, and with a second S3 server if Go can build it.
+peers: $(TEST_STAMP) ## Tests with real Kafka clients, and further object stores, if Go and npm can get them.
 	@$(BIN)/python tests/peers/build.py
 	$(BIN)/pytest tests/clients tests/peers $(ARGS)
 

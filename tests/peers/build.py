@@ -1,10 +1,11 @@
-"""Build the second S3 server, versitygw, with Go, or say what is missing.
+"""Get the further object stores that tests run against, or say what is missing.
 
     python tests/peers/build.py
 
-It is built from its Go module, in the version below, into .peers/ (some minutes at the first time,
-nothing afterwards). Unlike moto it checks signatures. Exit status 0 also where there is no Go:
-the tests that need it are skipped then, and say so.
+A second S3 server, versitygw, is built from its Go module (some minutes at the first time, nothing
+afterwards); unlike moto it checks signatures. Azure's own emulator, Azurite, is installed by npm.
+Both in the versions below, into .peers/. Exit status 0 also where there is no Go or npm: the tests
+that need them are skipped then, and say so.
 """
 
 import os
@@ -17,6 +18,8 @@ MODULE = "github.com/versity/versitygw/cmd/versitygw"
 VERSION = "v1.8.0"
 FOLDER = Path(__file__).resolve().parents[2] / ".peers"
 BINARY = FOLDER / f"versitygw-{VERSION}"
+AZURITE_PACKAGE = "azurite@3.35.0"
+AZURITE = FOLDER / "node_modules" / ".bin" / "azurite-blob"
 SECONDS_MAX = 1800
 
 
@@ -47,7 +50,25 @@ def build() -> str:
     return ""
 
 
+def install_azurite() -> str:
+    """Install it unless it is there. Returns: what is missing, or ""."""
+    if AZURITE.exists():
+        return ""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "there is no npm on the PATH, which installs Azurite"
+    FOLDER.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund", "--prefix", str(FOLDER), AZURITE_PACKAGE],
+        timeout=SECONDS_MAX,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if not done.returncode else f"no Azurite: {done.stderr.strip()[-500:]}"
+
+
 if __name__ == "__main__":
-    missing = build()
-    print(missing or f"second S3 server: {BINARY}")
+    print(build() or f"second S3 server: {BINARY}")
+    print(install_azurite() or f"Azure's emulator: {AZURITE}")
     sys.exit(0)
