@@ -80,6 +80,8 @@ logger = logging.getLogger(__name__)
 
 JOURNAL_WAIT_S: Final = 60.0
 """How long a start waits for a journal that doesn't answer."""
+CUT_OFF_S: Final = 2.0
+"""Without a reading of the journal's head, after which clients are sent to other agents."""
 _RETRY_S: Final = 0.5
 _KEEPER: Final = b"archive"
 
@@ -417,7 +419,12 @@ async def _open(
         settings=kafka_settings(settings),
         instruments=KafkaInstruments(metrics),
         heads=order,
-        cluster=ClusterNodes(me=me, view=view, coordinators=shards),
+        cluster=ClusterNodes(
+            me=me,
+            view=view,
+            coordinators=shards,
+            is_cut_off=lambda: clock.monotonic_s() - order.head_confirmed_s > CUT_OFF_S,
+        ),
     )
     archiver = Archiver(
         journal=journal,

@@ -5,7 +5,7 @@ to one agent of their zone, the same one for all of them, so that caches hold it
 shown another leader than a moment ago costs a client a connection and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.metadata.rows import Agent, AgentStatus
@@ -91,12 +91,23 @@ class OneNode:
 class ClusterNodes:
     """The agents that the journal knows, as this agent's view has them."""
 
-    def __init__(self, *, me: int, view: "MetadataView", coordinators: Coordinators) -> None:
+    def __init__(
+        self,
+        *,
+        me: int,
+        view: "MetadataView",
+        coordinators: Coordinators,
+        is_cut_off: Callable[[], bool] = lambda: False,
+    ) -> None:
         """
         Args:
             me: this agent's id.
+            is_cut_off: whether the journal has been away from this agent for long: then clients
+                are sent to others, who may well reach it, while there are any.
         """
         self._me = me
+        self._is_cut_off = is_cut_off
+        self._was_cut_off = False
         self._view = view
         self._coordinators = coordinators
         self._generation = -1
@@ -142,8 +153,10 @@ class ClusterNodes:
 
     def _follow(self) -> None:
         view = self._view
-        if self._generation == view.agents_generation:
+        is_cut_off = self._is_cut_off()
+        if self._generation == view.agents_generation and is_cut_off == self._was_cut_off:
             return
+        self._was_cut_off = is_cut_off
         self._generation = view.agents_generation
         live = [agent for agent in view.agents() if agent.live and agent.endpoint]
         self._nodes = {agent.agent_id: _node(agent) for agent in live}
@@ -151,7 +164,8 @@ class ClusterNodes:
             Place(
                 agent=agent.agent_id,
                 zone=agent.labels.get(ZONE_LABEL, ""),
-                draining=agent.status is AgentStatus.DRAINING,
+                draining=agent.status is AgentStatus.DRAINING
+                or (is_cut_off and agent.agent_id == self._me),
             )
             for agent in live
         ]

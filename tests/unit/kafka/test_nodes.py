@@ -1,0 +1,50 @@
+"""Whom an agent sends clients to when it is itself cut off from the journal."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.kafka.nodes import ClusterNodes
+from penstock.metadata.rows import Agent, AgentStatus
+
+
+def agent(agent_id: int) -> Agent:
+    return Agent(
+        agent_id=agent_id,
+        epoch=1,
+        status=AgentStatus.LIVE,
+        labels={"zone": "a"},
+        software="",
+        endpoint=f"host{agent_id}:9092",
+        peer="",
+        level_max=2,
+    )
+
+
+def nodes_of(count: int, cut_off: list[bool]) -> ClusterNodes:
+    agents = [agent(number + 1) for number in range(count)]
+    view: Any = SimpleNamespace(agents=lambda: agents, agents_generation=1)
+    coordinators: Any = SimpleNamespace(coordinator=lambda group_id: 1)
+    return ClusterNodes(me=1, view=view, coordinators=coordinators, is_cut_off=lambda: cut_off[0])
+
+
+def leaders(nodes: ClusterNodes, zone: str = "a") -> set[int]:
+    table = nodes.leaders(zone)
+    return {table.leader(b"t" * 16, partition) for partition in range(200)}
+
+
+def test_an_agent_that_is_cut_off_sends_clients_to_others_until_it_is_back() -> None:
+    cut_off = [False]
+    nodes = nodes_of(3, cut_off)
+    assert leaders(nodes) == leaders(nodes, "") == {1, 2, 3}
+    cut_off[0] = True
+    assert leaders(nodes) == leaders(nodes, "") == {2, 3}
+    assert nodes.controller("a") != 1
+    assert {node.node_id for node in nodes.all()} == {1, 2, 3}
+    cut_off[0] = False
+    assert leaders(nodes) == {1, 2, 3}
+
+
+def test_an_agent_that_is_cut_off_and_knows_of_no_other_goes_on_alone() -> None:
+    assert leaders(nodes_of(1, [True])) == {1}
