@@ -59,9 +59,9 @@ PATIENCE = {"AGENT_TIMEOUT_MS": "4000", "SEGMENT_AGE_MS": "120000"}
 long a failover takes with that is measured by bench/bench_failover.py. What is in a WAL stays."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Three agents, PostgreSQL, S3 behind a proxy, and links, for the tests of one file."""
+    """Three agents, PostgreSQL, S3 behind a proxy, and links."""
     with World(tmp_path_factory.mktemp("world"), settings=PATIENCE) as world:
         yield world
 
