@@ -22,7 +22,7 @@ VALUE_BYTES = 20_000
 RECORDS = 240
 
 
-def produce(bootstrap: str) -> dict[tuple[int, int], bytes]:
+def produce(bootstrap: str, client_id: str = "x") -> dict[tuple[int, int], bytes]:
     generator = random.Random(1)
     stored: dict[tuple[int, int], bytes] = {}
 
@@ -30,7 +30,7 @@ def produce(bootstrap: str) -> dict[tuple[int, int], bytes]:
         assert error is None, error
         stored[message.partition(), message.offset()] = message.value()
 
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": client_id})
     for number in range(RECORDS):
         producer.produce(
             "t",
@@ -44,8 +44,8 @@ def produce(bootstrap: str) -> dict[tuple[int, int], bytes]:
     return stored
 
 
-def consume(bootstrap: str, count: int) -> dict[tuple[int, int], bytes]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+def consume(bootstrap: str, count: int, client_id: str = "x") -> dict[tuple[int, int], bytes]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "client.id": client_id})
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: dict[tuple[int, int], bytes] = {}
     deadline = time.monotonic() + 40
@@ -129,3 +129,32 @@ def test_each_block_is_downloaded_once_and_the_secret_is_in_no_log(
     assert proxy.counts()["operations"].get("get", 0) == 0
     for agent in agents.agents:
         assert SECRET not in agent.server.log.read_text()
+
+
+def test_records_that_only_another_agents_wal_holds_are_asked_of_it(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    """Written in one zone, read in the other before anything is in the bucket."""
+    with (
+        running_postgres() as postgres,
+        Agents(
+            tmp_path,
+            postgres.url,
+            f"s3://{s3.make_bucket()}/wal",
+            environment=environment(s3.endpoint),
+            settings={
+                "DURABILITY": "wal",
+                "SEGMENT_AGE_MS": "3600000",
+                "DEFAULT_PARTITIONS": str(PARTITIONS),
+            },
+            zones=("a", "b"),
+        ) as agents,
+    ):
+        for _ in range(2):
+            agents.add()
+        agents.wait_live()
+        stored = produce(agents.bootstrap, client_id="x,penstock_zone=a")
+        for zone in ("a", "b"):
+            assert consume(agents.bootstrap, RECORDS, f"x,penstock_zone={zone}") == stored
+        for agent in agents.agents:
+            assert SECRET not in agent.server.log.read_text()
