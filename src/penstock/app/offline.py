@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.app.host_wals import HostWals
 from penstock.app.layout import DataLayout
 from penstock.log import backup
 from penstock.log.manifest import Manifest
@@ -68,7 +69,14 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
         return report
     with closing(queries), closing(WalReader(device)) as wal:
         store = open_objects(layout, queries)
-        return await verify(queries=queries, store=store, wal=wal, device=device, progress=progress)
+        return await verify(
+            queries=queries,
+            store=store,
+            wal=wal,
+            device=device,
+            find_wal=HostWals(layout, lambda: queries),
+            progress=progress,
+        )
 
 
 def open_objects(
@@ -103,7 +111,7 @@ async def back_up(
         The manifest, without the list of objects.
     """
     device = PosixDevice(layout.root)
-    with closing(WalReader(device)) as wal:
+    with closing(WalReader(device)) as wal, closing(Queries(layout.metadata)) as queries:
         manifest = await backup.back_up(
             live=layout.metadata,
             store=store,
@@ -115,6 +123,7 @@ async def back_up(
             pool=pool,
             progress=progress,
             tail=None if is_served else partial(wal_tail, device),
+            find_wal=HostWals(layout, lambda: queries),
         )
     return _for_people(manifest)
 

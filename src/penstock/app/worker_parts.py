@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.agent_id import agent_id
 from penstock.app.agent_list import list_agents
 from penstock.app.embedded_parts import EmbeddedParts, Storage, open_storage
+from penstock.app.host_wals import HostWals
 from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
@@ -33,18 +34,16 @@ from penstock.log.append.lane import Delivery
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.ordering import Applied
-from penstock.log.own_wal import WalFolder, read_wal_id
+from penstock.log.own_wal import WalFolder
 from penstock.metadata.changes import ShardMoved
 from penstock.metadata.cluster_order import AgentIdentity
 from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import InvalidRequestError, PenstockError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
-from penstock.ports.device import Device
 from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
 from penstock.workers.hub import WorkerHub
@@ -55,33 +54,6 @@ if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
 
 logger = logging.getLogger(__name__)
-
-
-class HostWals:
-    """The WAL directories of one host, by the keys that the journal gave them."""
-
-    def __init__(self, layout: DataLayout, queries: Callable[[], Queries]) -> None:
-        """
-        Args:
-            layout: of the shared directory.
-        """
-        self._layout = layout
-        self._queries = queries
-        self._known: dict[int, Device] = {0: PosixDevice(layout.root)}
-
-    def __call__(self, wal_key: int) -> Device | None:
-        """The device that holds a WAL's folder. Blocking."""
-        if wal_key not in self._known:
-            self._look()
-        return self._known.get(wal_key)
-
-    def _look(self) -> None:
-        keys = {wal.wal_id: wal.wal_key for wal in self._queries().wals()}
-        for folder in self._layout.workers():
-            device = PosixDevice(folder)
-            wal_id = read_wal_id(device)
-            if wal_id in keys:
-                self._known[keys[wal_id]] = device
 
 
 @dataclass(slots=True, kw_only=True)

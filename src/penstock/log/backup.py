@@ -39,6 +39,7 @@ from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.clock import Clock
+from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.records.batch import stored_header
@@ -76,6 +77,7 @@ async def back_up(
     pool: Executor,
     progress: Progress | None = None,
     tail: Tail | None = None,
+    find_wal: Callable[[int], Device | None] | None = None,
 ) -> Manifest:
     """Copy everything acknowledged so far to another store.
 
@@ -86,6 +88,7 @@ async def back_up(
             have all that was acknowledged (`Log.flush`).
         tail: of a log that nobody serves, the entries past a position that only its WAL holds.
         scratch: a folder for copies of the state; they are removed.
+        find_wal: gives the directories of the host's other workers, by their WALs' keys.
 
     Raises:
         ConflictError: there is a backup, or something else, at the destination already.
@@ -94,11 +97,22 @@ async def back_up(
     """
     await _claim(to)
     backup = _Backup(
-        live, store, wal, to, scratch, clock, random, pool, progress or _silent, tail or _no_tail
+        live,
+        store,
+        {0: wal},
+        to,
+        scratch,
+        clock,
+        random,
+        pool,
+        progress or _silent,
+        tail or _no_tail,
+        find_wal or _no_wal,
     )
     try:
         manifest = await backup.run()
     finally:
+        backup.close()
         clear_scratch(scratch)
     await to.delete([INCOMPLETE])
     return manifest
@@ -141,6 +155,10 @@ def _no_tail(_position: int) -> Iterable[JournalEntry]:
     return ()
 
 
+def _no_wal(_wal_key: int) -> Device | None:
+    return None
+
+
 def _silent(copied_bytes: int, total_bytes: int) -> None:
     pass
 
@@ -153,7 +171,7 @@ class _MovedError(Exception):
 class _Backup:
     live: Path
     store: ObjectStore
-    wal: WalReader
+    wals: dict[int, WalReader]
     to: ObjectStore
     scratch: Path
     clock: Clock
@@ -161,8 +179,15 @@ class _Backup:
     pool: Executor
     progress: Progress
     tail: Tail
+    find_wal: Callable[[int], Device | None]
     written: dict[str, BackupObject] = field(default_factory=dict)
     """Segments that were made of the WAL."""
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        for wal_key, reader in self.wals.items():
+            if wal_key:
+                reader.close()
 
     async def run(self) -> Manifest:
         order = await self._copy_state()
@@ -252,15 +277,21 @@ class _Backup:
                 for topic_key, topic_id, _, partitions, _ in copy.topic_rows()
                 for number in range(partitions)
             }
-            moves = plan_segment(copy.wal_runs(), bytes_max=_SEGMENT_BYTES, sort_key=keys)
-        return moves, keys
+            for wal_key in [0, *(wal.wal_key for wal in copy.wals())]:
+                runs = copy.wal_runs(wal_key)
+                moves = plan_segment(runs, bytes_max=_SEGMENT_BYTES, sort_key=keys)
+                if moves:
+                    return moves, keys
+        return [], keys
 
     async def _read_wal(self, moves: Sequence[PartitionMove]) -> list[list[memoryview]]:
         """The bytes of each run; from a segment where the server has moved it meanwhile."""
 
+        wals = {key: self._wal_of(key) for key in {run.wal_key for m in moves for run in m.runs}}
+
         def read(run: StoredRun) -> memoryview | None:
             try:
-                return read_wal_run(self.wal, run)
+                return read_wal_run(wals[run.wal_key], run)
             except RetryableError:
                 return None
 
@@ -276,6 +307,17 @@ class _Backup:
                 ]
             )
         return views
+
+    def _wal_of(self, wal_key: int) -> WalReader:
+        reader = self.wals.get(wal_key)
+        if reader is None:
+            device = self.find_wal(wal_key)
+            if device is None:
+                raise CorruptDataError(
+                    "back up", f"WAL {wal_key}", "no worker's directory holds it, runs lie in it"
+                )
+            reader = self.wals[wal_key] = WalReader(device)
+        return reader
 
     async def _read_moved(self, run: StoredRun) -> memoryview:
         def find() -> list[StoredRun]:

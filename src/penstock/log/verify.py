@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.log.fetch.reader import read_wal_run
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
+from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
@@ -85,6 +86,9 @@ class VerifyReport:
 Progress = Callable[[int, int], None]
 """Called with (bytes read, bytes in all)."""
 
+FindWal = Callable[[int], Device | None]
+"""The directory that holds a WAL, by its key."""
+
 
 async def verify(
     *,
@@ -92,6 +96,7 @@ async def verify(
     store: ObjectStore,
     wal: WalReader | None,
     device: Device | None,
+    find_wal: FindWal | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
     """Read everything.
@@ -100,9 +105,14 @@ async def verify(
         queries: of the data directory's metadata, or of a replica of a cluster.
         wal, device: the data directory, whose WAL files are walked; None for a cluster, whose
             WALs are its agents': runs there are counted, not read.
+        find_wal: gives the directories of the host's other workers, by their WALs' keys.
         progress: told now and then how far it is.
     """
-    return await _Verifier(queries, store, wal, device, progress or _silent).run()
+    verifier = _Verifier(queries, store, wal, device, find_wal, progress or _silent)
+    try:
+        return await verifier.run()
+    finally:
+        verifier.close()
 
 
 def _silent(read_bytes: int, total_bytes: int) -> None:
@@ -126,12 +136,15 @@ class _Verifier:
         store: ObjectStore,
         wal: WalReader | None,
         device: Device | None,
+        find_wal: FindWal | None,
         progress: Progress,
     ) -> None:
         self._queries = queries
         self._store = store
-        self._wal = wal
         self._device = device
+        self._find_wal = find_wal
+        self._wals: dict[int, WalReader] = {} if wal is None else {0: wal}
+        self._opened: list[WalReader] = []
         self._progress = progress
         self._total_bytes = 0
         self.report = VerifyReport()
@@ -142,14 +155,20 @@ class _Verifier:
             for stretch in stretches:
                 await self._check_bytes(stretch)
             if self._device is not None:
-                for generation in sorted({run.generation for run in self._queries.wal_runs()}):
-                    self._check_frames(self._device, generation)
+                for wal_key in [0, *(wal.wal_key for wal in self._queries.wals())]:
+                    for place in sorted(self._queries.wal_generations(wal_key)):
+                        self._check_frames(wal_key, place)
                 self._check_tail(self._device)
             await self._check_objects()
         except CorruptDataError as error:
             # Only the database's own pages end it: without them nobody knows what there must be.
             self.report.add(FindingKind.DATABASE, error.subject, error.detail)
         return self.report
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        for reader in self._opened:
+            reader.close()
 
     # -- the state, as of one moment -------------------------------------------------------------
 
@@ -271,10 +290,10 @@ class _Verifier:
             start: offsets below have been checked: a run that was joined of several may begin
                 there.
         """
-        if run.generation and self._wal is None:
+        if run.generation and self._device is None:
             self.report.unread_runs += 1
             return True
-        place = f"WAL generation {run.generation}" if run.generation else run.object_key
+        place = _wal_place(run.generation) if run.generation else run.object_key
         subject = f"{stretch.name} offsets {run.base_offset} to {run.end_offset - 1} in {place}"
         try:
             data = await self._read(run)
@@ -316,8 +335,7 @@ class _Verifier:
 
     async def _read(self, run: StoredRun) -> memoryview:
         if run.generation:
-            assert self._wal is not None
-            return read_wal_run(self._wal, run)
+            return read_wal_run(self._wal_of(run.wal_key), run)
         end = run.position + run.length
         found = await self._store.get_range(run.object_key, run.position, end)
         if not run.raw:
@@ -331,13 +349,32 @@ class _Verifier:
 
     # -- the WAL's frames ------------------------------------------------------------------------
 
-    def _check_frames(self, device: Device, generation: int) -> None:
+    def _device_of(self, wal_key: int) -> Device | None:
+        if wal_key == 0:
+            return self._device
+        return self._find_wal(wal_key) if self._find_wal is not None else None
+
+    def _wal_of(self, wal_key: int) -> WalReader:
+        """Raises: NotFoundError."""
+        reader = self._wals.get(wal_key)
+        if reader is None:
+            device = self._device_of(wal_key)
+            if device is None:
+                raise NotFoundError("read WAL", f"WAL {wal_key}", "no worker's directory holds it")
+            reader = self._wals[wal_key] = WalReader(device)
+            self._opened.append(reader)
+        return reader
+
+    def _check_frames(self, wal_key: int, place: int) -> None:
         """Walk a file up to its last named byte, as recovery would at the next start."""
-        subject = f"WAL generation {generation}"
+        subject, generation = _wal_place(place), place & GENERATION_MASK
         for _ in range(_ATTEMPTS):
-            named_end = self._named_end(generation)
+            named_end = self._named_end(wal_key, place)
             if not named_end:
                 return  # all of it has moved meanwhile
+            device = self._device_of(wal_key)
+            if device is None:
+                return  # its runs, which are missing, have been told
             try:
                 name = _find_file(device, generation)
                 if name:
@@ -348,7 +385,7 @@ class _Verifier:
                 finding = (FindingKind.DAMAGED, error.subject, error.detail)
             except FileNotFoundError:
                 continue  # removed between the listing and the look
-            if self._named_end(generation):
+            if self._named_end(wal_key, place):
                 # Still named, so it was not recycled while it was read.
                 self.report.add(*finding)
                 return
@@ -371,12 +408,12 @@ class _Verifier:
                 self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
             return
 
-    def _named_end(self, generation: int) -> int:
+    def _named_end(self, wal_key: int, place: int) -> int:
         return max(
             (
                 run.position + run.length
-                for run in self._queries.wal_runs()
-                if run.generation == generation
+                for run in self._queries.wal_runs(wal_key)
+                if run.generation == place
             ),
             default=0,
         )
@@ -444,6 +481,11 @@ def _batch_fault(data: memoryview, position: int, expected: int) -> str:
     if not crc_is_right(data[position : position + header.length]):
         return "CRC-32C differs"
     return ""
+
+
+def _wal_place(place: int) -> str:
+    wal_key, generation = place >> GENERATION_BITS, place & GENERATION_MASK
+    return f"WAL generation {generation}" + (f" of worker WAL {wal_key}" if wal_key else "")
 
 
 def _find_file(device: Device, generation: int) -> str:
