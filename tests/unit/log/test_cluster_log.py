@@ -614,6 +614,7 @@ def test_an_end_answers_everybody_though_store_and_journal_are_away(tmp_path: Pa
         assert not await agent.log.close(2)
         assert cluster.loop.time() - started_s < 10
         for answer in (ordered, framed, stalled, waiting):
+            assert answer.done()
             assert isinstance(await outcome(answer), RetryableError)  # type: ignore[arg-type]
         with pytest.raises(RetryableError, match="shutting down"):
             await agent.send((key, b"e"))
