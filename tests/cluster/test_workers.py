@@ -1,0 +1,186 @@
+"""`penstock serve --workers N` as real processes: whichever dies or stops, nothing that was
+acknowledged is lost, doubled or reordered; and each of its data directories ends in one piece."""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from chaos.checker import check
+from chaos.clients import SILENT
+from chaos.load import LoadRun
+from chaos.run import PARTITIONS, TOPIC, create_topic
+from chaos.world import seed_from_system
+from support.server import run_penstock
+from support.workers import WorkersHost, workers_host
+
+WORKERS = 3
+ROUNDS = 2
+STAYS = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
+"""What is in a WAL stays there."""
+
+
+@pytest.mark.filterwarnings("default")  # of client libraries, in their threads
+def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -> None:
+    seed = seed_from_system()
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with workers_host(tmp_path, WORKERS) as host:
+        create_topic(host.address(0))
+        load = LoadRun(lambda: host.bootstrap, topic=TOPIC, partitions=PARTITIONS)
+        load.start()
+        time.sleep(2)
+        for _ in range(ROUNDS):
+            for index in chance.sample(range(WORKERS), WORKERS):
+                before = load.recorder.acked
+                host.signal(index, signal.SIGKILL)
+                time.sleep(chance.uniform(0.5, 2))
+                host.wait_serving()
+                stopped = host.signal(chance.randrange(WORKERS), signal.SIGSTOP)
+                time.sleep(chance.uniform(0.5, 4))
+                stopped.send_signal(signal.SIGCONT)
+                time.sleep(1)
+                host.wait_serving()
+                wait_acked(load, before + 1, host)
+        load.finish()
+        report = check(load.recorder.history)
+        print(report.text())
+        if not report.ok or load.crashed:
+            print(host.server.tail(20000))
+        assert report.ok, report.text()
+        assert not load.crashed, load.crashed
+        assert report.counts["sends acknowledged"] > 1000
+        assert host.stop() == 0, host.server.tail()
+    verify(host.data)
+    gc.collect()  # what the libraries left open is told here, where it fails nothing
+
+
+def wait_acked(load: LoadRun, count: int, host: WorkersHost, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while load.recorder.acked < count:
+        assert time.monotonic() < until, host.server.tail(8000)
+        time.sleep(0.05)
+
+
+def verify(data: Path) -> str:
+    done = run_penstock("verify", "--data", str(data))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_path: Path) -> None:
+    with workers_host(tmp_path, WORKERS, {"SEGMENT_AGE_MS": "600000"}) as host:
+        sent = fill(host, "t", 100)
+        stopped = host.signal(1, signal.SIGSTOP)
+        workers = host.kill_parent()
+        # Worker 0 may be gone by now; worker 1 is there, and holds its own directory.
+        intruder = run_penstock(
+            "serve",
+            *("--data", str(host.data), "--workers", str(WORKERS)),
+            *("--kafka", host.address(0), "--http", ""),
+        )
+        assert intruder.returncode != 0
+        assert "in use" in intruder.stderr or "uses" in intruder.stderr, intruder.stderr
+        stopped.send_signal(signal.SIGCONT)
+        gone, alive = psutil.wait_procs(workers, timeout=60)
+        assert not alive, host.server.tail(8000)
+        assert len(gone) == WORKERS
+        host.start()
+        assert read_all(host, "t") == sent
+        assert host.stop() == 0
+    verify(host.data)
+
+
+def test_backup_holds_what_lies_in_each_worker_s_wal(tmp_path: Path) -> None:
+    with workers_host(tmp_path, WORKERS, STAYS) as host:
+        sent = fill(host, "t", 300)
+        assert wal_files_with_records(host) >= WORKERS, "each worker's WAL was to hold something"
+        backup = tmp_path / "backup"
+        done = run_penstock("backup", "--to", str(backup), "--http", host.http(0))
+        assert done.returncode == 0, done.stdout + done.stderr
+        verify(host.data)
+        host.end_all()
+    restored = tmp_path / "restored"
+    done = run_penstock("restore", "--from", str(backup), "--data", str(restored))
+    assert done.returncode == 0, done.stdout + done.stderr
+    verify(restored)
+    again = WorkersHost(tmp_path, 2, STAYS)
+    again.server.data = restored
+    again.start()
+    try:
+        assert read_all(again, "t") == sent
+    finally:
+        again.end_all()
+
+
+def fill(host: WorkersHost, topic: str, count: int, partitions: int = 24) -> dict[int, list[bytes]]:
+    """Records in every partition, whose leaders are all workers; what was acknowledged."""
+    admin = AdminClient({"bootstrap.servers": host.bootstrap, "logger": SILENT})
+    if topic not in admin.list_topics(timeout=20).topics:
+        for created in admin.create_topics([NewTopic(topic, partitions)]).values():
+            created.result(20)
+    found: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
+    failed: list[object] = []
+
+    def done(error: object, message: object) -> None:
+        if error is None:
+            found[message.partition()].append(message.value())  # type: ignore[attr-defined]
+        else:
+            failed.append(error)
+
+    producer = Producer(
+        {"bootstrap.servers": host.bootstrap, "enable.idempotence": True, "logger": SILENT}
+    )
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % partitions, on_delivery=done)
+    producer.flush(60)
+    assert not failed, failed
+    assert sum(map(len, found.values())) == count
+    return found
+
+
+def read_all(host: WorkersHost, topic: str, seconds: float = 60) -> dict[int, list[bytes]]:
+    """Every record, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": host.bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "logger": SILENT,
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    left = {}
+    for number in partitions:
+        end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
+        left[number] = end
+    found: dict[int, list[bytes]] = {number: [] for number in partitions}
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    until = time.monotonic() + seconds
+    while any(len(found[number]) < end for number, end in left.items()):
+        assert time.monotonic() < until, host.server.tail(8000)
+        for message in consumer.consume(1000, timeout=0.5):
+            if message.error() is None:
+                found[message.partition()].append(message.value())
+    consumer.close()
+    return found
+
+
+def wal_files_with_records(host: WorkersHost) -> int:
+    """How many of the WALs the state names runs in."""
+    from contextlib import closing
+
+    from penstock.metadata.queries import Queries
+
+    with closing(Queries(host.data / "metadata.sqlite")) as queries:
+        keys = [0, *(wal.wal_key for wal in queries.wals())]
+        return sum(bool(queries.wal_generations(key)) for key in keys)
