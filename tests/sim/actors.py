@@ -75,6 +75,15 @@ class Batch:
     tries: int = 0
 
 
+@dataclass(slots=True)
+class Session:
+    """A producer id, and where its sequence in one partition is."""
+
+    producer_id: int
+    epoch: int
+    next_sequence: int = 0
+
+
 class Producer(Actor):
     """An idempotent producer; several batches in flight per partition, as librdkafka and Java do:
     after a failure what was in flight is sent again one by one, the oldest first."""
@@ -82,8 +91,7 @@ class Producer(Actor):
     def __init__(self, world: World, name: str, count: int) -> None:
         super().__init__(world, name)
         self.left = count
-        self.producer_id = self.epoch = -1
-        self._sequences: dict[Place, int] = {}
+        self._sessions: dict[Place, Session] = {}
         self._sent = 0
         self._is_eager = self.chance.happens(0.5)
         """Doesn't wait for a partition to know it before several batches are in flight (as
@@ -91,25 +99,29 @@ class Producer(Actor):
 
     async def run(self) -> None:
         """Send everything, until all is acknowledged."""
-        self.producer_id, self.epoch = await self.until_answered(self._initialize)
         lanes: list[asyncio.Task[None]] = []
         places = self.chance.shuffled(self.world.places)[: 1 + self.chance.below(3)]
         share = -(-self.left // len(places))
         lanes = [asyncio.create_task(self._lane(place, share)) for place in places]
         await asyncio.gather(*lanes)
 
-    async def _initialize(self, agent: Agent) -> tuple[int, tuple[int, int]]:
+    async def _initialize(self, agent: Agent) -> tuple[int, Session]:
         code, producer_id, epoch = await self.client.producer_id(agent)
-        return code, (producer_id, epoch)
+        return code, Session(producer_id, epoch)
 
     async def _lane(self, place: Place, count: int) -> None:
         window: list[Batch] = []
         in_doubt = False
         first = True
+        self._sessions[place] = await self.until_answered(self._initialize)
         while count > 0 or window:
             if self.history.is_deleted(place[0]):
                 return
             if not in_doubt:
+                if self.chance.happens(0.1):
+                    # As if it had been restarted: what it sent is acknowledged.
+                    self._sessions[place] = await self.until_answered(self._initialize)
+                    first = True
                 if not self.world.stopping:
                     await self.pause(0, self.world.think_s)
                 room = 1 if first and not self._is_eager else 1 + self.chance.below(WINDOW)
@@ -145,8 +157,9 @@ class Producer(Actor):
             self._sent += 1
             self.history.sending(place, value)
             values.append(value)
-        sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + len(values)
+        session = self._sessions[place]
+        sequence = session.next_sequence
+        session.next_sequence += len(values)
         now_ms = self.world.clock.now_ms()
         data = encode_batch(
             [
@@ -154,8 +167,8 @@ class Producer(Actor):
                 for at, value in enumerate(values)
             ],
             codec="none",
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
+            producer_id=session.producer_id,
+            producer_epoch=session.epoch,
             base_sequence=sequence,
         )
         return Batch(sequence, values, bytes(data))

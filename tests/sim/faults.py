@@ -22,6 +22,8 @@ class Faults:
         self.chance = world.chance.fork()
         kinds: list[Callable[[], Awaitable[None]]] = [
             self._crash,
+            self._crash,
+            self._power_loss,
             self._power_loss,
             self._pause,
             self._pause,
