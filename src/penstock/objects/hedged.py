@@ -24,7 +24,9 @@ _SAVED_MAX: Final = 10.0
 
 class Hedged:
     """Decorates a store. Reads, and puts that are not conditional, may be asked twice: a put of the
-    same bytes changes nothing, wherever it stands between others.
+    same bytes changes nothing, wherever it stands between others. The slower one of two puts may
+    still take effect after the call has returned, even behind a delete of that key, as one that
+    timed out may: what lies there then is named by nothing, and deleted again as an orphan.
 
     Args:
         get_after_s, put_after_s: how long the first has.
