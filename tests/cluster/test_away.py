@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chaos.world import SKEWED, World
+from support.agents import Agent
 from support.probe import Probe, create_topic, read_all
 from support.raw_fetch import end_of, fetch_from, raw_producer
 from support.server import ServerFailedError
@@ -70,6 +71,7 @@ def test_postgres_away_fetches_go_on_and_nobody_is_fenced(world: World) -> None:
                             "NONE", [offset], [value.encode()]
                         )  # fmt: skip
                 time.sleep(0.5)
+            assert_refused_in_time(agents, topic)
             # An end that is told must be true: none is told.
             error, _ = end_of(agents[0].address, topic, 0)
             assert error == "LEADER_NOT_AVAILABLE"
@@ -109,6 +111,7 @@ def test_store_away_wal_goes_on_and_object_refuses(world: World) -> None:
             eventually(
                 lambda: [s for s in objects.failed() if s.began_s > away_s], timeout_seconds=30
             )
+            assert_refused_in_time(world.agents.agents, in_objects)
         finally:
             world.proxy.refuse(refusing=False)
         back_s = time.monotonic()
@@ -215,6 +218,17 @@ def test_an_agent_whose_clock_is_an_hour_off_does_not_start_and_says_why(
         assert "clock" in str(failed.value)
     finally:
         world.agents.agents.remove(agent)
+
+
+def assert_refused_in_time(agents: list[Agent], topic: str) -> None:
+    """Each agent answers a produce by the time that its client waits, and retriably."""
+    for agent in agents:
+        with raw_producer(agent.address) as producer:
+            began_s = time.monotonic()
+            error = producer.send(topic, 0, b"in vain", timeout_ms=1_000)
+            assert error in {"NOT_LEADER_OR_FOLLOWER", "REQUEST_TIMED_OUT"}
+            # The rest is this machine's.
+            assert time.monotonic() - began_s < 4
 
 
 def set_clock(file: Path, skew_ms: int) -> None:

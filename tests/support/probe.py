@@ -55,6 +55,8 @@ class Probe:
 
     Args:
         timeout_ms: after which a record that was not acknowledged is given up.
+        client, producer: further settings of librdkafka, of both or of the producer.
+        reads: whether there is a reader.
     """
 
     bootstrap: str
@@ -63,6 +65,7 @@ class Probe:
     timeout_ms: int = 20_000
     pause_s: float = PAUSE_S
     client: dict[str, Any] = field(default_factory=dict)
+    producer: dict[str, Any] = field(default_factory=dict)
     reads: bool = True
     sent: list[Sent] = field(default_factory=list)
     read: list[Read] = field(default_factory=list)
@@ -152,6 +155,7 @@ class Probe:
                 "topic.metadata.refresh.fast.interval.ms": 100,
                 **CLIENT,
                 **self.client,
+                **self.producer,
             }
         )
 
