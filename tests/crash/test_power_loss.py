@@ -117,7 +117,7 @@ def recycle_before_checkpoint(life: SimulatedLog) -> None:
         def commit(self) -> int:
             return life.order.commit()
 
-        def checkpoint(self) -> int:
+        def sync(self) -> int:
             return life.order.commit()
 
     life.log.uploader._database = NeverSynced()

@@ -268,6 +268,13 @@ class SwitchedOrder:
                 self.states.committed()
             return position
 
+    def sync(self) -> int:
+        """See `Order`."""
+        with self._switch.call("sync the database"):
+            position = self.inner.sync()
+            self.states.synced()
+            return position
+
     def checkpoint(self) -> int:
         """See `Order`."""
         with self._switch.call("checkpoint"):

@@ -254,6 +254,11 @@ class Order:
         """Enough was written that `checkpoint` is worth its syncs."""
         return self._replica.checkpoint_due
 
+    def sync(self) -> int:
+        """Make durable in the database all that was applied, by one sync; any thread. Returns the
+        position up to which that is so."""
+        return self._replica.sync()
+
     def checkpoint(self) -> int:
         """Make the database durable and move SQLite's WAL into its file, from a thread other than
         the lane's. Returns the position up to which that is so. See `Replica`."""

@@ -336,38 +336,52 @@ class Replica(Generic[OutcomeT]):
         """Enough was written that a checkpoint is worth its syncs."""
         return self._uncheckpointed_bytes >= _CHECKPOINT_DUE_BYTES
 
+    def sync(self) -> int:
+        """Make durable what was applied: one sync, of SQLite's WAL. Any thread; appends go on.
+
+        Returns:
+            The position up to which a power cut can't take the state back any more.
+        Raises:
+            StorageFullError: no space; a later one may succeed.
+            FatalStorageError: it failed; every later append is refused.
+        """
+        position = self.commit()
+        if self._fsync:
+            # What is no longer in that file was synced by the checkpoint that took it out.
+            try:
+                sync_wal(self.path)
+            except FatalStorageError as error:
+                self._failure = str(error)
+                raise
+        self.durable_position = max(self.durable_position, position)
+        return position
+
     def checkpoint(self) -> int:
         """Make durable what was applied, and copy it from SQLite's WAL into the database file.
 
         Meant for a thread of its own: it syncs both files. Appends go on meanwhile.
 
         Returns:
-            The position up to which a power cut can't take the state back any more.
+            As `sync`.
         Raises:
             StorageFullError: no space; a later one may succeed.
             FatalStorageError: a sync failed; every later append is refused.
         """
-        position = self.commit()
         before_bytes = self._uncheckpointed_bytes
+        # By itself: a checkpoint that a reader keeps from moving anything syncs nothing.
+        position = self.sync()
         try:
-            if self._fsync:
-                # By ourselves: a checkpoint that a reader keeps from moving anything syncs nothing.
-                sync_wal(self.path)
             connection = connect_writer(self.path, fsync=True)
             try:
                 # Passive waits for nobody: what a reader still needs stays for the next one.
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             finally:
                 connection.close()
-        except FatalStorageError as error:
-            self._failure = str(error)
-            raise
         except sqlite3.Error as error:
             translated = translate(error, "checkpoint", str(self.path))
             if isinstance(translated, FatalStorageError):
                 self._failure = str(translated)
             raise translated from error
-        self.durable_position = max(self.durable_position, position)
         self._uncheckpointed_bytes = max(0, self._uncheckpointed_bytes - before_bytes)
         return position
 

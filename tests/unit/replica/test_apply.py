@@ -9,6 +9,7 @@ from counters import Counters, entry
 
 from penstock.model.errors import CorruptDataError, FatalStorageError, StorageFullError
 from penstock.replica import Replica
+from penstock.replica import replica as replica_module
 
 
 def open_counters(directory: Path, **options: Any) -> Replica[int]:
@@ -130,7 +131,7 @@ def test_an_entry_that_may_or_may_not_be_written_is_never_committed(tmp_path: Pa
     replica.append(entry("a", 1), stamp_ms=1)
     with pytest.raises(FatalStorageError):
         replica.append(entry("a", 1), stamp_ms=2, write=broken)
-    for refused in (replica.commit, replica.checkpoint):
+    for refused in (replica.commit, replica.sync, replica.checkpoint):
         with pytest.raises(FatalStorageError, match="could not be written"):
             refused()
     replica.close()
@@ -147,10 +148,17 @@ def test_an_entry_without_a_writer_is_durable_here_with_all_before_it(tmp_path: 
     replica.close()
 
 
-def test_a_checkpoint_commits_and_makes_durable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["sync", "checkpoint"])
+def test_a_sync_and_a_checkpoint_commit_and_make_durable(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(replica_module, "sync_wal", synced.append)
     replica = open_counters(tmp_path)
     replica.apply(entry("a", 1), stamp_ms=1)
-    assert replica.checkpoint() == 1 == replica.durable_position
+    assert getattr(replica, name)() == 1 == replica.durable_position
+    assert synced == [tmp_path / "db"]
+    assert seen(tmp_path) == {"a": 1}
     replica.apply(entry("a", 1), stamp_ms=1)
     replica.commit()
     assert replica.durable_position == 1

@@ -104,9 +104,9 @@ class Orderer(Protocol):
         """Let readers of the database see what was applied. Any thread."""
         ...
 
-    def checkpoint(self) -> int:
-        """Make durable what was applied; the position up to which it is. Any thread but the
-        lane's."""
+    def sync(self) -> int:
+        """Make durable in the database what was applied; the position up to which it is. Any
+        thread."""
         ...
 
 

@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 
 
-class Checkpoints(Protocol):
+class Syncs(Protocol):
     """What is asked of `penstock.metadata.order.Order`; any thread but the lane's."""
 
     def commit(self) -> int:
         """Let queries find all that was applied."""
         ...
 
-    def checkpoint(self) -> int:
+    def sync(self) -> int:
         """Make durable all that was applied."""
         ...
 
@@ -78,7 +78,7 @@ class Uploader:
         self,
         *,
         queries: Callable[[], Queries],
-        database: Checkpoints | None = None,
+        database: Syncs | None = None,
         view: MetadataView,
         tail: TailCache,
         wal_writer: WalFiles,
@@ -108,6 +108,7 @@ class Uploader:
         self._idle = asyncio.Event()
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
         self._draining = False
         self._pending = PendingRuns()
         self.pending_bytes = 0
@@ -173,6 +174,9 @@ class Uploader:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        if self._releasing is not None:
+            await asyncio.gather(self._releasing, return_exceptions=True)
+            self._releasing = None
 
     async def _run(self) -> None:
         while True:
@@ -248,8 +252,31 @@ class Uploader:
             self._idle.set()
         else:
             self._oldest_s = started_s
-        await loop.run_in_executor(self._pool, self._release_files)
-        return bool(head.runs) and left > 0
+        if head.runs and left > 0:
+            # Beside the next segment: it waits for a sync of the database.
+            self._begin_release()
+            return True
+        await self._release()
+        return False
+
+    def _begin_release(self) -> None:
+        if self._releasing is None or self._releasing.done():
+            self._releasing = asyncio.get_running_loop().create_task(
+                self._try_release(), name="release of WAL files"
+            )
+
+    async def _try_release(self) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._pool, self._release_files)
+        except PenstockError as error:
+            # The files stay; it is tried again behind the next segment.
+            logger.debug("WAL files stay in use: %s", error)
+
+    async def _release(self) -> None:
+        if self._releasing is not None:
+            await self._releasing
+            self._releasing = None
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._release_files)
 
     def _read_runs(self) -> list[StoredRun]:
         return self._queries().wal_runs(self._wal_key)
@@ -340,7 +367,7 @@ class Uploader:
         if not unnamed:
             return
         if self._database is not None:
-            self._database.checkpoint()
+            self._database.sync()
         for generation in unnamed:
             self._wal_writer.release(generation)
             self._generations.discard(generation)
