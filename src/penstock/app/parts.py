@@ -107,6 +107,10 @@ class Parts(ABC):
     async def leave(self, deadline_s: float) -> None:  # noqa: B027 - most have nobody to tell
         """Hand over to others what clients would look for here, while all is still served."""
 
+    async def wait_for_others(self, deadline_s: float) -> None:  # noqa: B027 - most are alone
+        """Serve on until the other workers of this host have ended, which drain through this one;
+        at most `deadline_s`."""
+
     @abstractmethod
     async def drain(self, deadline_s: float) -> bool:
         """Bring what was acknowledged to where it stays, and stop the log. Whether all of it is

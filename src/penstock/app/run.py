@@ -76,7 +76,7 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
         await stopping.wait()
         logger.info("draining; a second signal ends at once")
     finally:
-        await server.stop()
+        await server.stop(after_others=link is not None and link.is_parent_gone)
     logger.info("stopped")
 
 

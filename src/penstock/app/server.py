@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.app import offline, status
 from penstock.app.embedded_parts import open_embedded
 from penstock.app.jobs import Jobs
+from penstock.app.layout import DataLayout
+from penstock.app.leftover_wals import has_had_workers
 from penstock.app.parts import Environment, Parts
 from penstock.app.workers import JOURNAL_WRITER
 from penstock.config.addresses import Address, parse_address
@@ -130,14 +132,21 @@ class Server:
                 listener.close()
             raise
 
-    async def stop(self) -> None:
-        """Drain and close. Idempotent."""
+    async def stop(self, *, after_others: bool = False) -> None:
+        """Drain and close. Idempotent.
+
+        Args:
+            after_others: the other workers of this host have been told to end, too, and nobody
+                sees to it that the one that writes the journal is the last.
+        """
         if self._parts is None:
             return
         parts, self._draining = self._parts, True
         deadline_s = self.settings.drain_timeout_ms / 1000
         if self._jobs is not None:
             await self._jobs.close()
+        if after_others:
+            await parts.wait_for_others(deadline_s)
         await parts.leave(min(deadline_s, _LEAVE_MAX_S))
         # Together: members that wait for a rebalance are answered by the coordinator's end, and
         # the drain waits for their answers.
@@ -217,6 +226,10 @@ class Server:
             if self._worker == JOURNAL_WRITER:
                 return worker_parts.open_writer(self.settings, environment)
             return await worker_parts.open_worker(self.settings, environment, index=self._worker)
+        if has_had_workers(DataLayout.of(self.settings.data)):
+            from penstock.app import worker_parts
+
+            return worker_parts.open_writer(self.settings, environment)
         return open_embedded(self.settings, environment)
 
     def _peer_address(self, advertised: Address) -> Address | None:

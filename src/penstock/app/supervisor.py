@@ -215,6 +215,7 @@ class ParentLink:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)  # noqa: FBT003 - the standard library's signature
         os.set_inheritable(descriptor, False)  # noqa: FBT003
+        self.is_parent_gone = False
 
     def watch(self, on_parent_gone: Callable[[], None]) -> None:
         """Call back once the parent is gone."""
@@ -227,6 +228,7 @@ class ParentLink:
                     data = b""
                 if not data:
                     loop.remove_reader(self._socket)
+                    self.is_parent_gone = True
                     on_parent_gone()
 
         loop = asyncio.get_running_loop()

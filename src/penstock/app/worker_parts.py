@@ -20,6 +20,7 @@ from penstock.app.host_wals import HostWals
 from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
+from penstock.app.leftover_wals import LeftoverWals
 from penstock.app.limits import group_settings, kafka_settings, log_limits, membership_settings
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.cluster.membership import Membership
@@ -63,6 +64,7 @@ class WriterParts(EmbeddedParts):
     hub: WorkerHub
     shards: ShardKeeper
     membership: Membership
+    leftovers: LeftoverWals
 
     async def start(self) -> None:
         """See `Parts`."""
@@ -72,12 +74,22 @@ class WriterParts(EmbeddedParts):
         self.shards.start(self.groups)
         await self.hub.start()
 
+    async def wait_for_others(self, deadline_s: float) -> None:
+        """See `Parts`."""
+        await self.hub.wait_alone(deadline_s)
+
     async def drain(self, deadline_s: float) -> bool:
         """See `Parts`. The other workers have drained by now."""
         await self.shards.close()
         await self.membership.close()
         await self.hub.close()
         return await self.log.close(deadline_s)
+
+    def jobs(self) -> Sequence[Job]:
+        """See `Parts`."""
+        run = self.leftovers.run_once
+        name = "WALs of workers that are no more"
+        return [*EmbeddedParts.jobs(self), Job(name=name, interval_s=1.0, run=run)]
 
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
@@ -302,6 +314,14 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             hub=hub,
             shards=shards,
             membership=membership,
+            leftovers=LeftoverWals(
+                layout=layout,
+                count=settings.workers,
+                me=order.agent_id,
+                view=view,
+                queries=storage.queries,
+                take_over=log.take_over,
+            ),
             closing=closing.pop_all(),
         )
 

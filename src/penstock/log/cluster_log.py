@@ -20,6 +20,7 @@ from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.catching_up import caught_up
 from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.reader import Behind
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
@@ -129,7 +130,7 @@ class ClusterLog(ServingLog):
             readers=self._wals,
             ordering=ordering,
             view=view,
-            queries=queries,
+            queries=queries if behind is None else caught_up(queries, behind, self._loop),
             tail=self.tail,
             store=store,
             numbers=self.numbers,

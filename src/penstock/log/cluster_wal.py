@@ -15,7 +15,8 @@ from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.ordering import Ordering
-from penstock.log.own_wal import OwnWal, WalFolder, claim_own_wal, read_wal_id, take_over_wal
+from penstock.log.own_wal import OwnWal, WalFolder, claim_own_wal, read_wal_id
+from penstock.log.takeover import Takeovers
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
@@ -77,7 +78,13 @@ class ClusterWal:
         self._opening: asyncio.Task[None] | None = None
         self._held: list[AppendRequest] = []
         self._spare: asyncio.Future[None] | None = None
-        self._taking: dict[int, Uploader] = {}
+        self._takeovers = Takeovers(
+            readers=readers,
+            new_uploader=self._new_uploader,
+            committer=ordering,
+            queries=queries,
+            pool=pool,
+        )
         self.flusher: Flusher | None = None
         self.uploader: Uploader | None = None
         """Moves the own WAL to segment objects; None while there is none."""
@@ -222,29 +229,7 @@ class ClusterWal:
 
     async def take_over(self, device: Device, *, deadline_s: float) -> int:
         """See `ClusterLog.take_over`."""
-        taken = await take_over_wal(
-            device, committer=self._ordering, queries=self._queries, pool=self._pool
-        )
-        key = taken.wal_key
-        if key in self._taking:
-            # Asked for twice: two uploaders of one WAL would move the same runs.
-            taken.reader.close()
-            raise RetryableError("take over WAL", f"WAL {key}", "it is being taken over already")
-        self._readers[key] = taken.reader
-        uploader = self._taking[key] = self._new_uploader(key, taken.reader, taken)
-        length = sum(run.length for run in taken.runs)
-        uploader.start(taken.runs)
-        try:
-            if length and not await uploader.drain(deadline_s):
-                raise RetryableError(
-                    "take over WAL",
-                    f"WAL {key}",
-                    f"{uploader.pending_bytes} of {length} bytes are left: {uploader.last_error}",
-                )
-        finally:
-            await uploader.close()
-            del self._taking[key]
-        return length
+        return await self._takeovers.take_over(device, deadline_s=deadline_s)
 
     async def read(self, wal_key: int, generation: int, position: int, length: int) -> bytes:
         """See `ClusterLog.read_own_wal`."""
@@ -259,7 +244,7 @@ class ClusterWal:
 
     def _uploaders(self) -> list[Uploader]:
         own = [] if self.uploader is None else [self.uploader]
-        return own + list(self._taking.values())
+        return own + self._takeovers.uploaders
 
     def _new_uploader(self, wal_key: int, reader: WalReader, files: WalFiles) -> Uploader:
         return Uploader(

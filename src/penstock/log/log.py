@@ -23,8 +23,9 @@ from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
+from penstock.log.takeover import Takeovers
 from penstock.log.upload.pending import committed_rows
-from penstock.log.upload.uploader import Uploader
+from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.commands import AnyAnswer, AnyCommand, SetFeatureLevel
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import CLUSTER_LEVEL
@@ -32,6 +33,7 @@ from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
+from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.wal import WalReader, WalWriter
 
@@ -69,11 +71,12 @@ class Log(ServingLog):
             on_delivered: called with each outcome that changed something, once the view has it
                 and before it is answered.
         """
+        self._wals = {0: wal_reader}
         super().__init__(
             view=view,
             queries=queries,
             store=store,
-            wals={0: wal_reader},
+            wals=self._wals,
             clock=clock,
             limits=limits,
             identity=identity,
@@ -128,19 +131,31 @@ class Log(ServingLog):
             clock=clock,
             limits=limits,
         )
-        self.uploader = Uploader(
-            queries=self._fresh_queries,
-            database=order,
-            view=view,
-            tail=self.tail,
-            wal_writer=wal_writer,
-            wal_reader=wal_reader,
-            store=store,
+
+        def new_uploader(wal_key: int, reader: WalReader, files: WalFiles) -> Uploader:
+            return Uploader(
+                queries=self._fresh_queries,
+                database=order,
+                view=view,
+                tail=self.tail,
+                wal_writer=files,
+                wal_reader=reader,
+                store=store,
+                committer=self,
+                clock=clock,
+                pool=pool,
+                limits=limits,
+                numbers=self.numbers,
+                wal_key=wal_key,
+            )
+
+        self.uploader = new_uploader(0, wal_reader, wal_writer)
+        self._takeovers = Takeovers(
+            readers=self._wals,
+            new_uploader=new_uploader,
             committer=self,
-            clock=clock,
+            queries=self._fresh_queries,
             pool=pool,
-            limits=limits,
-            numbers=self.numbers,
         )
         self.keeper = Keeper(
             queries=self._fresh_queries,
@@ -168,12 +183,16 @@ class Log(ServingLog):
         """
         await self._objects.drain(deadline_s)
         drained = await self.uploader.drain(deadline_s)
-        await self.uploader.close()
+        for uploader in [self.uploader, *self._takeovers.uploaders]:
+            await uploader.close()
         await self._objects.close()
         await self.lane.close()
         if self._spare is not None:
             await asyncio.gather(self._spare, return_exceptions=True)
         self._wal_writer.close()
+        for wal_key, reader in self._wals.items():
+            if wal_key:
+                reader.close()
         await self.reader.close()
         await self.blocks.close()
         return drained
@@ -265,6 +284,13 @@ class Log(ServingLog):
     def append_bytes_max(self) -> int:
         """The largest total of one `append` call, in bytes."""
         return self._wal_writer.frame_bytes_max
+
+    async def take_over(self, device: Device, *, deadline_s: float = 600.0) -> int:
+        """Serve and empty the WAL directory of another worker of this host, which was fenced.
+
+        Returns and raises: see `Takeovers.take_over`.
+        """
+        return await self._takeovers.take_over(device, deadline_s=deadline_s)
 
     # -- following what was applied --------------------------------------------------------------
 

@@ -60,12 +60,21 @@ class WorkerHub:
         self._server: asyncio.Server | None = None
         self._followers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._alone = asyncio.Event()
 
     async def start(self) -> None:
         """Listen. A socket that a dead writer left is replaced: the directory's lock is ours."""
         self.path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, str(self.path))
         self.path.chmod(0o600)
+
+    async def wait_alone(self, deadline_s: float) -> None:
+        """Wait until no worker is connected, at most `deadline_s`: they drain through this one."""
+        self._alone.set()
+        if self._followers:
+            self._alone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alone.wait(), deadline_s)
 
     async def close(self) -> None:
         """End all connections; idempotent."""
@@ -109,6 +118,8 @@ class WorkerHub:
             self._tasks.discard(task)
             self._followers.discard(writer)
             writer.transport.abort()
+            if not self._followers:
+                self._alone.set()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = await read_message(reader)

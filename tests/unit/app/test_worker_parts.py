@@ -1,0 +1,190 @@
+"""Workers of one host in this process: what lies in one's WAL when the database is behind, when
+the host has fewer workers, or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app.server import Server
+from penstock.app.worker_parts import WorkerParts
+from penstock.config.settings import MIB, ServerSettings
+from penstock.log.append.frames import FrameCommitter
+from penstock.log.append.plan import PartitionAppend
+from penstock.metadata.commands import BatchStatus, CreateTopic, TopicCreated
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.records.batch import check_batch
+from penstock.system.clock import SystemClock
+from penstock.system.randomness import SystemRandom
+from support.cluster_rig import ANY, one_batch, passing, records_of
+
+VALUE = b"x" * 20_000
+
+
+def settings_for(data: Path, workers: int, **changes: Any) -> ServerSettings:
+    values: dict[str, Any] = {
+        "kafka": "127.0.0.1:0",
+        "http": "",
+        "wal_bytes_max": 8 * MIB,
+        "wal_file_bytes": 2 * MIB,
+        "segment_age_ms": 600_000,
+        "drain_timeout_ms": 0,
+        "retention_check_ms": 600_000,
+    }
+    return ServerSettings(data=str(data), workers=workers, **(values | changes))
+
+
+class Host:
+    """Started servers: worker 0 and the others; or one that is alone."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.servers: list[Server] = []
+        self.failed: list[BaseException] = []
+
+    async def start(self, workers: int, **changes: Any) -> None:
+        settings = settings_for(self.data, workers, **changes)
+        for index in range(workers):
+            server = Server(
+                settings,
+                clock=SystemClock(),
+                random=SystemRandom(),
+                on_fatal=self.failed.append,
+                worker=index if workers > 1 else None,
+            )
+            await server.start()
+            self.servers.append(server)
+
+    async def stop(self) -> None:
+        while self.servers:
+            await self.servers.pop().stop()
+        assert not self.failed
+
+    def log(self, index: int) -> Any:
+        return self.servers[index].parts.log
+
+    async def topic(self, name: str) -> PartitionKey:
+        (answer,) = await self.log(0).commit(
+            [CreateTopic(name=name, topic_id=name.encode().ljust(16, b"."), partitions=1)]
+        )
+        assert isinstance(answer, TopicCreated), answer
+        return partition_key(TopicKey(answer.topic_key), 0)
+
+    async def append(self, index: int, key: PartitionKey, value: bytes) -> int:
+        batch = one_batch(value, (-1, -1, -1))
+        append = PartitionAppend(key, check_batch(memoryview(batch), ANY, 0))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def over(error: PenstockError | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.log(index).append([append], timeout_ms=20_000, done=over)
+        await done
+        assert append.status is BatchStatus.STORED
+        return append.base_offset
+
+    async def values(self, index: int, key: PartitionKey) -> list[bytes]:
+        log = self.log(index)
+        await log.confirm_head()
+        for cached in list(log.tail.partitions()):
+            log.tail.forget(cached)
+        at, found = 0, []
+        while at < log.high_watermark(key):
+            read = await log.reader.read_loaded(key, at, 100_000)
+            found += [value for _, value in records_of(b"".join(map(bytes, read.views)))]
+            at = read.end_offset
+        return found
+
+
+def run_host(data: Path, test: Callable[[Host], Awaitable[None]]) -> None:
+    async def run() -> None:
+        host = Host(data)
+        try:
+            await test(host)
+        finally:
+            await host.stop()
+
+    asyncio.run(run())
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    for _ in range(1500):
+        if holds():
+            return
+        await passing(0.02)
+    raise AssertionError("it never held")
+
+
+def numbered(count: int, begin: int = 0) -> list[bytes]:
+    return [b"%d " % number + VALUE for number in range(begin, begin + count)]
+
+
+def test_a_worker_moves_and_keeps_what_the_database_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in which nothing seems to be named is written over: here the disk is full when the
+    database is to follow, so that it follows only when it is asked to."""
+
+    async def test(host: Host) -> None:
+        await host.start(2)
+        key = await host.topic("t")
+        worker = host.servers[1].parts
+        assert isinstance(worker, WorkerParts)
+        uploader = worker.log.uploader
+        assert uploader is not None
+        monkeypatch.setattr(FrameCommitter, "commit_behind", lambda _: False)
+        wanted = numbered(600)
+        # More than two files' worth, and uploads while it comes.
+        for number, value in enumerate(wanted):
+            await host.append(1, key, value)
+            if number % 50 == 49:
+                uploader.look_again()
+                await passing(0.01)
+            if number == 300:
+                assert await uploader.drain(20)
+        assert await host.values(1, key) == wanted
+        assert await host.values(0, key) == wanted
+        assert await uploader.drain(20), "what the database lacks is moved, too"
+        assert await host.values(1, key) == wanted
+
+    run_host(tmp_path, test)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
+    tmp_path: Path, workers: int
+) -> None:
+    async def test(host: Host) -> None:
+        await host.start(3)
+        key = await host.topic("t")
+        wanted = numbered(5)
+        for value in wanted:
+            await host.append(2, key, value)
+        await host.stop()
+        await host.start(workers)
+        assert await host.values(0, key) == wanted, "served from where it lies"
+        parts = host.servers[0].parts
+
+        def is_moved() -> bool:
+            queries = parts.queries()
+            return not any(queries.wal_generations(wal.wal_key) for wal in queries.wals())
+
+        await eventually(is_moved)
+        assert await host.values(workers - 1, key) == wanted
+        assert await host.append(workers - 1, key, b"more") == len(wanted)
+        await host.stop()
+        # Back again: the directory is another WAL now.
+        await host.start(3)
+        assert await host.append(2, key, b"again") == len(wanted) + 1
+        for index in range(3):
+            assert await host.values(index, key) == [*wanted, b"more", b"again"]
+
+    run_host(tmp_path, test)
