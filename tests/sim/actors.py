@@ -308,6 +308,8 @@ class Watcher(Actor):
             try:
                 if self.chance.happens(0.5):
                     await self._list(agent, self.chance.pick(self.world.places))
+                elif self.history.committed and self.chance.happens(0.4):
+                    await self._ask_offset(agent)
                 else:
                     await self._read_again(agent)
             except BrokenError:
@@ -323,6 +325,14 @@ class Watcher(Actor):
             self.history.count(f"list {ErrorCode(code).name}")
         elif not self.history.is_deleted(place[0]):
             self.history.listed(place, offset, began_s, latest=latest, who=self.name)
+
+    async def _ask_offset(self, agent: Agent) -> None:
+        """Whoever takes itself for a group's coordinator has to know what was committed."""
+        group, place = self.chance.pick(list(self.history.committed))
+        began_s = self.loop.time()
+        code, offset = await self.client.fetch_offset(agent, group, place)
+        if not code:
+            self.history.fetched_offset(group, place, offset, began_s, self.name)
 
     async def _read_again(self, agent: Agent) -> None:
         """At once, at another agent than the one that gave the acknowledgement."""

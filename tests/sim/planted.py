@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,12 +97,13 @@ def look_for(patch: Path, folder: Path, *, seeds_max: int = SEEDS_MAX) -> Verdic
 
 
 def look_for_all(patches: list[Path], *, processes: int = 2) -> Iterator[Verdict]:
-    """Several at a time; each verdict in the order of the patches."""
+    """Several at a time; each verdict when it is there."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-planted-") as folder,
         ThreadPoolExecutor(processes) as pool,
     ):
-        yield from pool.map(lambda patch: look_for(patch, Path(folder)), patches)
+        looks = [pool.submit(look_for, patch, Path(folder)) for patch in patches]
+        yield from (look.result() for look in as_completed(looks))
 
 
 def main() -> int:

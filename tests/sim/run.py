@@ -65,11 +65,12 @@ def one(seed: int) -> Any:
         with _alarm():
             return simulate(seed)
     except HungError:
-        return Result(seed, "hung", f"more than {SEED_SECONDS_MAX} s")
+        return Result(seed, "hung", f"hung: more than {SEED_SECONDS_MAX} s")
     except Exception as error:
         import traceback
 
-        return Result(seed, "simulation-failed", "".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        return Result(seed, "simulation-failed", f"simulation-failed: {text}")
     finally:
         global _runs
         _runs += 1

@@ -17,7 +17,6 @@ from typing import Any
 
 from penstock.kafka.errors import ErrorCode
 from penstock.model.errors import (
-    ConflictError,
     FencedError,
     JournalOlderError,
     NotFoundError,
@@ -138,7 +137,6 @@ class World:
         self.places: list[Place] = []
         self.recent_acks: list[tuple[Place, int]] = []
         self.stopping = False
-        self.takes_over = self.mode != "object"
         self.is_older = False
         """The journal came back older."""
         self.over = False
@@ -209,13 +207,11 @@ class World:
             self.noticed_older(agent, error)
         elif isinstance(error, NotFoundError) and self.journal.first > 1:
             self.history.count("agent ended: below the trim")
-        elif isinstance(error, ConflictError) and self.takes_over:
-            # Another agent has claimed its WAL and isn't done with it.
-            self.history.count("agent ended: ConflictError")
-            helper = self.chance.pick([one for one in self.agents if one is not agent])
-            self.loop.spawn(self.loop.world, helper.take_over(agent))
         elif isinstance(error, FencedError | RetryableError):
             self.history.count(f"agent ended: {type(error).__name__}")
+            if agent.taker is not None and "taken over" in str(error):
+                # Another agent has claimed its WAL and isn't done with it: it is asked again.
+                self.loop.spawn(self.loop.world, agent.taker.take_over(agent))
         else:
             text = "".join(traceback.format_exception(error))
             self.violated(ViolationError("agent-died", f"{agent}: {text}"))
@@ -512,7 +508,7 @@ def simulate(seed: int, *, verbose: bool = False, scratch: Path | None = None) -
     except ViolationError as error:
         result.kind, result.detail = error.kind, str(error)
     except StuckError as error:
-        result.kind, result.detail = "stuck", str(error)
+        result.kind, result.detail = "stuck", f"stuck: {error}"
     finally:
         for world in worlds:
             world.close()
