@@ -3,10 +3,10 @@
     .venv-test/bin/python bench/bench_failover.py [--rounds 5] [--partitions 24] [--json FILE]
 
 Three agents with default settings, PostgreSQL and an S3 server on this machine; a producer and a
-reader (librdkafka, its reconnects no further apart than 0.5 s) touch every partition every 100 ms.
-The producer is not idempotent unless `--idempotent` is given: librdkafka then has no more than
-five requests under way to a broker, each of one partition, and what is measured in object mode is
-how many rounds of five those of 24 partitions take.
+reader (librdkafka, its reconnects no further apart than `--reconnect-ms`) touch every partition
+every 100 ms. The producer is not idempotent unless `--idempotent` is given: librdkafka then has no
+more than five requests under way to a broker, each of one partition, and what is measured in
+object mode is how many rounds of five those of 24 partitions take.
 Each round kills one agent by SIGKILL, waits until every partition has acknowledged and given a
 record that was sent after that moment, and starts the agent again: its first answered request, and
 its first acknowledged record in every partition. A round in which another agent was given up, since
@@ -87,14 +87,25 @@ def one_round(world: World, probe: Probe, victim: Agent, topic: str, figures: Fi
 
 
 def measure(
-    world: World, durability: str, *, rounds: int, partitions: int, idempotent: bool
+    world: World,
+    durability: str,
+    *,
+    rounds: int,
+    partitions: int,
+    idempotent: bool,
+    reconnect_ms: int,
 ) -> Figures:
     figures = Figures()
     first = world.agents.agents[0].address
     create_topic(first, durability, partitions, penstock_durability=durability)
     producer = {"enable.idempotence": idempotent, "acks": "all"}
     with Probe(
-        world.agents.bootstrap, durability, partitions, pause_s=PAUSE_S, producer=producer
+        world.agents.bootstrap,
+        durability,
+        partitions,
+        pause_s=PAUSE_S,
+        client={"reconnect.backoff.max.ms": reconnect_ms},
+        producer=producer,
     ) as probe:
         probe.warm_up()
         time.sleep(CALM_S)
@@ -121,6 +132,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=24)
     parser.add_argument("--idempotent", action="store_true")
+    parser.add_argument("--reconnect-ms", type=int, default=200)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Figures] = {}
@@ -132,6 +144,7 @@ def main() -> None:
                 rounds=arguments.rounds,
                 partitions=arguments.partitions,
                 idempotent=arguments.idempotent,
+                reconnect_ms=arguments.reconnect_ms,
             )
     print(f"{'topic':<8} {'seconds':<36} {'least':>6} {'median':>6} {'most':>6} {'target':>6}")
     for name, figures in found.items():

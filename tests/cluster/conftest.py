@@ -54,9 +54,14 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-PATIENCE = {"AGENT_TIMEOUT_MS": "4000", "SEGMENT_AGE_MS": "120000"}
+PATIENCE = {
+    "AGENT_TIMEOUT_MS": "4000",
+    "SEGMENT_AGE_MS": "120000",
+    "DELETE_GRACE_MS": "300000",
+}
 """A machine that runs other things, too, may let an agent wait for longer than the default; how
-long a failover takes with that is measured by bench/bench_failover.py. What is in a WAL stays."""
+long a failover takes with that is measured by bench/bench_failover.py. What is in a WAL stays.
+Fetches go on without the journal for half of the grace."""
 
 
 @pytest.fixture(scope="session")
