@@ -14,7 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
-from penstock.log.manifest import MANIFEST
+from penstock.log.backup import exists
+from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, restore_state
 from penstock.log.verify import VerifyReport, verify
 from penstock.metadata.apply import LogMachine
@@ -49,12 +50,9 @@ class NewCluster:
 
 
 async def is_backup(source: str, *, clock: Clock, random: Random) -> bool:
-    """Whether there is a backup (`penstock backup`) at a URL, and no cluster."""
-    try:
-        await _open(source, clock=clock, random=random).size(MANIFEST)
-    except NotFoundError:
-        return False
-    return True
+    """Whether there is a backup (`penstock backup`) at a URL, whole or cut, and no cluster."""
+    store = _open(source, clock=clock, random=random)
+    return await exists(store, MANIFEST) or await exists(store, INCOMPLETE)
 
 
 async def restore_cluster(
