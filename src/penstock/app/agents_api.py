@@ -21,6 +21,8 @@ class AgentSources:
     remove: Callable[[int], Awaitable[None]]
     take_over: Callable[[str], Awaitable[int]] | None = None
     """Given a directory; the bytes of records that were moved. None: this agent can't."""
+    without_secret: bool = False
+    """Workers of one host need none: whoever reaches their ports may make a backup as well."""
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -104,8 +104,9 @@ def application(sources: HttpSources) -> ASGIApp:
     # Without a secret anybody who reaches the port could read all data through them.
     if sources.peers is not None and sources.secret is not None:
         routes += peer_routes(sources.peers)
-    if sources.agents is not None and sources.secret is not None:
-        routes += agent_routes(sources.agents)
+    agents = sources.agents
+    if agents is not None and (sources.secret is not None or agents.without_secret):
+        routes += agent_routes(agents)
     return SecretCheck(Starlette(routes=routes), sources.secret)
 
 

@@ -93,7 +93,20 @@ class WriterParts(EmbeddedParts):
 
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
-        return {**EmbeddedParts.status(self), "worker": 0, "workers": self.settings.workers}
+        return {
+            **EmbeddedParts.status(self),
+            "worker": 0,
+            "workers": self.settings.workers,
+            "group_shards": len(self.shards.owned()),
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """See `Parts`."""
+        return {
+            **EmbeddedParts.gauges(self),
+            "penstock_agents": sum(agent.live for agent in self.view.agents()),
+            "penstock_group_shards": len(self.shards.owned()),
+        }
 
     def agent_sources(self) -> "AgentSources":
         """See `Parts`."""
@@ -172,9 +185,13 @@ class WorkerParts(Parts):
     def gauges(self) -> dict[str, float]:
         """See `Parts`."""
         uploader = self.log.uploader
+        now_s = self.clock.monotonic_s()
         return {
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
             "penstock_wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
+            "penstock_segments_stored_total": uploader.segment_count if uploader is not None else 0,
+            "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
+            "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),
         }
 
@@ -486,4 +503,5 @@ def _agent_sources(parts: Parts, membership: Membership) -> "AgentSources":
         agents=partial(list_agents, parts, membership),
         drain=drain,
         remove=membership.remove,
+        without_secret=True,
     )

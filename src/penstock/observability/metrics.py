@@ -123,6 +123,14 @@ _TABLE: Final = (
     Metric("penstock_topics", _G, "Topics."),
     Metric("penstock_partitions", _G, "Partitions of all topics."),
     Metric("penstock_journal_position", _G, "Position of the last applied journal entry."),
+    # Several agents.
+    Metric(
+        "penstock_journal_confirmed_seconds",
+        _G,
+        "Age of the last head of the journal that this agent has reached.",
+    ),
+    Metric("penstock_agents", _G, "Agents whose epoch isn't over."),
+    Metric("penstock_group_shards", _G, "Shards of groups that this agent coordinates, of 64."),
 )
 
 CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _TABLE}

@@ -4,6 +4,8 @@ the host has fewer workers, or none."""
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -186,5 +188,45 @@ def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
         assert await host.append(2, key, b"again") == len(wanted) + 1
         for index in range(3):
             assert await host.values(index, key) == [*wanted, b"more", b"again"]
+
+    run_host(tmp_path, test)
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+    assert server.http_address is not None
+    connection = http.client.HTTPConnection(*server.http_address, timeout=20)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_that(
+    tmp_path: Path,
+) -> None:
+    async def test(host: Host) -> None:
+        await host.start(3, http="127.0.0.1:0")
+        for index, server in enumerate(host.servers):
+            status, body = await asyncio.to_thread(ask, server, "/v1/agents")
+            assert status == 200
+            agents = json.loads(body)["agents"]
+            assert {agent["status"] for agent in agents} == {"live"}
+            assert sorted(agent["kafka"] for agent in agents) == sorted(
+                str(other.advertised) for other in host.servers
+            )
+            status, body = await asyncio.to_thread(ask, server, "/v1/status")
+            assert json.loads(body)["worker"] == index
+            status, body = await asyncio.to_thread(ask, server, "/metrics")
+            assert status == 200
+            assert b"penstock_group_shards" in body, index
+        path = f"/v1/agents/{agents[0]['id']}"
+        status, _ = await asyncio.to_thread(
+            ask, host.servers[0], path, "DELETE", origin="http://example.org"
+        )
+        assert status == 403
+        status, _ = await asyncio.to_thread(ask, host.servers[0], path, "DELETE")
+        assert status == 409, "it lives"
 
     run_host(tmp_path, test)
