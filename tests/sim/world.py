@@ -6,7 +6,6 @@ Everything that chance decides comes from the seed, so that a run can be had aga
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 import traceback
@@ -344,8 +343,6 @@ class World:
         ]
         if chance.happens(0.5):
             self.actors.append(Consumer(self, "reads1"))
-        if os.environ.get("ONLY"):
-            self.actors = [a for a in self.actors if a.name in os.environ["ONLY"].split(",")]
 
     def _durability(self) -> dict[str, str]:
         mode = self.mode if self.mode != "mixed" else self.chance.pick(("object", "wal"))
@@ -378,7 +375,7 @@ class World:
             await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
         reader = Watcher(self, "final")
         readers = self.chance.shuffled(self.agents)[:2]
-        for place in sorted(self.history.partitions) if not os.environ.get("ONLY") else ():
+        for place in sorted(self.history.partitions):
             if self.history.is_deleted(place[0]):
                 continue
             for agent in readers:
