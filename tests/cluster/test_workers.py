@@ -4,14 +4,18 @@ acknowledged is lost, doubled or reordered; and each of its data directories end
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from chaos.checker import check
@@ -19,7 +23,7 @@ from chaos.clients import SILENT
 from chaos.load import LoadRun
 from chaos.run import PARTITIONS, TOPIC, create_topic
 from chaos.world import seed_from_system
-from support.server import run_penstock
+from support.server import REPOSITORY, run_penstock
 from support.workers import WorkersHost, workers_host
 
 WORKERS = 3
@@ -99,6 +103,87 @@ def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_pa
     verify(host.data)
 
 
+def test_a_worker_that_waits_for_its_writer_ends_with_its_parent(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    arguments = ("--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0", "--http", "")
+    arguments += ("--workers", "2", "--worker", f"1:{theirs.fileno()}")
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "serve", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+        pass_fds=(theirs.fileno(),),
+    )
+    theirs.close()
+    try:
+        lock = tmp_path / "data" / "workers" / "1" / "lock"
+        until = time.monotonic() + 30
+        while not lock.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        time.sleep(0.5)
+        assert worker.poll() is None, "it waits"
+        ours.close()
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_fewer_workers_serve_and_move_what_the_others_left(tmp_path: Path) -> None:
+    with workers_host(tmp_path, WORKERS, STAYS) as host:
+        sent = fill(host, "t", 300)
+        committed = commit_offsets(host, "t", sent)
+        assert host.stop() == 0
+        # None but the one that is alone: what the others had is its.
+        for count in (1, 2):
+            host.start(count)
+            assert read_all(host, "t") == sent
+            assert committed_offsets(host, "t", sent) == committed
+            until = time.monotonic() + 60
+            while wal_files_with_records(host, but=count) and count == 1:
+                assert time.monotonic() < until, host.server.tail(8000)
+                time.sleep(0.1)
+            assert host.stop() == 0, host.server.tail(8000)
+    verify(host.data)
+
+
+def commit_offsets(host: WorkersHost, topic: str, sent: dict[int, list[bytes]]) -> dict[int, int]:
+    """Offsets of ten groups, whose coordinators are all workers; by partition."""
+    found = {number: number % 7 for number in sent}
+    for group in range(10):
+        consumer = group_consumer(host, group)
+        consumer.commit(
+            offsets=[TopicPartition(topic, number, at) for number, at in found.items()],
+            asynchronous=False,
+        )
+        consumer.close()
+    return found
+
+
+def committed_offsets(
+    host: WorkersHost, topic: str, sent: dict[int, list[bytes]]
+) -> dict[int, int]:
+    """What each of the groups is told; all must be told the same."""
+    told = []
+    for group in range(10):
+        consumer = group_consumer(host, group)
+        places = [TopicPartition(topic, number) for number in sent]
+        told.append({place.partition: place.offset for place in consumer.committed(places, 30)})
+        consumer.close()
+    assert all(found == told[0] for found in told)
+    return told[0]
+
+
+def group_consumer(host: WorkersHost, group: int) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": host.bootstrap,
+            "group.id": f"committed-{group}",
+            "enable.auto.commit": False,
+            "logger": SILENT,
+        }
+    )
+
+
 def test_backup_holds_what_lies_in_each_worker_s_wal(tmp_path: Path) -> None:
     with workers_host(tmp_path, WORKERS, STAYS) as host:
         sent = fill(host, "t", 300)
@@ -161,8 +246,7 @@ def read_all(host: WorkersHost, topic: str, seconds: float = 60) -> dict[int, li
     partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
     left = {}
     for number in partitions:
-        end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
-        left[number] = end
+        left[number] = end_offset(consumer, topic, number)
     found: dict[int, list[bytes]] = {number: [] for number in partitions}
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     until = time.monotonic() + seconds
@@ -175,12 +259,26 @@ def read_all(host: WorkersHost, topic: str, seconds: float = 60) -> dict[int, li
     return found
 
 
-def wal_files_with_records(host: WorkersHost) -> int:
-    """How many of the WALs the state names runs in."""
+def end_offset(consumer: Consumer, topic: str, number: int) -> int:
+    """Asked again while workers that are no more are still named as leaders, which is until they
+    are fenced: librdkafka doesn't, and fails when it lets go of such a broker."""
+    until = time.monotonic() + 30
+    while True:
+        try:
+            place = TopicPartition(topic, number)
+            return int(consumer.get_watermark_offsets(place, timeout=20)[1])
+        except KafkaException:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def wal_files_with_records(host: WorkersHost, *, but: int = 0) -> int:
+    """How many of the WALs the state names runs in; `but`: without so many first ones."""
     from contextlib import closing
 
     from penstock.metadata.queries import Queries
 
     with closing(Queries(host.data / "metadata.sqlite")) as queries:
-        keys = [0, *(wal.wal_key for wal in queries.wals())]
+        keys = [0, *(wal.wal_key for wal in queries.wals())][but:]
         return sum(bool(queries.wal_generations(key)) for key in keys)

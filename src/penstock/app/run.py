@@ -66,9 +66,10 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
     link = ParentLink(worker.descriptor) if worker is not None else None
     if link is not None:
         link.watch(stopping.set)
-    await server.start()
-    _tune_interpreter()
     try:
+        if not await _unless(stopping, server.start()):
+            return
+        _tune_interpreter()
         if link is not None:
             link.say_ready(server.introduction())
         else:
@@ -105,11 +106,30 @@ async def _supervise(settings: ServerSettings) -> None:
         os._exit(INTERRUPTED_EXIT_STATUS)
 
     on_signals(stopping.set, at_once=at_once)
-    await supervisor.start()
-    await stopping.wait()
+    if await _unless(stopping, supervisor.start()):
+        await stopping.wait()
     logger.info("draining %d workers; a second signal ends at once", settings.workers)
     await supervisor.stop()
     logger.info("stopped")
+
+
+async def _unless(stopping: asyncio.Event, starting: Coroutine[Any, Any, None]) -> bool:
+    """Start, unless it is told to stop meanwhile: what is started from may be away for long.
+    Whether it was started."""
+    started = asyncio.ensure_future(starting)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([started, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            started.result()
+            return True
+        logger.info("told to stop before it served")
+        started.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await started
+        return False
+    finally:
+        stopped.cancel()
 
 
 def _tune_interpreter() -> None:

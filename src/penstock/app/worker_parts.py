@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.app.agent_id import agent_id
 from penstock.app.agent_list import list_agents
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
 
 logger = logging.getLogger(__name__)
+
+_HEAD_AGE_MAX_S: Final = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,7 +199,8 @@ class WorkerParts(Parts):
 
     def not_ready(self) -> str:
         """See `Parts`."""
-        if self.order.answering_since_s is None:
+        age_s = self.clock.monotonic_s() - self.order.head_confirmed_s
+        if self.order.answering_since_s is None or age_s > _HEAD_AGE_MAX_S:
             return "the worker that writes the journal is away"
         return ""
 
@@ -225,6 +228,8 @@ class WorkerParts(Parts):
     def _on_reset(self) -> int:
         self.view.reload(self.queries())
         self.log.begin_anew()
+        # Who coordinates a group may have changed meanwhile.
+        self.shards.follow()
         return self.view.loaded_position
 
     def _on_stopped(self, error: PenstockError) -> None:

@@ -168,5 +168,10 @@ class WorkerHub:
         writer.write(encode(EntryApplied(token, self._position(), answer.standing, answer.answers)))
 
     async def _answer_flush(self, writer: asyncio.StreamWriter, token: int) -> None:
-        position = await self._flush()
+        try:
+            position = await self._flush()
+        except PenstockError as error:
+            # No answer: whoever asked takes the writer for away, and asks again.
+            logger.warning("the file can't be brought up to date: %s", error)
+            return
         writer.write(encode(Flushed(token, position)))

@@ -20,7 +20,13 @@ from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
-from penstock.model.errors import FencedError, InDoubtError, PenstockError, RetryableError
+from penstock.model.errors import (
+    CorruptDataError,
+    FencedError,
+    InDoubtError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.ports.clock import Clock
 from penstock.ports.journal import JournalRow
 from penstock.ports.random import Random
@@ -117,7 +123,7 @@ class HostOrder:
         self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
         self.position = on_reset()
         loop = asyncio.get_running_loop()
-        self._following = loop.create_task(self._follow(), name="order")
+        self._following = loop.create_task(self._follow_or_end(), name="order")
         self._confirming = loop.create_task(self._confirm_now_and_then(), name="head")
         await self._register()
 
@@ -145,7 +151,7 @@ class HostOrder:
         """See `penstock.metadata.ordering.Heads`."""
         began_s = self._clock.monotonic_s()
         await self._ask(AskHead, HeadIs)
-        self.head_confirmed_s = began_s
+        self.head_confirmed_s = max(self.head_confirmed_s, began_s)
 
     async def flush(self) -> int:
         """Wait until the file holds all that is applied; its position.
@@ -259,6 +265,16 @@ class HostOrder:
             if isinstance(message, AppliedChanges):
                 early.append(message)
         return None
+
+    async def _follow_or_end(self) -> None:
+        """Whoever doesn't follow any more must not go on, knowing nothing of what is new."""
+        try:
+            await self._follow()
+        except PenstockError as error:
+            self._on_stopped(error)
+        except Exception as error:
+            logger.exception("following the journal failed")
+            self._on_stopped(CorruptDataError("follow", "journal", repr(error)))
 
     async def _follow(self) -> None:
         while True:
