@@ -103,6 +103,16 @@ def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_pa
     verify(host.data)
 
 
+def test_workers_whose_parent_was_killed_move_all_they_have(tmp_path: Path) -> None:
+    with workers_host(tmp_path, WORKERS, {"SEGMENT_AGE_MS": "600000"}) as host:
+        fill(host, "t", 300)
+        assert wal_files_with_records(host) == WORKERS
+        _, alive = psutil.wait_procs(host.kill_parent(), timeout=60)
+        assert not alive, host.server.tail(8000)
+        assert wal_files_with_records(host) == 0, "they need the one that writes the journal"
+    verify(host.data)
+
+
 def test_a_worker_that_waits_for_its_writer_ends_with_its_parent(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     arguments = ("--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0", "--http", "")

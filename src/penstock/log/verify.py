@@ -372,10 +372,10 @@ class _Verifier:
             named_end = self._named_end(wal_key, place)
             if not named_end:
                 return  # all of it has moved meanwhile
-            device = self._device_of(wal_key)
-            if device is None:
-                return  # its runs, which are missing, have been told
             try:
+                device = self._device_of(wal_key)
+                if device is None:
+                    return  # its runs, which are missing, have been told
                 name = _find_file(device, generation)
                 if name:
                     check_named_frames(device, name, generation=generation, named_end=named_end)

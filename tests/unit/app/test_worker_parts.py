@@ -6,17 +6,20 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.app.offline import find_data, verify_directory
 from penstock.app.server import Server
 from penstock.app.worker_parts import WorkerParts
 from penstock.config.settings import MIB, ServerSettings
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.verify import FindingKind
 from penstock.metadata.commands import BatchStatus, CreateTopic, TopicCreated
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
@@ -190,6 +193,32 @@ def test_what_lies_in_the_wal_of_a_worker_that_is_no_more_is_served_and_moved(
             assert await host.values(index, key) == [*wanted, b"more", b"again"]
 
     run_host(tmp_path, test)
+
+
+def test_verify_names_damage_in_each_worker_s_wal(tmp_path: Path) -> None:
+    async def fill(host: Host) -> None:
+        await host.start(3)
+        key = await host.topic("t")
+        for value in numbered(3):
+            await host.append(1, key, value)
+            await host.append(2, key, value)
+
+    run_host(tmp_path, fill)
+    layout = find_data(tmp_path)
+    report = asyncio.run(verify_directory(layout))
+    assert report.ok, report.findings
+    assert report.records == 6
+    for path in layout.worker(1).glob("wal/*.wal"):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"1 xxx", b"1 xyx", 1))
+    (batch, frame) = asyncio.run(verify_directory(layout)).findings
+    assert (batch.kind, frame.kind) == (FindingKind.DAMAGED, FindingKind.DAMAGED)
+    assert "offsets 2 to 2 in WAL generation 1 of worker WAL" in batch.subject
+    shutil.rmtree(layout.worker(2))
+    report = asyncio.run(verify_directory(layout))
+    missing = [found for found in report.findings if found.kind is FindingKind.MISSING]
+    assert len(missing) == 3, report.findings
+    assert all("no worker's directory" in found.detail for found in missing)
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
