@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ MIB = 1 << 20
 DISK_BYTES = 48 * MIB
 SMALL = {"WAL_BYTES_MAX": "16MiB", "WAL_FILE_BYTES": "4MiB", "SEGMENT_BYTES": "1MiB"}
 INTO_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+
+FULL_LOOKS = 10
+FULL_LOOK_S = 0.1
 
 
 def may_mount() -> bool:
@@ -52,14 +56,18 @@ def interpreter_on_small_disk(folder: Path, data: Path) -> Path:
 
 
 def fill(path: Path) -> None:
-    """Take all the space there is."""
+    """Take all the space there is, also what a file gives back that the server couldn't finish."""
     piece = bytes(64 << 10)
+    quiet = 0
     with path.open("wb", buffering=0) as file:
-        try:
-            while file.write(piece) == len(piece):
+        while quiet < FULL_LOOKS:
+            try:
+                while file.write(piece) == len(piece):
+                    quiet = 0
+            except OSError:
                 pass
-        except OSError:
-            return
+            quiet += 1
+            time.sleep(FULL_LOOK_S)
 
 
 def test_a_full_disk_holds_producers_up_and_loses_nothing(
