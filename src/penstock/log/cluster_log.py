@@ -99,6 +99,8 @@ class ClusterLog(ServingLog):
         self._agent_id = agent_id
         self._instruments = instruments or NoInstruments()
         self._loop = asyncio.get_running_loop()
+        if behind is not None:
+            self._found_in_pool = caught_up(queries, behind, self._loop)
         self._dispatcher = Dispatcher(
             self,
             routes=Routes(
@@ -130,7 +132,7 @@ class ClusterLog(ServingLog):
             readers=self._wals,
             ordering=ordering,
             view=view,
-            queries=queries if behind is None else caught_up(queries, behind, self._loop),
+            queries=self._found_in_pool,
             tail=self.tail,
             store=store,
             numbers=self.numbers,

@@ -76,6 +76,8 @@ class ServingLog(ABC):
         self._limits = limits
         self._pool = pool
         self._queries = queries
+        self._found_in_pool: Callable[[], Queries] = lambda: self._queries()  # noqa: PLW0108 - it changes
+        """Queries that find all that was appended; for threads of the pool."""
         self._producer_ids: list[int] = []
         self._producer_ids_lock = asyncio.Lock()
         self.numbers = ObjectNumbers(identity)
@@ -179,13 +181,13 @@ class ServingLog(ABC):
     async def offset_for_time(self, key: PartitionKey, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record whose timestamp is at least `timestamp_ms`."""
         return await find_time(
-            self.reader, self._in_pool, self._queries, key, timestamp_ms, self.log_start(key)
+            self.reader, self._in_pool, self._found_in_pool, key, timestamp_ms, self.log_start(key)
         )
 
     async def offset_of_max_timestamp(self, key: PartitionKey) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that has the greatest timestamp."""
         return await find_max_timestamp(
-            self.reader, self._in_pool, self._queries, key, self.log_start(key)
+            self.reader, self._in_pool, self._found_in_pool, key, self.log_start(key)
         )
 
     async def delete_records(self, items: Sequence[tuple[PartitionKey, int]]) -> list[int]:

@@ -17,6 +17,7 @@ from penstock.app.offline import find_data, verify_directory
 from penstock.app.server import Server
 from penstock.app.worker_parts import WorkerParts
 from penstock.config.settings import MIB, ServerSettings
+from penstock.log.append import lane
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.verify import FindingKind
@@ -26,7 +27,7 @@ from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
-from support.cluster_rig import ANY, one_batch, passing, records_of
+from support.cluster_rig import ANY, START_MS, one_batch, passing, records_of
 
 VALUE = b"x" * 20_000
 
@@ -257,5 +258,26 @@ def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_th
         assert status == 403
         status, _ = await asyncio.to_thread(ask, host.servers[0], path, "DELETE")
         assert status == 409, "it lives"
+
+    run_host(tmp_path, test)
+
+
+def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "BEHIND_S", 3600.0)
+
+    async def test(host: Host) -> None:
+        await host.start(3)
+        key = await host.topic("t")
+        await host.append(1, key, b"0")
+        for number in range(1, 4):
+            await host.append(1, key, b"%d" % number)
+            # Whoever reads what the database lacks has it follow; so does whoever looks by time.
+            for index in range(3):
+                log = host.log(index)
+                await log.confirm_head()
+                assert await log.offset_for_time(key, START_MS) == (0, START_MS)
+                assert await host.values(index, key) == [b"%d" % at for at in range(number + 1)]
 
     run_host(tmp_path, test)

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from penstock.log.append.plan import FramePlan, run_commits
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns
+from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, Relay
 from penstock.metadata.order import Prepared
 from penstock.model.errors import StorageFullError
 from penstock.ports.clock import Clock
@@ -184,7 +184,7 @@ class FrameCommitter:
             applied, place = self._commit_batches(plan, commands)
         else:
             applied, place = self._commit_commands(commands)
-        if commands:
+        if not all(map(_names_batches_only, commands)):
             # Whoever waits for them reads the database next. Batches are found in memory.
             self.commit_behind()
         self._mean_write_s += _RECENT * (self._write_s - self._mean_write_s)
@@ -300,3 +300,8 @@ def _entry(plan: FramePlan, place: WalPlace, commands: Sequence[AnyCommand]) -> 
 
 def _wal_full(error: StorageFullError) -> WalFullError:
     return WalFullError(error.operation, error.subject, error.detail, error.hint)
+
+
+def _names_batches_only(command: AnyCommand) -> bool:
+    """Another worker's flush, which it holds in memory, too."""
+    return type(command) is Relay and all(type(inner) is CommitRuns for inner in command.commands)
