@@ -198,6 +198,9 @@ def test_an_agent_whose_clock_jumps_an_hour_refuses_writes_and_harms_nothing(
         skewed.server.kill()
         skewed.server.launcher = ("-m", "penstock")
         del skewed.server.environment["PENSTOCK_TEST_CLOCK_FILE"]
+    # A client that is told of a dead leader waits for it.
+    world.start_again(skewed)
+    world.agents.wait_live(3)
     for one in (probe, there):
         for sent in one.failed():
             assert sent.retriable or sent.error == "_MSG_TIMED_OUT", sent
