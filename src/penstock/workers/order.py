@@ -48,7 +48,7 @@ from penstock.workers.messages import (
     encode,
     unpack_changes,
 )
-from penstock.workers.streams import read_message
+from penstock.workers.streams import check_own, read_message
 
 logger = logging.getLogger(__name__)
 
@@ -237,6 +237,7 @@ class HostOrder:
         """Until it succeeds."""
         while True:
             try:
+                check_own(self._path)
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
             except OSError:
                 await _rest(CONNECT_PAUSE_S)

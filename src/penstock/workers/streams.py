@@ -2,11 +2,12 @@
 
 import asyncio
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import ConflictError, CorruptDataError
 from penstock.workers.messages import LENGTH_BYTES, MESSAGE_BYTES_MAX
 
 SOCKET_NAME: Final = "order.sock"
@@ -21,6 +22,20 @@ def socket_path(data: Path) -> Path:
         return path
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:24]
     return Path(tempfile.gettempdir()) / f"penstock-{digest}.sock"
+
+
+def check_own(path: Path) -> None:
+    """Refuse a socket that another user made: in a folder for all, anybody can be first.
+
+    Raises:
+        ConflictError: it is another's.
+        OSError: there is none.
+    """
+    owner = path.stat().st_uid
+    if owner != os.geteuid():
+        raise ConflictError(
+            "connect", str(path), f"user {owner} made it, not {os.geteuid()}", "remove it"
+        )
 
 
 async def read_message(reader: asyncio.StreamReader) -> bytes | None:

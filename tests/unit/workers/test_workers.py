@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,7 +27,7 @@ from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Shard
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.model.errors import ConflictError, FencedError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.system.clock import SystemClock
 from penstock.testing.randomness import SeededRandom
@@ -302,3 +303,32 @@ def test_a_path_that_is_too_long_for_a_socket_gets_a_short_one() -> None:
         assert len(str(socket_path(deep))) <= 100
         assert socket_path(deep) == socket_path(deep)
         assert socket_path(deep) != socket_path(Path(folder) / ("e" * 120))
+
+
+def test_a_socket_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with host(tmp_path, workers=0):
+            mine = os.geteuid()
+            monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+            worker = Worker(tmp_path)
+            with pytest.raises(ConflictError, match="user"):
+                await worker.start()
+            await worker.close()
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_cannot_follow_says_that_it_is_over(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with host(tmp_path, workers=1) as (writer, (worker,)):
+            worker.view = None  # type: ignore[assignment] # whatever comes can't be applied
+            writer.hub.publish(writer.order.position + 1, 1, [HeadMoved(PartitionKey(1), 0, 1)])
+            for _ in range(500):
+                if worker.stopped:
+                    break
+                await asyncio.sleep(0.01)
+            assert len(worker.stopped) == 1
+
+    asyncio.run(run())
