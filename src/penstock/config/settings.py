@@ -308,9 +308,13 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     delete_grace_ms: Annotated[
         int,
         About(
-            "Topics", "An object that nothing names any more is deleted this much later.", 0, DAY_MS
+            "Topics",
+            "An object that nothing names any more is deleted this much later. For half of it an "
+            "agent of a cluster goes on serving stored records while the journal is away.",
+            0,
+            DAY_MS,
         ),
-    ] = 60_000
+    ] = 600_000
     producer_id_expiration_ms: Annotated[
         int,
         About(
