@@ -237,4 +237,3 @@ class ShardKeeper:
 
 def _in(shards: set[int]) -> Callable[[str], bool]:
     return lambda group_id: group_shard(group_id) in shards
-
