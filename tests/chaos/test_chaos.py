@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from chaos.run import chaos
+from chaos.tidying import CLIENTS_WARN, tidied  # noqa: F401 - a fixture
 from chaos.world import seed_from_system
 
 SECONDS = 75
 
 
+@CLIENTS_WARN
+@pytest.mark.usefixtures("tidied")
 def test_nothing_is_lost_doubled_or_reordered_whatever_dies(tmp_path: Path) -> None:
     seed = seed_from_system()
     print(f"seed {seed}")

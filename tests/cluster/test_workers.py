@@ -3,8 +3,6 @@ acknowledged is lost, doubled or reordered; and each of its data directories end
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import random
 import signal
@@ -12,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -24,6 +21,7 @@ from chaos.checker import check
 from chaos.clients import SILENT
 from chaos.load import LoadRun
 from chaos.run import PARTITIONS, TOPIC, create_topic
+from chaos.tidying import CLIENTS_WARN, tidied  # noqa: F401 - a fixture
 from chaos.world import seed_from_system
 from support.server import REPOSITORY, run_penstock
 from support.workers import WorkersHost, workers_host
@@ -34,18 +32,7 @@ STAYS = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
 """What is in a WAL stays there."""
 
 
-@pytest.fixture
-def tidied(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What client libraries left open is found here, where the test's filter still holds."""
-    # In this thread: a filter holds for the whole process, and any thread may restore another.
-    importlib.import_module("aiokafka")
-    importlib.import_module("kafka")
-    yield
-    caplog.get_records("call").clear()  # what they logged keeps it
-    gc.collect()
-
-
-@pytest.mark.filterwarnings("default", "ignore::ResourceWarning")  # of client libraries
+@CLIENTS_WARN
 @pytest.mark.usefixtures("tidied")
 def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -> None:
     seed = seed_from_system()
