@@ -15,7 +15,13 @@ from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.ordering import Ordering
-from penstock.log.own_wal import OwnWal, WalFolder, claim_own_wal, read_wal_id
+from penstock.log.own_wal import (
+    BeingTakenOverError,
+    OwnWal,
+    WalFolder,
+    claim_own_wal,
+    read_wal_id,
+)
 from penstock.log.takeover import Takeovers
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.queries import Queries
@@ -100,7 +106,11 @@ class ClusterWal:
             return
         known = await self._loop.run_in_executor(self._pool, read_wal_id, self._folder.device)
         if known is not None or is_default:
-            await self._open(self._folder)
+            try:
+                await self._open(self._folder)
+            except BeingTakenOverError as error:
+                # Who takes it over serves what lies in it. The first append here tries again.
+                logger.warning("going on without a WAL: %s", error)
 
     async def drain(self, left_s: Callable[[], float]) -> bool:
         """Answer what is under way, move what is in the WALs to objects; whether all was."""

@@ -38,6 +38,10 @@ _ID_FILE_MAKING: Final = f"{FOLDER}/id.new"
 _CRC_BYTES: Final = 4
 
 
+class BeingTakenOverError(RetryableError):
+    """Another live agent owns this agent's WAL directory and has not emptied it yet."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalFolder:
     """Where an agent may have a WAL, and how large. `random` makes the id of a new one."""
@@ -129,15 +133,15 @@ async def claim_own_wal(
 
     Raises:
         CorruptDataError: something that the journal names is missing or damaged.
-        RetryableError: the journal doesn't answer, or another live agent owns the WAL: it takes
-            it over, and records still lie in it.
+        RetryableError: the journal doesn't answer.
+        BeingTakenOverError: another live agent owns the WAL, and records still lie in it.
     """
     wal_id = await _in_pool(pool, partial(ensure_wal_id, folder.device, folder.random))
     try:
         claimed = await _claim(wal_id, committer)
     except ConflictError as error:
         if not await _in_pool(pool, lambda: _is_emptied(queries(), wal_id)):
-            raise RetryableError(
+            raise BeingTakenOverError(
                 error.operation,
                 error.subject,
                 error.detail,

@@ -370,7 +370,9 @@ def test_a_file_is_not_recycled_while_a_frame_in_it_waits_for_its_order(tmp_path
     run_cluster(tmp_path, test)
 
 
-def test_an_agent_whose_wal_was_taken_over_starts_again_once_that_is_empty(tmp_path: Path) -> None:
+def test_an_agent_whose_wal_was_taken_over_goes_on_without_until_that_is_empty(
+    tmp_path: Path,
+) -> None:
     async def test(cluster: Cluster) -> None:
         one = await cluster.agent(1, wal=True, durability="wal")
         two = await cluster.agent(2)
@@ -380,12 +382,12 @@ def test_an_agent_whose_wal_was_taken_over_starts_again_once_that_is_empty(tmp_p
         cluster.store.away = RetryableError("put", "store", "away")
         with pytest.raises(RetryableError, match="are left"):
             await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=1)
+        again = await cluster.agent(1, wal=True, fresh=True, durability="wal")
         with pytest.raises(RetryableError, match="once it is empty"):
-            await cluster.agent(1, wal=True, fresh=True, durability="wal")
+            await again.append(key, b"too soon")
         assert await two.read_all(key) == [(0, b"0")], "from the directory that it took over"
         cluster.store.away = None
         await two.log.take_over(PosixDevice(tmp_path / "agent1"))
-        again = await cluster.agent(1, wal=True, fresh=True, durability="wal")
         assert await again.append(key, b"1") == (STORED, 1)
         assert await again.read_all(key) == [(0, b"0"), (1, b"1")]
         assert len(again.queries.wals()) == 2
