@@ -44,7 +44,7 @@ STAGES = (
     Stage("ruff format", (str(BIN / "ruff"), "format", "--check", "."), 5),
     Stage("mypy --strict", (str(BIN / "mypy"),), 60),
     Stage("import-linter", (str(BIN / "lint-imports"),), 20),
-    suite("tests/unit", 120),
+    suite("tests/unit", 180),
     suite("tests/packaging", 120),
     suite("tests/clients", 180),
     suite("tests/demo", 180),
@@ -52,7 +52,7 @@ STAGES = (
     suite("tests/sim", 60),
     program("seeds", 300, "tests/sim/run.py", "--count=500", "--budget=300"),
     program("planted bugs", 300, "tests/sim/planted.py"),
-    suite("tests/cluster", 240),
+    suite("tests/cluster", 400),
     suite("tests/chaos", 180),
 )
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
