@@ -55,6 +55,7 @@ STAGES = (
     suite("tests/cluster", 400),
     suite("tests/chaos", 180),
 )
+SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
 
 
@@ -81,7 +82,8 @@ def run(stage: Stage) -> Outcome:
         for line in process.stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
-            last = line if line.strip() else last
+            # Clients' libraries may write behind it, from threads of their own.
+            last = line if SUMMARY.search(line) else last
     if stage.is_counted:
         for number, word in COUNTS.findall(last):
             word = "failed" if word.startswith("error") else word

@@ -182,14 +182,15 @@ def _check_end_offsets(history: History, report: Report) -> None:
         asked.sort()
         at = 0
         greatest, why = -1, ""
-        for began_s, _, offset, client in asked:
+        for began_s, ended_s, offset, client in asked:
             while at < len(facts) and facts[at][0] < began_s:
                 if facts[at][1] > greatest:
                     _, greatest, why = facts[at]
                 at += 1
             if offset < greatest:
                 report.anomalies["end-offset-went-back"].append(
-                    f"partition {partition}: {client} was told {offset} after {why}"
+                    f"partition {partition}: {client} was told {offset} after {why}, "
+                    f"asked at {began_s:.3f} s, answered at {ended_s:.3f} s"
                 )
 
 

@@ -428,7 +428,7 @@ def end_asker(load: Load, name: str) -> None:
                     connection = connections[address] = Connection(
                         parse_address(address, setting="agent"), timeout_s=3
                     )
-                _ask_ends(load, name, connection)
+                _ask_ends(load, f"{name} of {address}", connection)
             except (PenstockError, OSError):
                 connections.pop(address, None)
         time.sleep(PAUSE_S)

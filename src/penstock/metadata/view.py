@@ -88,9 +88,7 @@ class MetadataView:
             self.cluster_configs = queries.cluster_configs()
             for topic_key, topic_id, name, partitions, configs in queries.topic_rows():
                 self._put(Topic(TopicKey(topic_key), TopicId(topic_id), name, partitions, configs))
-            self._heads = {
-                key: Head(log_start, next_offset) for key, log_start, next_offset in queries.heads()
-            }
+            self._reload_heads(queries)
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
             self._agents = {agent.agent_id: agent for agent in queries.agents()}
@@ -98,6 +96,13 @@ class MetadataView:
             self._shards = {shard.shard: shard for shard in queries.shards()}
         finally:
             queries.end()
+
+    def _reload_heads(self, queries: Queries) -> None:
+        """In place: fetches that wait hold the heads of their partitions."""
+        before, self._heads = self._heads, {}
+        for key, log_start, next_offset in queries.heads():
+            head = self._heads[key] = before.get(key) or Head(log_start, next_offset)
+            head.log_start, head.next_offset = log_start, next_offset
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Follow one or more entries, in order."""

@@ -62,6 +62,10 @@ _AWAY: Final = "the worker that writes the journal is away"
 T = TypeVar("T")
 
 
+class _MissedError(RetryableError):
+    """An entry's changes didn't come."""
+
+
 class HostOrder:
     """One worker's end of the order. Event loop only: `open`, then `start`, at last `close`.
 
@@ -280,17 +284,25 @@ class HostOrder:
     async def _follow(self) -> None:
         while True:
             assert self._reader is not None
-            for message in self._early:
-                self._apply(message)
-            self._early = []
-            while (body := await read_message(self._reader)) is not None:
-                self._take(decode_to_worker(body))
+            try:
+                await self._follow_connection(self._reader)
+                logger.warning("%s; connecting again", _AWAY)
+            except _MissedError as error:
+                # Nothing may be known but what is dense: it begins anew.
+                logger.warning("%s; connecting again", error)
             self._disconnect()
-            logger.warning("%s; connecting again", _AWAY)
             await self._connect()
             self.position = self._on_reset()
             if self._sender is not None:
                 self._sender.pump()
+
+    async def _follow_connection(self, reader: asyncio.StreamReader) -> None:
+        """Until it ends. Raises: _MissedError."""
+        early, self._early = self._early, []
+        for message in early:
+            self._apply(message)
+        while (body := await read_message(reader)) is not None:
+            self._take(decode_to_worker(body))
 
     def _take(self, message: ToWorker) -> None:
         if isinstance(message, AppliedChanges):
@@ -303,6 +315,10 @@ class HostOrder:
     def _apply(self, message: AppliedChanges) -> None:
         if message.position <= self.position:
             return  # the view that was loaded from the file has it
+        if message.position != self.position + 1:
+            raise _MissedError(
+                "follow", "journal", f"position {message.position} came after {self.position}"
+            )
         self.position, self.time_ms = message.position, message.time_ms
         self._on_applied(
             [Applied(message.position, message.time_ms, [], unpack_changes(message.changes), 0, 0)]
