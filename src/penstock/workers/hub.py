@@ -27,7 +27,7 @@ from penstock.workers.messages import (
     encode,
     pack_changes,
 )
-from penstock.workers.streams import read_message
+from penstock.workers.streams import read_message, send
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,9 @@ class WorkerHub:
                 logger.warning("a worker is %d bytes behind: it begins anew", BEHIND_BYTES_MAX)
                 self._followers.discard(writer)
                 writer.transport.abort()
-            else:
-                writer.write(message)
+            elif not send(writer, message):
+                # It died: the others must hear of the entry all the same.
+                self._followers.discard(writer)
 
     # -- one worker ------------------------------------------------------------------------------
 
@@ -130,13 +131,13 @@ class WorkerHub:
         position = self._position()
         self._followers.add(writer)
         await self._flush()
-        writer.write(encode(Welcome(self._cluster_id, position)))
+        send(writer, encode(Welcome(self._cluster_id, position)))
         while (body := await read_message(reader)) is not None:
             match decode_to_writer(body):
                 case RelayEntry(token, entry):
                     self._start(self._relay(writer, token, entry))
                 case AskHead(token):
-                    writer.write(encode(HeadIs(token, self._position())))
+                    send(writer, encode(HeadIs(token, self._position())))
                 case AskFlush(token):
                     self._start(self._answer_flush(writer, token))
                 case other:
@@ -159,13 +160,13 @@ class WorkerHub:
         try:
             (answer,) = await self._committer.commit([relay])
         except PenstockError as error:
-            writer.write(encode(EntryRefused(token, str(error))))
+            send(writer, encode(EntryRefused(token, str(error))))
             return
         if isinstance(answer, Refused):
-            writer.write(encode(EntryRefused(token, f"{answer.reason.name}: {answer.detail}")))
+            send(writer, encode(EntryRefused(token, f"{answer.reason.name}: {answer.detail}")))
             return
         assert isinstance(answer, Relayed), answer
-        writer.write(encode(EntryApplied(token, self._position(), answer.standing, answer.answers)))
+        send(writer, encode(EntryApplied(token, self._position(), answer.standing, answer.answers)))
 
     async def _answer_flush(self, writer: asyncio.StreamWriter, token: int) -> None:
         try:
@@ -174,4 +175,4 @@ class WorkerHub:
             # No answer: whoever asked takes the writer for away, and asks again.
             logger.warning("the file can't be brought up to date: %s", error)
             return
-        writer.write(encode(Flushed(token, position)))
+        send(writer, encode(Flushed(token, position)))

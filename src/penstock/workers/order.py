@@ -48,7 +48,7 @@ from penstock.workers.messages import (
     encode,
     unpack_changes,
 )
-from penstock.workers.streams import check_own, read_message
+from penstock.workers.streams import check_own, read_message, send
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ class HostOrder:
             except OSError:
                 await _rest(CONNECT_PAUSE_S)
                 continue
-            writer.write(encode(Hello()))
+            send(writer, encode(Hello()))
             early: list[AppliedChanges] = []
             welcome = await self._read_welcome(reader, early)
             if welcome is None:
@@ -345,7 +345,9 @@ class HostOrder:
         if self._writer is None:
             self._waiting.pop(token, None)
             raise RetryableError("ask", "journal", _AWAY)
-        self._writer.write(encode(message))
+        if not send(self._writer, encode(message)):
+            self._waiting.pop(token, None)
+            raise RetryableError("ask", "journal", _AWAY)
 
     async def _ask(self, question: type[AskHead] | type[AskFlush], answer: type[T]) -> T:
         token, future = self._expect()

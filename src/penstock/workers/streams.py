@@ -53,3 +53,17 @@ async def read_message(reader: asyncio.StreamReader) -> bytes | None:
         return await reader.readexactly(length)
     except (asyncio.IncompleteReadError, ConnectionError, OSError):
         return None
+
+
+def send(writer: asyncio.StreamWriter, message: bytes) -> bool:
+    """Write a message; False: the connection is gone, and it will never be read.
+
+    uvloop's transports raise where asyncio's say nothing.
+    """
+    if writer.transport.is_closing():
+        return False
+    try:
+        writer.write(message)
+    except (RuntimeError, OSError):
+        return False
+    return True

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -332,3 +334,26 @@ def test_a_worker_that_cannot_follow_says_that_it_is_over(tmp_path: Path) -> Non
             assert len(worker.stopped) == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
+def test_a_worker_that_died_keeps_nothing_from_the_others(
+    tmp_path: Path, runner: Callable[[Any], None]
+) -> None:
+    async def run() -> None:
+        async with host(tmp_path, workers=2) as (writer, (first, second)):
+            # Closed on this side and not yet known to be: the hub may meet it in either order.
+            for follower in list(writer.hub._followers):
+                order = list(writer.hub._followers)
+                follower.transport.abort()
+                writer.hub._followers.update(order)
+                applied = writer.order.append([topic(f"t-{id(follower)}")])
+                writer.hub.publish(applied.position, applied.time_ms, applied.changes)
+                break
+            for worker in (first, second):
+                await worker.order.commit([topic(f"mine-{worker.order.agent_id}")])
+                await worker.order.confirm_head()
+                assert worker.order.position == writer.order.position
+                assert {found.name for found in worker.view.topics()} >= {f"t-{id(follower)}"}
+
+    runner(run())
