@@ -24,6 +24,7 @@ from chaos.run import PARTITIONS, TOPIC, create_topic
 from chaos.tidying import CLIENTS_WARN, tidied  # noqa: F401 - a fixture
 from chaos.world import seed_from_system
 from support.server import REPOSITORY, run_penstock
+from support.waiting import eventually
 from support.workers import WorkersHost, workers_host
 
 WORKERS = 3
@@ -105,7 +106,7 @@ def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_pa
 
 def test_workers_whose_parent_was_killed_move_all_they_have(tmp_path: Path) -> None:
     with workers_host(tmp_path, WORKERS, {"SEGMENT_AGE_MS": "600000"}) as host:
-        fill(host, "t", 300)
+        eventually(lambda: wal_files_with_records(host), lambda count: count == WORKERS)
         assert wal_files_with_records(host) == WORKERS
         _, alive = psutil.wait_procs(host.kill_parent(), timeout=60)
         assert not alive, host.server.tail(8000)
@@ -197,7 +198,8 @@ def group_consumer(host: WorkersHost, group: int) -> Consumer:
 def test_backup_holds_what_lies_in_each_worker_s_wal(tmp_path: Path) -> None:
     with workers_host(tmp_path, WORKERS, STAYS) as host:
         sent = fill(host, "t", 300)
-        assert wal_files_with_records(host) >= WORKERS, "each worker's WAL was to hold something"
+        # Each worker's WAL holds something; the database hears of it a moment later.
+        eventually(lambda: wal_files_with_records(host), lambda count: count >= WORKERS)
         backup = tmp_path / "backup"
         done = run_penstock("backup", "--to", str(backup), "--http", host.http(0))
         assert done.returncode == 0, done.stdout + done.stderr
