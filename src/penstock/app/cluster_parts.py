@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.app.agent_id import agent_id
 from penstock.app.agent_list import list_agents
-from penstock.app.instruments import KafkaInstruments, LogInstruments
+from penstock.app.face import open_face
+from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.app.limits import (
     cluster_limits,
-    group_settings,
-    kafka_settings,
     membership_settings,
 )
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
@@ -32,11 +31,8 @@ from penstock.app.wal_volumes import WalVolumes
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
-from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.shards import ShardKeeper
-from penstock.kafka.broker import Broker
 from penstock.kafka.nodes import ClusterNodes
-from penstock.kafka.server import KafkaServer
 from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.cluster_opening import open_cluster_order
@@ -396,28 +392,17 @@ async def _open(
         instruments=LogInstruments(metrics),
     )
     shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
-    groups = GroupCoordinator(
-        committer=order,
+    face = open_face(
+        settings,
+        environment,
+        metrics=metrics,
         view=view,
         queries=queries(),
-        clock=clock,
-        random=random,
-        settings=group_settings(settings),
-        ownership=shards,
-    )
-    broker = Broker(
-        view=view,
-        committer=order,
         log=log,
-        groups=groups,
-        clock=clock,
-        random=random,
+        committer=order,
         cluster_id=order.cluster_id,
         node_id=me,
-        advertised_host=environment.advertised.host,
-        advertised_port=environment.advertised.port,
-        settings=kafka_settings(settings),
-        instruments=KafkaInstruments(metrics),
+        ownership=shards,
         heads=order,
         cluster=ClusterNodes(
             me=me,
@@ -452,9 +437,9 @@ async def _open(
         store=zone,
         pool=pool,
         log=log,
-        groups=groups,
-        broker=broker,
-        kafka=KafkaServer(broker),
+        groups=face.groups,
+        broker=face.broker,
+        kafka=face.kafka,
         journal=journal,
         order=order,
         zone=zone,

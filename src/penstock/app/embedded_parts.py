@@ -12,17 +12,15 @@ from functools import partial
 from typing import Any
 
 from penstock.app import offline
-from penstock.app.instruments import KafkaInstruments, LogInstruments
+from penstock.app.face import open_face
+from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
-from penstock.app.limits import group_settings, kafka_settings, log_limits
+from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
-from penstock.groups.coordinator import GroupCoordinator
-from penstock.kafka.broker import Broker
-from penstock.kafka.server import KafkaServer
 from penstock.log import Log
 from penstock.log.append.lane import Delivery
 from penstock.log.fetch.remote_wal import DirectoryWals
@@ -155,27 +153,16 @@ def open_embedded(settings: ServerSettings, environment: Environment) -> Embedde
     with ExitStack() as closing:
         storage = open_storage(settings, environment, layout, closing)
         log, order, view = storage.log, storage.order, storage.view
-        groups = GroupCoordinator(
-            committer=log,
+        face = open_face(
+            settings,
+            environment,
+            metrics=storage.metrics,
             view=view,
             queries=storage.queries(),
-            clock=environment.clock,
-            random=environment.random,
-            settings=group_settings(settings),
-        )
-        broker = Broker(
-            view=view,
-            committer=log,
             log=log,
-            groups=groups,
-            clock=environment.clock,
-            random=environment.random,
+            committer=log,
             cluster_id=order.cluster_id,
             node_id=order.agent_id,
-            advertised_host=environment.advertised.host,
-            advertised_port=environment.advertised.port,
-            settings=kafka_settings(settings),
-            instruments=KafkaInstruments(storage.metrics),
         )
         return EmbeddedParts(
             settings=settings,
@@ -191,9 +178,9 @@ def open_embedded(settings: ServerSettings, environment: Environment) -> Embedde
             pool=storage.pool,
             log=log,
             upkeep=storage.upkeep,
-            groups=groups,
-            broker=broker,
-            kafka=KafkaServer(broker),
+            groups=face.groups,
+            broker=face.broker,
+            kafka=face.kafka,
             closing=closing.pop_all(),
         )
 

@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.app.agent_id import agent_id
 from penstock.app.agent_list import list_agents
 from penstock.app.embedded_parts import EmbeddedParts, Storage, open_storage
+from penstock.app.face import open_face
 from penstock.app.host_wals import HostWals
-from penstock.app.instruments import KafkaInstruments, LogInstruments
+from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import LeftoverWals
-from penstock.app.limits import group_settings, kafka_settings, log_limits, membership_settings
+from penstock.app.limits import log_limits, membership_settings
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.config.version import VERSION
-from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.shards import ShardKeeper
-from penstock.kafka.broker import Broker
 from penstock.kafka.nodes import ClusterNodes
-from penstock.kafka.server import KafkaServer
 from penstock.log.append.lane import Delivery
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import DirectoryWals
@@ -292,28 +290,17 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
         )
         shards = ShardKeeper(me=order.agent_id, order=log, view=view, clock=clock)
         telling.begin(order, hub, shards)
-        groups = GroupCoordinator(
-            committer=log,
+        face = open_face(
+            settings,
+            environment,
+            metrics=storage.metrics,
             view=view,
             queries=storage.queries(),
-            clock=clock,
-            random=environment.random,
-            settings=group_settings(settings),
-            ownership=shards,
-        )
-        broker = Broker(
-            view=view,
-            committer=log,
             log=log,
-            groups=groups,
-            clock=clock,
-            random=environment.random,
+            committer=log,
             cluster_id=order.cluster_id,
             node_id=order.agent_id,
-            advertised_host=environment.advertised.host,
-            advertised_port=environment.advertised.port,
-            settings=kafka_settings(settings),
-            instruments=KafkaInstruments(storage.metrics),
+            ownership=shards,
             cluster=ClusterNodes(me=order.agent_id, view=view, coordinators=shards),
         )
         return WriterParts(
@@ -330,9 +317,9 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             pool=storage.pool,
             log=log,
             upkeep=storage.upkeep,
-            groups=groups,
-            broker=broker,
-            kafka=KafkaServer(broker),
+            groups=face.groups,
+            broker=face.broker,
+            kafka=face.kafka,
             hub=hub,
             shards=shards,
             membership=membership,
@@ -453,28 +440,17 @@ async def _open_worker(
         behind=_SharedFile(order),
     )
     shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
-    groups = GroupCoordinator(
-        committer=order,
+    face = open_face(
+        settings,
+        environment,
+        metrics=metrics,
         view=view,
         queries=queries(),
-        clock=clock,
-        random=random,
-        settings=group_settings(settings),
-        ownership=shards,
-    )
-    broker = Broker(
-        view=view,
-        committer=order,
         log=log,
-        groups=groups,
-        clock=clock,
-        random=random,
+        committer=order,
         cluster_id=order.cluster_id,
         node_id=me,
-        advertised_host=environment.advertised.host,
-        advertised_port=environment.advertised.port,
-        settings=kafka_settings(settings),
-        instruments=KafkaInstruments(metrics),
+        ownership=shards,
         heads=order,
         cluster=ClusterNodes(me=me, view=view, coordinators=shards),
     )
@@ -488,9 +464,9 @@ async def _open_worker(
         store=store,
         pool=pool,
         log=log,
-        groups=groups,
-        broker=broker,
-        kafka=KafkaServer(broker),
+        groups=face.groups,
+        broker=face.broker,
+        kafka=face.kafka,
         index=index,
         order=order,
         shards=shards,

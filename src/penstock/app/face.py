@@ -1,0 +1,76 @@
+"""Groups and the Kafka face over a log, the same in every shape of a server."""
+
+from typing import NamedTuple
+
+from penstock.app.instruments import KafkaInstruments
+from penstock.app.limits import group_settings, kafka_settings
+from penstock.app.parts import Environment
+from penstock.config.settings import ServerSettings
+from penstock.groups.coordinator import GroupCoordinator
+from penstock.groups.ownership import Ownership
+from penstock.kafka.broker import Broker
+from penstock.kafka.nodes import Nodes
+from penstock.kafka.server import KafkaServer
+from penstock.log.serving import ServingLog
+from penstock.metadata.committer import Committer
+from penstock.metadata.ordering import Heads
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.observability.metrics import Metrics
+
+
+class Face(NamedTuple):
+    """What clients meet."""
+
+    groups: GroupCoordinator
+    broker: Broker
+    kafka: KafkaServer
+
+
+def open_face(
+    settings: ServerSettings,
+    environment: Environment,
+    *,
+    metrics: Metrics,
+    view: MetadataView,
+    queries: Queries,
+    log: ServingLog,
+    committer: Committer,
+    cluster_id: str,
+    node_id: int,
+    ownership: Ownership | None = None,
+    heads: Heads | None = None,
+    cluster: Nodes | None = None,
+) -> Face:
+    """Put groups and face together; nothing listens yet.
+
+    Args:
+        queries: of the event loop's thread.
+        ownership: see `GroupCoordinator`; heads, cluster: see `Broker`.
+    """
+    groups = GroupCoordinator(
+        committer=committer,
+        view=view,
+        queries=queries,
+        clock=environment.clock,
+        random=environment.random,
+        settings=group_settings(settings),
+        ownership=ownership,
+    )
+    broker = Broker(
+        view=view,
+        committer=committer,
+        log=log,
+        groups=groups,
+        clock=environment.clock,
+        random=environment.random,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        advertised_host=environment.advertised.host,
+        advertised_port=environment.advertised.port,
+        settings=kafka_settings(settings),
+        instruments=KafkaInstruments(metrics),
+        heads=heads,
+        cluster=cluster,
+    )
+    return Face(groups, broker, KafkaServer(broker))
