@@ -65,6 +65,7 @@ from penstock.replica.postgres import PostgresJournal
 from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
+from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
@@ -489,9 +490,4 @@ async def _until_answered(work: Callable[[], Awaitable[T]]) -> T:
             if str(error) != said:
                 said = str(error)
                 logger.warning("waiting for the journal: %s", error)
-            over = asyncio.Event()
-            timer = loop.call_later(_RETRY_S, over.set)
-            try:
-                await over.wait()
-            finally:
-                timer.cancel()
+            await wait(_RETRY_S)

@@ -19,6 +19,7 @@ from typing import Any
 from penstock.app.workers import JOURNAL_WRITER, RestartDelays, WorkerPlace
 from penstock.model.errors import ConflictError
 from penstock.ports.clock import Clock
+from penstock.system.waiting import wait
 
 logger = logging.getLogger(__name__)
 
@@ -191,21 +192,12 @@ class Supervisor:
                 ran_s,
                 delay_s,
             )
-            await _rest(delay_s)
+            await wait(delay_s)
             if self._stopping:
                 return
             await worker.start(self._command, now_s=self._clock.monotonic_s())
             if await worker.wait_ready() is not None:
                 logger.info("worker %d serves again, pid %d", worker.index, worker.process.pid)
-
-
-async def _rest(seconds: float) -> None:
-    over = asyncio.Event()
-    timer = asyncio.get_running_loop().call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()
 
 
 class ParentLink:

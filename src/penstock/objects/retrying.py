@@ -1,6 +1,5 @@
 """Tries again what failed retriably, until a deadline."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -16,28 +15,12 @@ from penstock.model.errors import (
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.ports.random import Random
+from penstock.system.waiting import wait
 
 T = TypeVar("T")
 
 _JITTER_STEPS: Final = 1 << 16
 _COMPARE_BYTES: Final = 8 << 20
-
-
-async def wait(seconds: float) -> None:
-    """Let `seconds` pass on the event loop's clock, whichever loop that is."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    handle = loop.call_later(seconds, _settle, done)
-    try:
-        await done
-    finally:
-        handle.cancel()
-
-
-def _settle(done: "asyncio.Future[None]") -> None:
-    # A caller may have been cancelled in the same turn.
-    if not done.done():
-        done.set_result(None)
 
 
 class Retrying:

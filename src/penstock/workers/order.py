@@ -31,6 +31,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.journal import JournalRow
 from penstock.ports.random import Random
 from penstock.replica.follower import Followed
+from penstock.system.waiting import wait
 from penstock.workers.messages import (
     AppliedChanges,
     AskFlush,
@@ -235,7 +236,7 @@ class HostOrder:
         while True:
             with contextlib.suppress(RetryableError):
                 await self.confirm_head()
-            await _rest(CONFIRM_PAUSE_S)
+            await wait(CONFIRM_PAUSE_S)
 
     async def _connect(self) -> None:
         """Until it succeeds."""
@@ -244,14 +245,14 @@ class HostOrder:
                 check_own(self._path)
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
             except OSError:
-                await _rest(CONNECT_PAUSE_S)
+                await wait(CONNECT_PAUSE_S)
                 continue
             send(writer, encode(Hello()))
             early: list[AppliedChanges] = []
             welcome = await self._read_welcome(reader, early)
             if welcome is None:
                 writer.transport.abort()
-                await _rest(CONNECT_PAUSE_S)
+                await wait(CONNECT_PAUSE_S)
                 continue
             self.cluster_id = welcome.cluster_id
             self._reader, self._writer = reader, writer
@@ -360,9 +361,3 @@ class HostOrder:
             self._waiting.pop(token, None)
         assert isinstance(found, answer), found
         return found
-
-
-async def _rest(seconds: float) -> None:
-    over = asyncio.Event()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(over.wait(), seconds)

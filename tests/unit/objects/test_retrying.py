@@ -14,8 +14,8 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.objects import LocalStore, Retrying
-from penstock.objects.retrying import wait
 from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.system.waiting import wait
 from penstock.testing import Faulty, ManualClock, SeededRandom, SimulatedDevice
 
 

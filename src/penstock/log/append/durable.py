@@ -19,9 +19,9 @@ from penstock.metadata.rows import GENERATION_BITS
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
-from penstock.objects.retrying import wait
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
+from penstock.system.waiting import wait
 from penstock.wal import WalPlace
 
 FULL_TURN_S: Final = 0.05
