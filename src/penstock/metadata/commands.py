@@ -54,6 +54,22 @@ class Refusal(enum.IntEnum):
     """An agent that isn't fenced doesn't know the feature level."""
     LEVEL_NOT_ON = 23
     """The command belongs to a feature level that isn't switched on."""
+    UNKNOWN_JOB = 24
+    """The job was closed, or never opened: nothing may be committed under it."""
+    JOB_IS_ALIVE = 25
+    """It was renewed since it was seen silent."""
+    JOB_TOO_OLD = 26
+    """Its greatest age has passed: it must end, since it holds deletion back."""
+    OUT_OF_ORDER_COMMIT = 27
+    """The commit's n isn't the job's next."""
+    INPUT_CHANGED = 28
+    """A run that was to be replaced isn't there as it was listed."""
+    INVALID_REPLACEMENT = 29
+    """What is to replace runs doesn't lie within them."""
+    STALE_WRITE = 30
+    """A later batch of the writer is committed."""
+    WRITER_IN_USE = 31
+    """The writer's batches belong to another checkpoint."""
 
 
 # -- agents ------------------------------------------------------------------------------------
@@ -273,6 +289,142 @@ class ForgetObjects(Command, frozen=True, tag="forget"):
     keys: list[str]
 
 
+# -- the pipeline --------------------------------------------------------------------------------
+
+
+class OpenJob(Command, frozen=True, tag="job+"):
+    """Register work that reads or writes objects from outside of the agents.
+
+    While it is open, objects condemned after its position are not deleted. Its number is part of
+    the names of all objects that it writes, and its commits are refused once it is closed, so that
+    what it never committed can then be condemned. Answer: JobOpened.
+    """
+
+    kind: str
+    """What it does: compaction, read, write, table, verify, ..."""
+    name: str
+    """For people: who runs it."""
+    lease_ms: int
+    """Anybody may close it when it wasn't renewed for so long, by journal time."""
+    age_max_ms: int
+    """Past it no renewal is accepted: the bound on how long deletion waits for it."""
+
+
+class RenewJob(Command, frozen=True, tag="job~"):
+    """It goes on. Answer: Done or Refused (UNKNOWN_JOB, JOB_TOO_OLD)."""
+
+    job: int
+
+
+class CloseJob(Command, frozen=True, tag="job-"):
+    """End a job. Answer: Done, also when there is none; or Refused(JOB_IS_ALIVE)."""
+
+    job: int
+    seen_renewed_ms: int = -1
+    """-1: its owner ends it. Else: somebody found its lease over, and last saw it renewed then."""
+
+
+class OutputObject(Struct, frozen=True, array_like=True, kw_only=True):
+    """An object that a job has put."""
+
+    key: str
+    size_bytes: int
+
+
+INPUT_FIELDS: Final = 5
+"""Integers per run in `ReplacedPartition.inputs`."""
+OUTPUT_FIELDS: Final = 7
+"""Integers per run in `ReplacedPartition.outputs`."""
+
+
+class ReplacedPartition(Struct, frozen=True, array_like=True, kw_only=True):
+    """Runs of one partition that lie in objects, and what takes their place.
+
+    `inputs`: flat, INPUT_FIELDS integers per run: base offset, end offset, index in the command's
+    `input_keys`, byte position, length in bytes; in offset order, all runs that the partition has
+    between the first's base offset and the last's end offset.
+    `outputs`: flat, OUTPUT_FIELDS integers per run: base offset, end offset, index in the command's
+    `objects`, byte position, length, max timestamp in ms, batch count; in offset order, without
+    overlap, within the inputs' offsets. There may be gaps, as compaction by key leaves them.
+    """
+
+    partition_key: int
+    inputs: list[int]
+    outputs: list[int]
+    clean_end: int = -1
+    """Compacted by key below this offset; -1: not compacted by key."""
+
+
+class ReplaceRuns(Command, frozen=True, tag="replace"):
+    """Name runs in a job's objects instead of where they lay. Offsets never change.
+
+    Each partition is replaced wholly or not at all; one whose inputs aren't there as listed is
+    left as it is. Commits of a job are numbered from 1 on; the last one sent again gets its first
+    answer. Answer: RunsReplaced, or Refused (UNKNOWN_JOB, OUT_OF_ORDER_COMMIT, OBJECT_CONDEMNED,
+    OBJECT_EXISTS).
+    """
+
+    job: int
+    n: int
+    input_keys: list[str]
+    objects: list[OutputObject]
+    partitions: list[ReplacedPartition]
+
+
+class WriteRun(Struct, frozen=True, array_like=True, kw_only=True):
+    """Adjacent batches of one partition in one of a write's objects; `object` is an index in its
+    `objects`, `position` and `batches` are as in `RunCommit`."""
+
+    partition_key: int
+    object: int
+    position: int
+    batches: list[int]
+
+
+class CommitWrite(Command, frozen=True, tag="write"):
+    """Give offsets to the batches of one write: all of them or none, and once per (writer, batch).
+
+    The objects are raw: base offsets inside them aren't final. The writer's last batch sent again
+    gets its first answer, and its objects are named by nothing. Answer: WriteCommitted, or Refused
+    (UNKNOWN_JOB, STALE_WRITE, WRITER_IN_USE, UNKNOWN_PARTITION, OBJECT_CONDEMNED, OBJECT_EXISTS).
+    """
+
+    job: int
+    writer_id: str
+    batch_id: int
+    incarnation: str
+    """Of the writer's checkpoint: another one with the same writer id is refused."""
+    objects: list[OutputObject]
+    runs: list[WriteRun]
+
+
+class ExpireWriters(Command, frozen=True, tag="writers-"):
+    """Forget writers. `writers`: pairs writer id, journal time in ms of the last batch as seen; one
+    that has written since is kept. Answer: Done."""
+
+    writers: list[tuple[str, int]]
+
+
+class SaveTable(Command, frozen=True, tag="table"):
+    """How far a table has followed a topic: what retention waits for. Answer: Done or Refused
+    (UNKNOWN_TOPIC)."""
+
+    topic_id: bytes
+    table: str
+    offsets: list[int]
+    """Flat pairs partition, next offset."""
+    snapshot_id: int = -1
+    state: str = ""
+    """For people and the next run: JSON that apply doesn't read."""
+
+
+class DropTable(Command, frozen=True, tag="table-"):
+    """Forget how far a table is. Answer: Done."""
+
+    topic_id: bytes
+    table: str
+
+
 # -- groups ------------------------------------------------------------------------------------
 
 
@@ -363,6 +515,14 @@ AnyCommand = (
     | ExpireProducers
     | CondemnObjects
     | ForgetObjects
+    | OpenJob
+    | RenewJob
+    | CloseJob
+    | ReplaceRuns
+    | CommitWrite
+    | ExpireWriters
+    | SaveTable
+    | DropTable
     | SaveGroup
     | DeleteGroups
     | CommitOffsets
@@ -455,6 +615,29 @@ class Condemned(Answer, frozen=True, tag="condemn"):
     keys: list[str]
 
 
+class JobOpened(Answer, frozen=True, tag="job"):
+    """The job's number, the position that registered it, and journal time there."""
+
+    job: int
+    position: int
+    time_ms: int
+
+
+class RunsReplaced(Answer, frozen=True, tag="replace"):
+    """Per partition of the command: 0, or a Refusal (INPUT_CHANGED, INVALID_REPLACEMENT,
+    UNKNOWN_PARTITION)."""
+
+    codes: list[int]
+
+
+class WriteCommitted(Answer, frozen=True, tag="write"):
+    """Flat triples partition key, base offset, end offset: per partition, in the order of first
+    use. `repeated`: this is the first answer, given again."""
+
+    ranges: list[int]
+    repeated: bool = False
+
+
 class OffsetsCommitted(Answer, frozen=True, tag="offsets"):
     """Per offset of the command: 0, or a Refusal."""
 
@@ -473,6 +656,9 @@ AnyAnswer = (
     | SegmentStored
     | LogTrimmed
     | Condemned
+    | JobOpened
+    | RunsReplaced
+    | WriteCommitted
     | OffsetsCommitted
 )
 

@@ -13,7 +13,14 @@ from penstock.segment.format import (
     parse_footer,
     parse_index,
 )
-from penstock.segment.keys import SegmentKey, object_key, parse_object_key
+from penstock.segment.keys import (
+    JobKey,
+    SegmentKey,
+    job_object_key,
+    object_key,
+    parse_job_key,
+    parse_object_key,
+)
 
 __all__ = [
     "FOOTER_BYTES",
@@ -21,13 +28,16 @@ __all__ = [
     "BuiltSegment",
     "Footer",
     "IndexedRun",
+    "JobKey",
     "Mark",
     "SegmentKey",
     "SegmentRun",
     "build_segment",
     "check_header",
+    "job_object_key",
     "object_key",
     "parse_footer",
     "parse_index",
+    "parse_job_key",
     "parse_object_key",
 ]

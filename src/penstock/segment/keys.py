@@ -9,6 +9,8 @@ from crc32c import crc32c
 SEGMENTS_PREFIX: Final = "segments/"
 
 _NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
+_NAME: Final = r"[0-9a-f]{32}"
+_JOB_KEY: Final = re.compile(rf"segments/([0-9a-f]{{2}})/job-{_NUMBER}-({_NAME})\.seg", re.ASCII)
 _KEY: Final = re.compile(rf"segments/([0-9a-f]{{2}})/{_NUMBER}-{_NUMBER}-{_NUMBER}\.seg", re.ASCII)
 
 
@@ -19,6 +21,37 @@ class SegmentKey:
     agent: int
     epoch: int
     n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """Which job of the pipeline wrote a segment, and the random name of the attempt."""
+
+    job: int
+    name: str
+
+
+def job_object_key(*, job: int, name: str) -> str:
+    """The key of a segment that an attempt of a job's task writes.
+
+    Args:
+        name: 32 hexadecimal digits at random, so that no two attempts meet.
+    """
+    assert job > 0, job
+    assert re.fullmatch(_NAME, name), name
+    text = f"job-{job}-{name}"
+    return f"{SEGMENTS_PREFIX}{_hash(text)}/{text}.seg"
+
+
+def parse_job_key(key: str) -> JobKey | None:
+    """The parts of a job's key; None if `job_object_key` never gives such a key."""
+    match = _JOB_KEY.fullmatch(key)
+    if match is None:
+        return None
+    digits, job, name = match.groups()
+    if _hash(f"job-{job}-{name}") != digits:
+        return None
+    return JobKey(job=int(job), name=name)
 
 
 def object_key(*, agent: int, epoch: int, n: int) -> str:
