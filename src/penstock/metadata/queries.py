@@ -97,11 +97,15 @@ ORDER BY 2 LIMIT 1
 _RUN_WITH_MAX_TIMESTAMP: Final = f"""
 SELECT * FROM (
     SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = :key ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
+    WHERE r.partition_key = :key AND (r.max_timestamp < :newest
+        OR r.max_timestamp = :newest AND r.base_offset > :base)
+    ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
 UNION ALL
 SELECT * FROM (
     SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = :key ORDER BY max_timestamp DESC, base_offset LIMIT 1)
+    WHERE partition_key = :key AND (max_timestamp < :newest
+        OR max_timestamp = :newest AND base_offset > :base)
+    ORDER BY max_timestamp DESC, base_offset LIMIT 1)
 ORDER BY 8 DESC, 2 LIMIT 1
 """  # noqa: S608
 
@@ -123,6 +127,7 @@ verifying a directory or a backup only reads it."""
 
 _WITH_OBJECTS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _OBJECTS)
 
+_NEWEST: Final = 2**63 - 1
 _KEYS_PER_STATEMENT: Final = 500
 _GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
 
@@ -195,9 +200,14 @@ class Queries:
         """The first run by offset that holds a record of this time or later."""
         return self._run(_FIRST_RUN_AT_TIME, {"key": key, "time_ms": timestamp_ms})
 
-    def run_with_max_timestamp(self, key: PartitionKey) -> StoredRun | None:
-        """The run with the partition's newest record; the first of several."""
-        return self._run(_RUN_WITH_MAX_TIMESTAMP, {"key": key})
+    def run_with_max_timestamp(
+        self, key: PartitionKey, *, before: StoredRun | None = None
+    ) -> StoredRun | None:
+        """The run with the partition's newest record; the first of several. With `before` the one
+        that comes next in that order."""
+        newest = _NEWEST if before is None else before.max_timestamp
+        base = -1 if before is None else before.base_offset
+        return self._run(_RUN_WITH_MAX_TIMESTAMP, {"key": key, "newest": newest, "base": base})
 
     def partition_bytes(self, keys: Sequence[PartitionKey] | None) -> dict[PartitionKey, int]:
         """Bytes of live runs per partition; all partitions when `keys` is None."""

@@ -24,11 +24,11 @@ from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
-from penstock.records.batch import batch_bounds, patch_run
+from penstock.records.batch import LENGTH_END, batch_bounds, patch_run
 from penstock.wal import WalReader
 
-_BOUNDS_BYTES: Final = 12
-_LAST_DELTA_END: Final = 27
+_BOUNDS: Final = Struct(">qi11xi")
+"""Base offset, batch length, last offset delta. Source: `penstock.records.batch`."""
 _INT32: Final = Struct(">i")
 _WINDOW_RUNS: Final = 64
 _CURSORS_MAX: Final = 50_000
@@ -269,7 +269,7 @@ class LogReader:
             return self._read_raw_run(run, offset, bytes_max, first=first)
         cursor = self._cursors.get((key, offset))
         position = run.position
-        if cursor is not None and cursor[0] == run.object_key:
+        if cursor is not None and _lies_in(run, cursor):
             position = cursor[1]
             whole = self._blocks.get(_oversize_key(run, position))
             if whole is not None and first:
@@ -412,23 +412,12 @@ class LogReader:
             header = self._peek(place, position, block_bytes)
             if header is None:
                 break
-            base_offset, size = header
+            next_offset, size = header
             following = position + size
-            if start is None:
-                next_base = run.end_offset
-                if following < end:
-                    peeked = self._peek(place, following, block_bytes)
-                    if peeked is None:
-                        # Not known whether the offset lies in this batch: its own delta tells.
-                        delta = self._bytes_at(place, position + 23, 4, block_bytes)
-                        if delta is None:
-                            break
-                        next_base = base_offset + _INT32.unpack(delta)[0] + 1
-                    else:
-                        next_base = peeked[0]
-                if next_base <= offset:
-                    position = following
-                    continue
+            # By its own header: the next batch may begin behind a gap that compaction left.
+            if start is None and next_offset <= offset:
+                position = following
+                continue
             taken = 0 if start is None else position - start
             if (taken or not first) and taken + size > bytes_max:
                 if start is None:
@@ -477,10 +466,9 @@ class LogReader:
         last_position: int,
         block_bytes: int,
     ) -> TailRead:
-        fields = self._bytes_at(place, last_position, _LAST_DELTA_END, block_bytes)
-        assert fields is not None
-        base_offset = int.from_bytes(fields[:8], "big")
-        end_offset = base_offset + int.from_bytes(fields[23:27], "big") + 1
+        header = self._peek(place, last_position, block_bytes)
+        assert header is not None
+        end_offset = header[0]
         self._remember(key, end_offset, place, position)
         return TailRead(
             self._slices(place, start, position, block_bytes), position - start, end_offset
@@ -503,14 +491,17 @@ class LogReader:
         return load(number)
 
     def _peek(self, place: str, position: int, block_bytes: int) -> tuple[int, int] | None:
+        """(offset after the last record, size in bytes) of the batch at `position`, if known."""
         number, at = divmod(position, block_bytes)
-        block = self._blocks.get(BlockKey(place, number))
+        block: memoryview | bytes | None = self._blocks.get(BlockKey(place, number))
         if block is None:
             return None
-        if at + _BOUNDS_BYTES <= len(block):
-            return batch_bounds(block, at)
-        straddling = self._bytes_at(place, position, _BOUNDS_BYTES, block_bytes)
-        return None if straddling is None else batch_bounds(straddling, 0)
+        if at + _BOUNDS.size > len(block):
+            block, at = self._bytes_at(place, position, _BOUNDS.size, block_bytes), 0
+            if block is None:
+                return None
+        base_offset, length, delta = _BOUNDS.unpack_from(block, at)
+        return base_offset + delta + 1, LENGTH_END + length
 
     def _bytes_at(self, place: str, position: int, length: int, block_bytes: int) -> bytes | None:
         if not self._is_here(place, position, position + length, block_bytes):
@@ -570,6 +561,13 @@ def _read_in_block(
     if start is None or position == start:
         return None
     return TailRead([block[start:position]], position - start, end_offset), position
+
+
+def _lies_in(run: StoredRun, cursor: tuple[str, int]) -> bool:
+    """Whether a place that was remembered is one of this run: what was replaced, or where another
+    run of the same object ended, is not."""
+    place, position = cursor
+    return place == run.object_key and run.position <= position < run.position + run.length
 
 
 def _oversize_key(run: StoredRun, position: int) -> BlockKey:

@@ -128,7 +128,11 @@ class FileRuns:
         file = self._store.open_file(run.object_key)
         position = run.position
         cursor = self._cursors.get((key, offset))
-        if cursor is not None and cursor[0] == run.object_key:
+        if (
+            cursor is not None
+            and cursor[0] == run.object_key
+            and run.position <= cursor[1] < run.position + run.length
+        ):
             position = cursor[1]
         if file is None:
             if not self._store.may_open():

@@ -62,18 +62,22 @@ async def find_max_timestamp(
 ) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the greatest timestamp, or None."""
     run = await in_pool(lambda: queries().run_with_max_timestamp(key))
-    if not isinstance(run, StoredRun):
-        return None
-    best: tuple[StoredHeader, bytes] | None = None
-    async for header, batch in _batches(reader, key, run):
-        if header.end_offset <= log_start:
-            continue
-        if best is None or header.max_timestamp > best[0].max_timestamp:
-            best = header, batch
-    if best is None:
-        return None
-    stamp = await in_pool(partial(_greatest, *best, log_start))
-    return stamp if isinstance(stamp, tuple) else None
+    while isinstance(run, StoredRun):
+        best: tuple[StoredHeader, bytes] | None = None
+        async for header, batch in _batches(reader, key, run):
+            # Of a batch that compaction emptied the header alone is left, timestamp and all.
+            if header.end_offset <= log_start or not header.record_count:
+                continue
+            if best is None or header.max_timestamp > best[0].max_timestamp:
+                best = header, batch
+        if best is not None:
+            stamp = await in_pool(partial(_greatest, *best, log_start))
+            if isinstance(stamp, tuple):
+                return stamp
+        # What made this run the newest has been removed, or lies below the log start.
+        before = run
+        run = await in_pool(lambda: queries().run_with_max_timestamp(key, before=before))  # noqa: B023
+    return None
 
 
 async def _batches(
