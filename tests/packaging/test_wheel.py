@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.version import VERSION
+from penstock.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from penstock.config.addresses import Address
-from penstock.config.version import VERSION
+from penstock.version import VERSION
 
 
 def banner(

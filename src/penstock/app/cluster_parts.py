@@ -30,7 +30,6 @@ from penstock.app.store_instruments import StoreInstruments
 from penstock.app.wal_volumes import WalVolumes
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
-from penstock.config.version import VERSION
 from penstock.groups.shards import ShardKeeper
 from penstock.kafka.nodes import ClusterNodes
 from penstock.log.archive import Archiver, ArchiveSettings
@@ -66,6 +65,7 @@ from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
 from penstock.system.waiting import wait
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources

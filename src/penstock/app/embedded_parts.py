@@ -20,7 +20,6 @@ from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
 from penstock.config.settings import ServerSettings
-from penstock.config.version import VERSION
 from penstock.log import Log
 from penstock.log.append.lane import Delivery
 from penstock.log.fetch.remote_wal import DirectoryWals
@@ -36,6 +35,7 @@ from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
+from penstock.version import VERSION
 from penstock.wal import WalReader, WalWriter
 
 

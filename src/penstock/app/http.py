@@ -22,12 +22,12 @@ from penstock.app.agents_api import AgentSources, agent_routes
 from penstock.app.backup_stream import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.backup_stream import backup_lines
 from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
-from penstock.config.version import VERSION
 from penstock.log.backup import Progress
 from penstock.model.errors import PenstockError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
 from penstock.peers.secret import ClusterSecret
+from penstock.version import VERSION
 
 _POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
 _KEEP_ALIVE_S = 30

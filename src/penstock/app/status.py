@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.app.parts import Parts
 from penstock.config.addresses import Address
-from penstock.config.version import VERSION
+from penstock.version import VERSION
 
 
 def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float) -> dict[str, Any]:

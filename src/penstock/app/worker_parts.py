@@ -26,7 +26,6 @@ from penstock.app.limits import log_limits, membership_settings
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
-from penstock.config.version import VERSION
 from penstock.groups.shards import ShardKeeper
 from penstock.kafka.nodes import ClusterNodes
 from penstock.log.append.lane import Delivery
@@ -45,6 +44,7 @@ from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
 from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
+from penstock.version import VERSION
 from penstock.workers.hub import WorkerHub
 from penstock.workers.order import HostOrder
 from penstock.workers.streams import socket_path

@@ -12,8 +12,8 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from penstock.config.version import VERSION
 from penstock.model.errors import PenstockError
+from penstock.version import VERSION
 
 ERROR_EXIT_STATUS: Final = 1
 INTERRUPTED_EXIT_STATUS: Final = 130
