@@ -1,4 +1,4 @@
-"""The local engine: threads and processes give each item's result once, whatever happens to them."""
+"""The local engine gives each item's result once, whatever happens to its threads or processes."""
 
 from __future__ import annotations
 
