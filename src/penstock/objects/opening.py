@@ -92,16 +92,26 @@ def open_store(
     if url.scheme == "file":
         return LocalStore(PosixDevice(Path(unquote(url.path))), executor=executor, writer=writer)
     # On demand: an embedded server never needs it, and starts sooner and smaller without.
+    from penstock.objects.bucket import BucketStore
+
+    return BucketStore(open_bucket(location, options=options))
+
+
+def open_bucket(location: str, *, options: StoreOptions = _DEFAULTS) -> Any:
+    """The store of obstore for a URL that is no local directory's; nothing is tried twice.
+
+    Raises:
+        InvalidRequestError: as `open_store`.
+    """
     from obstore.exceptions import BaseError
     from obstore.store import MemoryStore, from_url
 
-    from penstock.objects.bucket import BucketStore
-
+    url = urlsplit(location)
     if url.scheme == "memory":
-        return BucketStore(MemoryStore())
+        return MemoryStore()
     shown = f"{url.scheme}://{url.hostname or ''}{url.path}"
     try:
-        store = from_url(
+        return from_url(
             location,
             # Untyped: which options a store takes depends on the scheme.
             **_config(url.scheme, options, shown=shown),
@@ -114,7 +124,6 @@ def open_store(
             "no object store has such a URL",
             "use a path, or a file://, s3://, gs:// or az:// URL",
         ) from None
-    return BucketStore(store)
 
 
 def open_reliable_store(

@@ -1,6 +1,7 @@
 """Letting time pass on whichever event loop runs, real or simulated."""
 
 import asyncio
+import time
 
 
 async def wait(seconds: float) -> None:
@@ -18,3 +19,8 @@ def _settle(done: "asyncio.Future[None]") -> None:
     # A caller may have been cancelled in the same turn.
     if not done.done():
         done.set_result(None)
+
+
+def pause(seconds: float) -> None:
+    """Let `seconds` pass on the calling thread, where there is no event loop."""
+    time.sleep(seconds)

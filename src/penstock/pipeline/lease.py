@@ -1,0 +1,125 @@
+"""A registered job: opened, renewed by a thread for as long as it runs, closed at its end."""
+
+import logging
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from penstock.lake.door import JobRequest
+from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.ports.clock import Clock
+from penstock.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.pipeline.client import DoorClient
+
+logger = logging.getLogger(__name__)
+
+LEASE_MS: Final = 300_000
+AGE_MAX_MS: Final = 86_400_000
+_RENEWALS_PER_LEASE: Final = 4
+
+
+class JobLease:
+    """A job of the cluster, as a context manager: `with JobLease(client, kind=..., name=...)`.
+
+    A driver's; tasks get its number alone. `check` before what must not go on without it, and
+    each commit says so as well.
+
+    Args:
+        kind: compaction, read, write, table, verify, ...
+        name: for people: who runs it.
+        lease_ms: the agents close a job that wasn't renewed for so long.
+        age_max_ms: past it the agents close it in any case.
+    """
+
+    def __init__(
+        self,
+        client: "DoorClient",
+        *,
+        kind: str,
+        name: str,
+        lease_ms: int = LEASE_MS,
+        age_max_ms: int = AGE_MAX_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
+        self._request = JobRequest(kind=kind, name=name, lease_ms=lease_ms, age_max_ms=age_max_ms)
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._commit_count = 0
+        self._lost: PenstockError | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._renewed_s = 0.0
+        self._lease_s = lease_ms / 1000
+        self.job = 0
+        self.position = 0
+        """What is found at this position of the journal or later stays readable."""
+        self.time_ms = 0
+        """Journal time there."""
+
+    def __enter__(self) -> Self:
+        before_s = self._clock.monotonic_s()
+        opened = self._client.open_job(self._request)
+        self.job, self.position, self.time_ms = opened.job, opened.position, opened.time_ms
+        self._lease_s = opened.lease_ms / 1000
+        self._renewed_s = before_s
+        self._thread = threading.Thread(
+            target=self._renew, name=f"lease of job {self.job}", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        # What it holds back is let go by the agents, should they not hear of its end.
+        with suppress(PenstockError):
+            self._client.close_job(self.job)
+
+    def check(self) -> None:
+        """
+        Raises:
+            FencedError: the job was closed, or nobody has heard of it for as long as its lease:
+                what it reads may be deleted, and its commits are refused.
+        """
+        lost = self._lost
+        if lost is not None:
+            raise FencedError("run job", str(self.job), str(lost), "start it again")
+        silent_s = self._clock.monotonic_s() - self._renewed_s
+        if silent_s > self._lease_s:
+            raise FencedError(
+                "run job",
+                str(self.job),
+                f"it could not be renewed for {silent_s:.0f} s",
+                "start it again",
+            )
+
+    def next_commit(self) -> int:
+        """The number of the job's next commit, from 1 on: one for each `ReplaceRequest`, which is
+        sent again with the same one."""
+        with self._lock:
+            self._commit_count += 1
+            return self._commit_count
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._lease_s / _RENEWALS_PER_LEASE):
+            before_s = self._clock.monotonic_s()
+            try:
+                self._client.renew_job(self.job)
+            except RetryableError as error:
+                logger.warning("job %d can't be renewed now: %s", self.job, error)
+            except PenstockError as error:
+                self._lost = error
+                logger.warning("job %d is lost: %s", self.job, error)
+                return
+            else:
+                self._renewed_s = before_s

@@ -1,0 +1,324 @@
+"""The records of a range of offsets, wherever they lie now.
+
+Where runs lie is asked for at the start, and again whenever an object turns out to be gone:
+compaction replaces objects, retention deletes them, and the WAL moves into them. Each time it is
+looked first whether the topic is still there and the log still begins before what is wanted, so
+that what is missing between two runs is what compaction by key left out, and nothing else.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from penstock.lake.door import RUN_FIELDS, Range, RunPage
+from penstock.model.errors import (
+    CorruptDataError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.pipeline.client import DoorClient
+from penstock.pipeline.objects import ObjectAccess
+from penstock.records.batch import HEADER_BYTES, batch_bounds, patch_run, stored_header
+from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
+
+BYTES_MAX: Final = 8 << 20
+ASKED_AGAIN_MAX: Final = 20
+"""How often where runs lie is asked for without any progress in between."""
+_INDEX_FROM_BYTES: Final = 4 << 20
+"""A run is looked up in its object's index before its middle is read, if that far into it."""
+_TAIL_BYTES: Final = 64 << 10
+_WAL: Final = -1
+
+
+class LogTruncatedError(PenstockError):
+    """The log begins later than what was wanted: retention, or a deletion of records, was faster.
+
+    Args:
+        topic_id: 32 hexadecimal digits.
+        wanted: the first offset that was to be read.
+        available: the first one that there is.
+    """
+
+    def __init__(self, topic_id: str, partition: int, wanted: int, available: int) -> None:
+        super().__init__(
+            "read",
+            f"partition {partition} of topic {topic_id}",
+            f"offset {wanted} is wanted, the log begins at {available}",
+        )
+        self.topic_id = topic_id
+        self.partition = partition
+        self.wanted = wanted
+        self.available = available
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.topic_id, self.partition, self.wanted, self.available)
+        return LogTruncatedError, fields
+
+
+@dataclass(frozen=True, slots=True)
+class RangePart:
+    """Whole batches with final offsets, and the offset to go on at. Their CRCs aren't checked."""
+
+    body: bytes
+    next_offset: int
+
+
+class _Run(NamedTuple):
+    base_offset: int
+    end_offset: int
+    object_key: str
+    """"": in a WAL."""
+    object_bytes: int
+    raw: bool
+    origin: str
+    position: int
+    length: int
+
+
+def read_range(
+    client: DoorClient, objects: ObjectAccess, wanted: Range, *, bytes_max: int = BYTES_MAX
+) -> Iterator[RangePart]:
+    """All batches that hold offsets of `wanted`, in order, in parts of about `bytes_max`.
+
+    The first and the last batch may begin before `wanted.start` and end after `wanted.end`, which
+    must not be past the high watermark. Between batches, and at either end, offsets may be missing
+    that compaction by key left out.
+
+    Raises:
+        LogTruncatedError: the log starts after `wanted.start`, or after what has been read.
+        NotFoundError: the topic or partition was deleted.
+        CorruptDataError: stored bytes aren't what the journal names.
+        RetryableError: agents or store don't answer, or a WAL's agent is away.
+    """
+    offset = wanted.start
+    asked_again = 0
+    while offset < wanted.end:
+        _check_start(client, wanted, offset)
+        before = offset
+        try:
+            for part in _read_planned(client, objects, wanted, offset, bytes_max):
+                offset = part.next_offset
+                if part.body:
+                    yield part
+            return
+        except _GoneError as gone:
+            asked_again = asked_again + 1 if offset == before else 0
+            if asked_again > ASKED_AGAIN_MAX:
+                raise RetryableError(
+                    "read",
+                    f"partition {wanted.partition} of topic {wanted.topic_id}",
+                    f"at offset {offset} what is named isn't there: {gone.cause}",
+                ) from gone.cause
+            client.rest(asked_again)
+
+
+class _GoneError(Exception):
+    """An object or a run isn't where it was a moment ago."""
+
+    def __init__(self, cause: PenstockError) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+def _check_start(client: DoorClient, wanted: Range, offset: int) -> None:
+    topics = client.topics(topic_ids=[wanted.topic_id]).topics
+    if not topics or wanted.partition >= len(topics[0].partitions):
+        raise NotFoundError(
+            "read",
+            f"partition {wanted.partition} of topic {wanted.topic_id}",
+            "there is no such partition: the topic was deleted",
+        )
+    log_start = topics[0].partitions[wanted.partition].log_start
+    if log_start > offset:
+        raise LogTruncatedError(wanted.topic_id, wanted.partition, offset, log_start)
+
+
+def _read_planned(
+    client: DoorClient, objects: ObjectAccess, wanted: Range, offset: int, bytes_max: int
+) -> Iterator[RangePart]:
+    """Parts from `offset` on by one listing of runs. Raises: _GoneError."""
+    rest = Range(wanted.topic_id, wanted.partition, offset, wanted.end)
+    gathered: list[_Run] = []
+    for page in client.runs([rest]):
+        for run in _runs(page):
+            if run.end_offset <= offset:
+                continue
+            small = run.object_key and run.length <= bytes_max and run.base_offset >= offset
+            if small and sum(one.length for one in gathered) + run.length <= bytes_max:
+                gathered.append(run)
+                continue
+            if gathered:
+                yield _read_whole(objects, gathered)
+                offset = gathered[-1].end_offset
+                gathered = []
+            if small:
+                gathered.append(run)
+                continue
+            parts = (
+                _read_object(objects, run, offset, wanted.end, bytes_max)
+                if run.object_key
+                else _read_wal(client, wanted, run, offset, bytes_max)
+            )
+            for part in parts:
+                yield part
+                offset = part.next_offset
+    if gathered:
+        yield _read_whole(objects, gathered)
+
+
+def _runs(page: RunPage) -> Iterator[_Run]:
+    rows = page.rows
+    for at in range(0, len(rows), RUN_FIELDS):
+        _, base, end, index, position, length = rows[at : at + 6]
+        if index == _WAL:
+            yield _Run(base, end, "", 0, False, "", 0, length)  # noqa: FBT003 - private
+        else:
+            yield _Run(
+                base,
+                end,
+                page.object_keys[index],
+                page.object_bytes[index],
+                bool(page.object_raw[index]),
+                page.object_origins[index],
+                position,
+                length,
+            )
+
+
+def _read_wal(
+    client: DoorClient, wanted: Range, run: _Run, offset: int, bytes_max: int
+) -> Iterator[RangePart]:
+    at = max(offset, run.base_offset)
+    end = min(run.end_offset, wanted.end)
+    while at < end:
+        try:
+            body, following = client.records(
+                wanted.topic_id, wanted.partition, at, end, bytes_max=bytes_max
+            )
+        except NotFoundError as error:
+            raise _GoneError(error) from error
+        if following <= at:
+            raise CorruptDataError(
+                "read", f"partition {wanted.partition} of topic {wanted.topic_id}", f"stuck at {at}"
+            )
+        yield RangePart(body, following)
+        at = following
+
+
+def _read_whole(objects: ObjectAccess, runs: list[_Run]) -> RangePart:
+    """Small runs, each whole, in one part."""
+    try:
+        views = objects.get_views(
+            [(run.object_key, run.position, run.position + run.length, run.origin) for run in runs]
+        )
+    except NotFoundError as error:
+        raise _GoneError(error) from error
+    parts: list[bytes | bytearray | memoryview] = []
+    for run, view in zip(runs, views, strict=True):
+        data: bytearray | memoryview = view
+        if run.raw:
+            data = bytearray(view)
+            _patch(data, run.base_offset, run)
+        parts.append(data)
+    return RangePart(b"".join(parts), runs[-1].end_offset)
+
+
+def _read_object(
+    objects: ObjectAccess, run: _Run, offset: int, end_offset: int, bytes_max: int
+) -> Iterator[RangePart]:
+    """A run that is large, or whose beginning isn't wanted, in parts of whole batches."""
+    try:
+        position, base_offset = _first_place(objects, run, offset)
+        end = run.position + run.length
+        ask = bytes_max
+        while position < end:
+            data = objects.get_range(
+                run.object_key, position, min(position + ask, end), origin=run.origin
+            )
+            whole, needed = _whole_batches(data, run)
+            if not whole:
+                if position + len(data) >= end:
+                    raise _corrupt(run, position, "the run ends within a batch")
+                # The first batch is larger than a part.
+                ask = max(needed, 2 * ask)
+                continue
+            ask = bytes_max
+            batches: bytes | bytearray = data[:whole]
+            if run.raw:
+                batches = bytearray(batches)
+                base_offset = _patch(batches, base_offset, run)
+            position += whole
+            first, following, over = _cut(batches, offset, end_offset)
+            if following > offset:
+                yield RangePart(bytes(memoryview(batches)[first:over]), following)
+                offset = following
+            if over < whole or offset >= end_offset:
+                return
+    except NotFoundError as error:
+        raise _GoneError(error) from error
+    # Compaction may have left out the run's last records.
+    if offset < run.end_offset:
+        yield RangePart(b"", run.end_offset)
+
+
+def _first_place(objects: ObjectAccess, run: _Run, offset: int) -> tuple[int, int]:
+    """Where in the object to begin, and the first batch's offset, which raw runs need."""
+    start = run.position, run.base_offset
+    if run.raw or offset <= run.base_offset or run.length < _INDEX_FROM_BYTES:
+        # The offsets in a raw run are known from its beginning on alone.
+        return start
+    key, size_bytes = run.object_key, run.object_bytes
+    tail_from = max(0, size_bytes - _TAIL_BYTES)
+    tail = objects.get_range(key, tail_from, size_bytes, origin=run.origin)
+    footer = parse_footer(tail[-FOOTER_BYTES:], size_bytes=size_bytes, subject=key)
+    at, end = footer.index_position, footer.index_position + footer.index_length
+    block = (
+        tail[at - tail_from : end - tail_from]
+        if at >= tail_from
+        else objects.get_range(key, at, end, origin=run.origin)
+    )
+    for indexed in parse_index(block, footer, subject=key):
+        if indexed.position <= run.position < indexed.position + indexed.length:
+            position, _ = indexed.stretch_of_offset(offset)
+            return max(position, run.position), run.base_offset
+    return start
+
+
+def _whole_batches(data: bytes, run: _Run) -> tuple[int, int]:
+    """Bytes of whole batches at the beginning of `data`, and the size of the first one if known."""
+    position, end, needed = 0, len(data), HEADER_BYTES
+    while end - position >= HEADER_BYTES:
+        _, size = batch_bounds(data, position)
+        if size < HEADER_BYTES:
+            raise _corrupt(run, position, f"a batch of {size} bytes")
+        if not position:
+            needed = size
+        if position + size > end:
+            break
+        position += size
+    return position, needed
+
+
+def _cut(batches: bytes | bytearray, offset: int, end_offset: int) -> tuple[int, int, int]:
+    """Of whole batches those that are wanted: where they begin, the offset behind them, where they
+    end."""
+    position, first, following = 0, 0, offset
+    while position < len(batches):
+        header = stored_header(batches, position)
+        if header.base_offset >= end_offset:
+            break
+        position += header.length
+        if header.end_offset <= offset:
+            first = position
+        else:
+            following = header.end_offset
+    return first, following, position
+
+
+def _patch(data: bytearray, base_offset: int, run: _Run) -> int:
+    return patch_run(memoryview(data), base_offset, subject=run.object_key)
+
+
+def _corrupt(run: _Run, position: int, detail: str) -> CorruptDataError:
+    return CorruptDataError("read", f"{run.object_key} at byte {position}", detail)
