@@ -26,9 +26,14 @@ from penstock.log.serving import ServingLog, take_batches
 from penstock.log.takeover import Takeovers
 from penstock.log.upload.pending import committed_rows
 from penstock.log.upload.uploader import Uploader, WalFiles
-from penstock.metadata.commands import AnyAnswer, AnyCommand, SetFeatureLevel
+from penstock.metadata.commands import (
+    PIPELINE_COMMANDS,
+    AnyAnswer,
+    AnyCommand,
+    SetFeatureLevel,
+)
 from penstock.metadata.queries import Queries
-from penstock.metadata.schema import CLUSTER_LEVEL
+from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.ids import TopicKey
@@ -201,6 +206,11 @@ class Log(ServingLog):
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
+        if self._view.feature_level < PIPELINE_LEVEL and any(
+            isinstance(command, PIPELINE_COMMANDS) for command in commands
+        ):
+            # Not before somebody asks for it: until then an older release may open the directory.
+            await self.lane.commit([SetFeatureLevel(level=PIPELINE_LEVEL)])
         return await self.lane.commit(commands)
 
     async def confirm_head(self) -> None:

@@ -2,7 +2,8 @@
 
 Nothing here reads the clock, random or the environment; journal time is an argument. A command's
 meaning changes only behind a feature level. What applying does per kind of command is in
-`apply_records`, `apply_segments`, `apply_topics`, `apply_groups` and `apply_cluster`.
+`apply_records`, `apply_segments`, `apply_topics`, `apply_groups` and `apply_cluster`; of the
+pipeline's in `apply_jobs`, `apply_replace`, `apply_writes` and `apply_progress`.
 """
 
 import enum
@@ -15,11 +16,15 @@ from penstock.metadata import (
     apply_agents,
     apply_cluster,
     apply_groups,
+    apply_jobs,
+    apply_progress,
     apply_records,
+    apply_replace,
     apply_segments,
     apply_shards,
     apply_topics,
     apply_wals,
+    apply_writes,
     commands,
     migration,
 )
@@ -41,6 +46,7 @@ from penstock.metadata.schema import (
     CLUSTER_LEVEL,
     FEATURE_LEVEL_MAX,
     FORMAT_VERSION,
+    PIPELINE_LEVEL,
     SCHEMA,
     STORED_ENTRIES,
 )
@@ -50,16 +56,24 @@ from penstock.model.errors import InvalidRequestError
 Handler = Callable[[ApplyContext, Any], AnyAnswer]
 
 
-def _in_cluster(handler: Handler) -> Handler:
-    """Of the cluster's feature level: refused before that is switched on."""
+def _from_level(level: int, handler: Handler) -> Handler:
+    """Of a feature level: refused before that is switched on."""
 
     def apply(context: ApplyContext, command: AnyCommand) -> AnyAnswer:
-        level = context.tables.meta_int("feature_level")
-        if level < CLUSTER_LEVEL:
-            return Refused(Refusal.LEVEL_NOT_ON, f"feature level {level}, {CLUSTER_LEVEL} it takes")
+        found = context.tables.meta_int("feature_level")
+        if found < level:
+            return Refused(Refusal.LEVEL_NOT_ON, f"feature level {found}, {level} it takes")
         return handler(context, command)
 
     return apply
+
+
+def _in_cluster(handler: Handler) -> Handler:
+    return _from_level(CLUSTER_LEVEL, handler)
+
+
+def _in_pipeline(handler: Handler) -> Handler:
+    return _from_level(PIPELINE_LEVEL, handler)
 
 
 HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
@@ -86,6 +100,14 @@ HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.TrimLog: apply_segments.trim_log,
     commands.CondemnObjects: apply_segments.condemn_objects,
     commands.ForgetObjects: apply_segments.forget_objects,
+    commands.OpenJob: _in_pipeline(apply_jobs.open_job),
+    commands.RenewJob: _in_pipeline(apply_jobs.renew_job),
+    commands.CloseJob: _in_pipeline(apply_jobs.close_job),
+    commands.ReplaceRuns: _in_pipeline(apply_replace.replace_runs),
+    commands.CommitWrite: _in_pipeline(apply_writes.commit_write),
+    commands.ExpireWriters: _in_pipeline(apply_writes.expire_writers),
+    commands.SaveTable: _in_pipeline(apply_progress.save_table),
+    commands.DropTable: _in_pipeline(apply_progress.drop_table),
     commands.SaveGroup: apply_groups.save_group,
     commands.DeleteGroups: apply_groups.delete_groups,
     commands.CommitOffsets: apply_groups.commit_offsets,

@@ -1,5 +1,7 @@
 """Applying commands about records and producers: where offsets come from."""
 
+from collections.abc import Iterable
+
 from penstock.metadata.apply_wals import refuse_wal
 from penstock.metadata.changes import HeadMoved
 from penstock.metadata.commands import (
@@ -13,7 +15,9 @@ from penstock.metadata.commands import (
     ProducerIds,
     Refusal,
     Refused,
+    RunCommit,
     RunsCommitted,
+    WriteRun,
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.rows import GENERATION_MASK
@@ -45,10 +49,7 @@ def expire_producers(context: ApplyContext, command: ExpireProducers) -> AnyAnsw
 
 
 def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
-    """Give offsets batch by batch; join what is stored and adjacent into one row.
-
-    The hot path of apply: one turn of the inner loop per batch, of the outer one per run.
-    """
+    """Give offsets batch by batch; join what is stored and adjacent into one row."""
     tables = context.tables
     place = command.wal
     rows = tables.new_wal_runs
@@ -67,12 +68,38 @@ def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
     elif place > tables.meta_int("last_wal_generation"):
         tables.set_meta("last_wal_generation", place)
     row_count_before = len(rows)
+    touched: dict[int, None] = {}
+    answers = place_batches(context, command.runs, place, rows, touched)
+    if command.object_key:
+        tables.add_live_runs(place, len(rows) - row_count_before)
+    announce_heads(context, touched)
+    return RunsCommitted(answers)
+
+
+def place_batches(
+    context: ApplyContext,
+    runs: Iterable[RunCommit | WriteRun],
+    place: int,
+    rows: list[list[int]],
+    touched: dict[int, None],
+) -> list[list[int]]:
+    """Judge batches, give those that are stored offsets, and append their runs' rows to `rows`.
+
+    The hot path of apply: one turn of the inner loop per batch, of the outer one per run.
+
+    Args:
+        place: object id, or place in a WAL, that the runs lie in.
+        touched: gets the keys of the partitions that have new records.
+
+    Returns:
+        `RunsCommitted.runs`.
+    """
+    tables = context.tables
     time_ms = context.time_ms
     answers: list[list[int]] = []
-    touched: dict[int, None] = {}
     row: list[int] | None = None
     row_key = row_end = -1
-    for run in command.runs:
+    for run in runs:
         key = run.partition_key
         batches = run.batches
         partition = tables.partitions.get(key) or tables.partition(key)
@@ -125,14 +152,17 @@ def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
             partition.next_offset = next_offset
             partition.bytes_live += bytes_stored
             touched[key] = None
-    if command.object_key:
-        tables.add_live_runs(place, len(rows) - row_count_before)
+    return answers
+
+
+def announce_heads(context: ApplyContext, touched: Iterable[int]) -> None:
+    """Note partitions that have new records, for the end of the transaction and for the view."""
+    tables = context.tables
     tables.dirty_partitions.update(touched)
     partitions = tables.partitions
     for key in touched:
         moved = partitions[key]
         context.changes.append(HeadMoved(PartitionKey(key), moved.log_start, moved.next_offset))
-    return RunsCommitted(answers)
 
 
 def refuse_object(context: ApplyContext, key: str) -> Refused | None:

@@ -70,6 +70,10 @@ class Refusal(enum.IntEnum):
     """A later batch of the writer is committed."""
     WRITER_IN_USE = 31
     """The writer's batches belong to another checkpoint."""
+    INVALID_OBJECT = 32
+    """An object that isn't the job's own, or that is listed twice."""
+    MALFORMED = 33
+    """Numbers or texts of the command are none that it may have."""
 
 
 # -- agents ------------------------------------------------------------------------------------
@@ -305,9 +309,11 @@ class OpenJob(Command, frozen=True, tag="job+"):
     name: str
     """For people: who runs it."""
     lease_ms: int
-    """Anybody may close it when it wasn't renewed for so long, by journal time."""
+    """Anybody may close it when it wasn't renewed for so long, by journal time. At most a week,
+    however much is asked for."""
     age_max_ms: int
-    """Past it no renewal is accepted: the bound on how long deletion waits for it."""
+    """Past it no renewal is accepted: the bound on how long deletion waits for it. At most 30
+    days, however much is asked for."""
 
 
 class RenewJob(Command, frozen=True, tag="job~"):
@@ -346,22 +352,25 @@ class ReplacedPartition(Struct, frozen=True, array_like=True, kw_only=True):
     `outputs`: flat, OUTPUT_FIELDS integers per run: base offset, end offset, index in the command's
     `objects`, byte position, length, max timestamp in ms, batch count; in offset order, without
     overlap, within the inputs' offsets. There may be gaps, as compaction by key leaves them.
+    Without inputs there are no outputs, and only `clean_end` is noted.
     """
 
     partition_key: int
     inputs: list[int]
     outputs: list[int]
     clean_end: int = -1
-    """Compacted by key below this offset; -1: not compacted by key."""
+    """Compacted by key below this offset: all of it, by this and the commits before. -1: nothing
+    is said of that."""
 
 
 class ReplaceRuns(Command, frozen=True, tag="replace"):
     """Name runs in a job's objects instead of where they lay. Offsets never change.
 
     Each partition is replaced wholly or not at all; one whose inputs aren't there as listed is
-    left as it is. Commits of a job are numbered from 1 on; the last one sent again gets its first
-    answer. Answer: RunsReplaced, or Refused (UNKNOWN_JOB, OUT_OF_ORDER_COMMIT, OBJECT_CONDEMNED,
-    OBJECT_EXISTS).
+    left as it is. Outputs that end at or below the log's start are left out. Commits of a job are
+    numbered from 1 on; the last one sent again gets its first answer, also when that was a refusal
+    for its objects. Answer: RunsReplaced, or Refused (UNKNOWN_JOB, OUT_OF_ORDER_COMMIT,
+    OBJECT_CONDEMNED, OBJECT_EXISTS, INVALID_OBJECT).
     """
 
     job: int
@@ -385,8 +394,10 @@ class CommitWrite(Command, frozen=True, tag="write"):
     """Give offsets to the batches of one write: all of them or none, and once per (writer, batch).
 
     The objects are raw: base offsets inside them aren't final. The writer's last batch sent again
-    gets its first answer, and its objects are named by nothing. Answer: WriteCommitted, or Refused
-    (UNKNOWN_JOB, STALE_WRITE, WRITER_IN_USE, UNKNOWN_PARTITION, OBJECT_CONDEMNED, OBJECT_EXISTS).
+    gets its first answer, whichever job it comes from, and its objects are named by nothing.
+    Batches of idempotent producers have to be the next of their sequences. Answer: WriteCommitted,
+    or Refused (UNKNOWN_JOB, STALE_WRITE, WRITER_IN_USE, UNKNOWN_PARTITION, OBJECT_CONDEMNED,
+    OBJECT_EXISTS, INVALID_OBJECT, MALFORMED, OUT_OF_ORDER_SEQUENCE, FENCED_PRODUCER).
     """
 
     job: int
@@ -406,8 +417,8 @@ class ExpireWriters(Command, frozen=True, tag="writers-"):
 
 
 class SaveTable(Command, frozen=True, tag="table"):
-    """How far a table has followed a topic: what retention waits for. Answer: Done or Refused
-    (UNKNOWN_TOPIC)."""
+    """How far a table has followed a topic: what retention waits for. All of it: a partition that
+    isn't listed counts as not followed. Answer: Done or Refused (UNKNOWN_TOPIC, MALFORMED)."""
 
     topic_id: bytes
     table: str
@@ -423,6 +434,19 @@ class DropTable(Command, frozen=True, tag="table-"):
 
     topic_id: bytes
     table: str
+
+
+PIPELINE_COMMANDS: Final = (
+    OpenJob,
+    RenewJob,
+    CloseJob,
+    ReplaceRuns,
+    CommitWrite,
+    ExpireWriters,
+    SaveTable,
+    DropTable,
+)
+"""Those of the pipeline's feature level."""
 
 
 # -- groups ------------------------------------------------------------------------------------

@@ -3,7 +3,14 @@
 import sqlite3
 from typing import Final
 
-from penstock.metadata.schema import GROUP_SHARDS, WALS
+from penstock.metadata.schema import (
+    CLEAN,
+    GROUP_SHARDS,
+    PIPELINE_JOBS,
+    TABLE_PROGRESS,
+    WALS,
+    WRITERS,
+)
 
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
     # 1 to 2: the cluster. Columns are added at the end, with what a new file's rows would have.
@@ -16,6 +23,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         WALS,
         GROUP_SHARDS,
     ),
+    # 2 to 3: the pipeline.
+    2: (PIPELINE_JOBS, WRITERS, TABLE_PROGRESS, CLEAN),
 }
 
 

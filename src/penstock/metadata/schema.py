@@ -4,13 +4,16 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x50454E53
 """ASCII "PENS"."""
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 """Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
 older files to it."""
-FEATURE_LEVEL_MAX: Final = 2
-"""The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster."""
+FEATURE_LEVEL_MAX: Final = 3
+"""The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
+3: the pipeline."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
+PIPELINE_LEVEL: Final = 3
+"""From which on the pipeline's commands are applied."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 
@@ -26,6 +29,40 @@ GROUP_SHARDS: Final = """CREATE TABLE group_shards (
         shard_epoch INTEGER NOT NULL,
         agent INTEGER NOT NULL,
         epoch INTEGER NOT NULL
+    ) STRICT"""
+
+PIPELINE_JOBS: Final = """CREATE TABLE pipeline_jobs (
+        job INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        opened_position INTEGER NOT NULL,
+        opened_ms INTEGER NOT NULL,
+        renewed_ms INTEGER NOT NULL,
+        lease_ms INTEGER NOT NULL,
+        age_max_ms INTEGER NOT NULL,
+        last_n INTEGER NOT NULL,
+        last_answer BLOB NOT NULL
+    ) STRICT"""
+WRITERS: Final = """CREATE TABLE writers (
+        writer_id TEXT PRIMARY KEY,
+        incarnation TEXT NOT NULL,
+        batch_id INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL,
+        answer BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID"""
+TABLE_PROGRESS: Final = """CREATE TABLE table_progress (
+        topic_id BLOB NOT NULL,
+        table_name TEXT NOT NULL,
+        offsets TEXT NOT NULL,
+        snapshot_id INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        time_ms INTEGER NOT NULL,
+        PRIMARY KEY (topic_id, table_name)
+    ) STRICT, WITHOUT ROWID"""
+CLEAN: Final = """CREATE TABLE clean (
+        partition_key INTEGER PRIMARY KEY,
+        clean_end INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL
     ) STRICT"""
 
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
@@ -132,4 +169,8 @@ SCHEMA: Final = (
     ) STRICT""",
     WALS,
     GROUP_SHARDS,
+    PIPELINE_JOBS,
+    WRITERS,
+    TABLE_PROGRESS,
+    CLEAN,
 )

@@ -200,12 +200,13 @@ class Tables:
             keys,
         ).fetchall()
         self.drop_object_runs(dropped)
-        for table in ("partitions", "wal_runs", "object_runs", "producers"):
+        for table in ("partitions", "wal_runs", "object_runs", "producers", "clean"):
             self.execute(
                 f"DELETE FROM {table} WHERE partition_key >= ? AND partition_key < ?",  # noqa: S608
                 keys,
             )
-        self.execute("DELETE FROM group_offsets WHERE topic_id = ?", (topic.topic_id,))
+        for table in ("group_offsets", "table_progress"):
+            self.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic.topic_id,))  # noqa: S608
         self.execute("DELETE FROM topics WHERE topic_key = ?", (topic.topic_key,))
         del self.topics_by_id[topic.topic_id], self.topics_by_name[topic.name]
         for number in range(topic.partitions):

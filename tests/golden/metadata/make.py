@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -19,26 +20,39 @@ from orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, t
 
 from penstock.metadata.apply import LogMachine, Standing  # noqa: E402
 from penstock.metadata.commands import (  # noqa: E402
+    AnyAnswer,
     AnyCommand,
     ClaimShard,
     ClaimWal,
     CommitOffsets,
     CommitRuns,
+    CommitWrite,
     CondemnObjects,
     DrainAgent,
     Entry,
     Fence,
     Heartbeat,
+    JobOpened,
     OffsetWrite,
+    OpenJob,
+    OutputObject,
+    Refused,
     RegisterAgent,
+    ReplacedPartition,
+    ReplaceRuns,
     RunCommit,
+    RunsReplaced,
     SaveGroup,
+    SaveTable,
     SetFeatureLevel,
+    WriteCommitted,
+    WriteRun,
     encode_entry,
 )
 from penstock.metadata.queries import Queries  # noqa: E402
-from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
+from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
+from penstock.segment import job_object_key  # noqa: E402
 
 HERE = Path(__file__).parent
 READERS_SHARD = 39
@@ -75,12 +89,13 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     replica = Replica.open(path, LogMachine(), fsync=False)
     following: dict[int, int] = {}
 
-    def append(agent: int, *commands: AnyCommand) -> None:
+    def append(agent: int, *commands: AnyCommand) -> list[AnyAnswer]:
         n = following.get(agent, 0)
         entry = Entry(agent=agent, epoch=1, n=n, stamp_ms=6_000, commands=list(commands))
         outcome = replica.append(encode_entry(entry), stamp_ms=6_000).outcome
         assert outcome.standing is Standing.APPLIED, outcome
         following[agent] = n + 1
+        return outcome.answers
 
     for agent in (1001, 1002, 1003):
         register = RegisterAgent(
@@ -89,12 +104,12 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
             software="golden",
             endpoint=f"kafka-{agent}:9092",
             peer=f"peer-{agent}:9090",
-            level_max=2,
+            level_max=FEATURE_LEVEL_MAX,
         )
         append(agent, register)
     # The embedded agent knows level 1 alone: its epoch has to be over before the level rises, and
     # fencing is of the level. So it begins one more epoch, as an upgraded one would.
-    begun = RegisterAgent(agent=embedded_agent, software="golden", level_max=2)
+    begun = RegisterAgent(agent=embedded_agent, software="golden", level_max=FEATURE_LEVEL_MAX)
     entry = Entry(agent=embedded_agent, epoch=2, n=0, stamp_ms=6_000, commands=[begun])
     replica.append(encode_entry(entry), stamp_ms=6_000)
     append(1001, SetFeatureLevel(level=2), Heartbeat())
@@ -117,7 +132,46 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
     append(1002, saved)
     append(1002, DrainAgent(agent=1002, draining=True), CondemnObjects(keys=["orphan"]))
     append(1001, Fence(agent=1003, epoch=1, seen_position=replica.position))
+    fill_pipeline(append)
     replica.close()
+
+
+def fill_pipeline(append: Callable[..., list[AnyAnswer]]) -> None:
+    """A job that has replaced a run and written, and a table that follows."""
+    append(1001, SetFeatureLevel(level=3))
+    opened = OpenJob(kind="compaction", name="golden", lease_ms=60_000, age_max_ms=3_600_000)
+    (answer,) = append(1001, opened)
+    assert answer == JobOpened(1, answer.position, 6_000), answer
+    written = job_object_key(job=1, name="0" * 32)
+    compacted = job_object_key(job=1, name="1" * 32)
+    write = CommitWrite(
+        job=1,
+        writer_id="golden-writer",
+        batch_id=3,
+        incarnation="first",
+        objects=[OutputObject(key=written, size_bytes=500)],
+        runs=[WriteRun(partition_key=KEY + 3, object=0, position=16, batches=batch(8))],
+    )
+    (answer,) = append(1001, write)
+    assert answer == WriteCommitted([KEY + 3, 0, 8]), answer
+    replaced = ReplacedPartition(
+        partition_key=KEY + 1,
+        inputs=[0, 6, 0, 16, batch(6)[0]],
+        outputs=[0, 2, 0, 16, 60, 9, 1, 4, 6, 0, 76, 70, 11, 1],
+        clean_end=6,
+    )
+    replace = ReplaceRuns(
+        job=1,
+        n=1,
+        input_keys=["raw-object"],
+        objects=[OutputObject(key=compacted, size_bytes=300)],
+        partitions=[replaced],
+    )
+    assert append(1001, replace) == [RunsReplaced([0])]
+    saved = SaveTable(
+        topic_id=TOPIC_ID, table="golden.flights", offsets=[0, 7, 3, 8], snapshot_id=77, state="{}"
+    )
+    assert not any(isinstance(answer, Refused) for answer in append(1002, saved))
 
 
 def main() -> None:
