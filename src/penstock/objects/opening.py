@@ -114,7 +114,7 @@ def open_bucket(location: str, *, options: StoreOptions = _DEFAULTS) -> Any:
         return from_url(
             location,
             # Untyped: which options a store takes depends on the scheme.
-            **_config(url.scheme, options, shown=shown),
+            **store_config(url.scheme, options, shown=shown),
         )
     except (BaseError, ValueError):
         # Neither its text nor its chain: they repeat the URL, which may hold credentials.
@@ -161,7 +161,7 @@ def open_reliable_store(
     return Retrying(store, clock=clock, random=random, deadline_s=deadline_s)
 
 
-def _config(scheme: str, options: StoreOptions, *, shown: str) -> dict[str, Any]:
+def store_config(scheme: str, options: StoreOptions, *, shown: str) -> dict[str, Any]:
     """Keyword arguments of obstore's `from_url`."""
     endpoint = options.endpoint or next(
         (os.environ[name] for name in _ENDPOINT_VARIABLES.get(scheme, ()) if os.environ.get(name)),
