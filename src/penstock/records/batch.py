@@ -9,7 +9,8 @@ Layout, big-endian (source: Kafka docs, "Record Batch"):
 | 12     | 4    | partition leader epoch (outside the CRC)                                     |
 | 16     | 1    | magic, 2                                                                     |
 | 17     | 4    | CRC-32C of everything from the attributes on                                 |
-| 21     | 2    | attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control         |
+| 21     | 2    | attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control,        |
+|        |      | 6 the base timestamp is the delete horizon (KIP-534)                         |
 | 23     | 4    | last offset delta                                                            |
 | 27     | 8    | base timestamp, ms                                                           |
 | 35     | 8    | max timestamp, ms                                                            |
@@ -41,6 +42,7 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
 CODEC_MAX: Final = 4
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -164,7 +166,10 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
             BatchFault.INVALID,
             f"{record_count} records with last offset delta {last_offset_delta}",
         )
-    if attributes & (CONTROL | TRANSACTIONAL) or attributes & CODEC_MASK > CODEC_MAX:
+    if (
+        attributes & (CONTROL | TRANSACTIONAL | DELETE_HORIZON)
+        or attributes & CODEC_MASK > CODEC_MAX
+    ):
         if attributes & TRANSACTIONAL and not attributes & CONTROL:
             raise BatchError(BatchFault.TRANSACTION, "transactions are not served yet")
         raise BatchError(

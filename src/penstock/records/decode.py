@@ -28,7 +28,8 @@ _FIRST_BUFFER_BYTES_MIN: Final = 64 << 10
 _BUFFER_GROWTH: Final = 4
 _BUFFER_IS_FULL: Final = "failed to write whole buffer"
 """How cramjam, which has one exception for everything, says that the output did not fit."""
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+"""How clients begin that wrap blocks of snappy in Xerial's framing."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -55,12 +56,12 @@ def decode_batch(batch: memoryview) -> Iterator[Record]:
     position = 0
     for _ in range(count):
         try:
-            length, start = _varint(data, position)
+            length, start = read_varint(data, position)
             end = start + length
             if length < 0 or end > len(data):
                 raise BatchError(BatchFault.INVALID, f"record of {length} bytes at {position}")
             record = _record(data, start, end, base_timestamp)
-        except (IndexError, UnicodeDecodeError) as error:
+        except IndexError as error:
             raise BatchError(
                 BatchFault.INVALID, f"malformed record at byte {position}: {error}"
             ) from error
@@ -132,7 +133,7 @@ def _bounded(decompress_into: Callable[[Buffer, Buffer], int], data: memoryview)
 def _unsnappy(data: bytes) -> bytes:
     # Java clients and librdkafka wrap blocks in Xerial's framing: magic, two versions, then
     # length-prefixed raw blocks; others send one raw block.
-    if not data.startswith(_XERIAL_MAGIC):
+    if not data.startswith(XERIAL_MAGIC):
         return _snappy_block(data, DECOMPRESSED_BYTES_MAX)
     position, parts, left = 16, [], DECOMPRESSED_BYTES_MAX
     while position < len(data):
@@ -159,12 +160,14 @@ def _too_large(bytes_max: int) -> BatchError:
     return BatchError(BatchFault.TOO_LARGE, f"more than {bytes_max} bytes when decompressed")
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """A zigzag varint at `position`: (value, position after it)."""
     raw = shift = 0
     while True:
         byte = data[position]
         position += 1
+        if shift == 63 and byte > 1:
+            raise BatchError(BatchFault.INVALID, f"varint of more than 64 bits at {position}")
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (raw >> 1) ^ -(raw & 1), position
@@ -174,7 +177,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position)
+    length, position = read_varint(data, position)
     if length < 0:
         return None, position
     if position + length > end:
@@ -183,11 +186,11 @@ def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _record(data: bytes, position: int, end: int, base_timestamp: int) -> Record:
-    timestamp_delta, position = _varint(data, position + 1)  # the attributes byte is unused
-    offset_delta, position = _varint(data, position)
+    timestamp_delta, position = read_varint(data, position + 1)  # the attributes byte is unused
+    offset_delta, position = read_varint(data, position)
     key, position = _bytes(data, position, end)
     value, position = _bytes(data, position, end)
-    header_count, position = _varint(data, position)
+    header_count, position = read_varint(data, position)
     if not 0 <= header_count <= end - position:
         raise BatchError(BatchFault.INVALID, f"{header_count} headers in {end - position} bytes")
     headers = []
@@ -196,7 +199,8 @@ def _record(data: bytes, position: int, end: int, base_timestamp: int) -> Record
         if name is None:
             raise BatchError(BatchFault.INVALID, "header without a name")
         value_bytes, position = _bytes(data, position, end)
-        headers.append((name.decode(), value_bytes))
+        # Kafka's Java client reads names that aren't UTF-8 so, and brokers look into none.
+        headers.append((name.decode(errors="replace"), value_bytes))
     if position != end:
         raise BatchError(BatchFault.INVALID, f"{end - position} bytes left in a record")
     return Record(

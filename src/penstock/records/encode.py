@@ -5,6 +5,7 @@ from typing import Final
 
 import cramjam
 from crc32c import crc32c
+from typing_extensions import Buffer
 
 from penstock.records.batch import CRC_FROM, HEADER, LENGTH_END, MAGIC
 from penstock.records.decode import CODECS, Record
@@ -31,8 +32,7 @@ def encode_batch(
     assert records
     base_timestamp = records[0].timestamp
     body = b"".join(_encode_record(record, base_timestamp) for record in records)
-    if codec != "none":
-        body = bytes(_compress(codec, body))
+    body = compress(codec, body)
     attributes |= CODECS.index(codec)
     batch = bytearray(
         HEADER.pack(
@@ -56,17 +56,32 @@ def encode_batch(
     return batch
 
 
-def _compress(codec: str, body: bytes) -> "cramjam.Buffer":
+def compress(codec: str, body: bytes) -> bytes:
+    """A records block as the codec has it; one of `penstock.records.decode.CODECS`."""
+    if codec == "none":
+        return body
     if codec == "gzip":
-        return cramjam.gzip.compress(body)
+        return bytes(cramjam.gzip.compress(body))
     if codec == "snappy":
-        return cramjam.snappy.compress_raw(body)
+        return bytes(cramjam.snappy.compress_raw(body))
     if codec == "lz4":
-        return cramjam.lz4.compress(body)
-    return cramjam.zstd.compress(body)
+        return bytes(compress_lz4(body))
+    return bytes(cramjam.zstd.compress(body))
 
 
-def _varint(value: int) -> bytes:
+def compress_lz4(body: Buffer, level: int = 0) -> "cramjam.Buffer":
+    """An LZ4 frame whose blocks don't depend on one another.
+
+    Kafka's own reader takes no others ("Dependent block stream is unsupported"), and linked ones
+    are the library's default, as is a level that takes six times as long as 0 for the same size.
+    """
+    compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
+    compressor.compress(body)
+    return compressor.finish()
+
+
+def write_varint(value: int) -> bytes:
+    """A zigzag varint."""
     raw = (value << 1) ^ (value >> 63)
     out = bytearray()
     while raw > 0x7F:
@@ -77,19 +92,19 @@ def _varint(value: int) -> bytes:
 
 
 def _bytes(value: bytes | None) -> bytes:
-    return _varint(-1) if value is None else _varint(len(value)) + value
+    return write_varint(-1) if value is None else write_varint(len(value)) + value
 
 
 def _encode_record(record: Record, base_timestamp: int) -> bytes:
     body = b"".join(
         (
             b"\x00",
-            _varint(record.timestamp - base_timestamp),
-            _varint(record.offset_delta),
+            write_varint(record.timestamp - base_timestamp),
+            write_varint(record.offset_delta),
             _bytes(record.key),
             _bytes(record.value),
-            _varint(len(record.headers)),
+            write_varint(len(record.headers)),
             *(_bytes(name.encode()) + _bytes(value) for name, value in record.headers),
         )
     )
-    return _varint(len(body)) + body
+    return write_varint(len(body)) + body
