@@ -18,6 +18,7 @@ from penstock.metadata.cluster_tables import (
     SELECT_WALS,
     agent_of_row,
 )
+from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.metadata.rows import (
     GENERATION_BITS,
     ActiveProducer,
@@ -125,14 +126,15 @@ _VERSION_1: Final = (("o.raw, o.origin", "0, ''"), ("raw, origin", "0, ''"))
 """What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
 verifying a directory or a backup only reads it."""
 
+_PIPELINE_VERSION: Final = 3
+
 _WITH_OBJECTS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _OBJECTS)
 
 _NEWEST: Final = 2**63 - 1
-_KEYS_PER_STATEMENT: Final = 500
 _GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
 
 
-class Queries:
+class Queries(PipelineQueries):
     """Use by one thread, the one that made it.
 
     Raises (all methods):
@@ -156,7 +158,9 @@ class Queries:
             )
             if not created:
                 raise CorruptDataError("open", str(path), "the database has no tables")
-            if pragma_integer(self._connection, "user_version") == 1:
+            version = pragma_integer(self._connection, "user_version")
+            self._has_pipeline = version >= _PIPELINE_VERSION
+            if version == 1:
                 self._has_cluster = False
                 self._old = {statement: _of_version_1(statement) for statement in _WITH_OBJECTS}
         except sqlite3.Error as error:
@@ -214,8 +218,8 @@ class Queries:
         if keys is None:
             return dict(self._execute("SELECT partition_key, bytes FROM partitions"))
         sizes: dict[PartitionKey, int] = {}
-        for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-            page = keys[start : start + _KEYS_PER_STATEMENT]
+        for start in range(0, len(keys), KEYS_PER_STATEMENT):
+            page = keys[start : start + KEYS_PER_STATEMENT]
             marks = ",".join("?" * len(page))
             sizes.update(
                 self._execute(
@@ -398,10 +402,19 @@ class Queries:
         """Answers come from one moment until `end`."""
         self._connection.execute("BEGIN")
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether `begin` was called, and `end` not yet."""
+        return self._connection.in_transaction
+
     def end(self) -> None:
         """See `begin`."""
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
+
+    def select(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        """All rows of a statement, for the modules beside this one that ask for more."""
+        return self._execute(statement, parameters)
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -147,3 +147,86 @@ class Shard:
     def owner(self) -> int | None:
         """The agent that owns it."""
         return self.agent or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineJob:
+    """An open job. Times are journal time in ms; `last_n`: of its last numbered commit, 0: none."""
+
+    job: int
+    kind: str
+    name: str
+    opened_position: int
+    opened_ms: int
+    renewed_ms: int
+    lease_ms: int
+    age_max_ms: int
+    last_n: int
+
+    @property
+    def over_ms(self) -> int:
+        """The journal time from which on anybody may close it, unless it is renewed before."""
+        return min(self.renewed_ms + self.lease_ms, self.opened_ms + self.age_max_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterRow:
+    """A writer's last batch, and the journal time in ms at which it was committed."""
+
+    writer_id: str
+    incarnation: str
+    batch_id: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """How far a table has followed a topic: next offsets by partition, and since when it has."""
+
+    topic_id: bytes
+    table: str
+    offsets: dict[int, int]
+    snapshot_id: int
+    state: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRow:
+    """A partition was compacted by key below `clean_end`, the last time at `time_ms`."""
+
+    clean_end: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """An object that runs lie in; see `StoredRun`."""
+
+    key: str
+    size_bytes: int
+    raw: int
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """Many runs, as plain rows: a job lists a million of them.
+
+    `rows`, by partition and offset: partition key, base offset, end offset, WAL place (0: in an
+    object), object id (0: in a WAL), position, length, max timestamp in ms, batch count.
+    `objects`: by object id. `position`: of the state that they are of.
+    """
+
+    position: int
+    rows: list[tuple[int, ...]]
+    objects: dict[int, ObjectPlace]
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Small runs among a partition's newest ones that lie in objects, and their bytes."""
+
+    partition_key: PartitionKey
+    small_count: int
+    small_bytes: int
