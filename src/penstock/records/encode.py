@@ -76,7 +76,7 @@ def compress_lz4(body: Buffer, level: int = 0) -> "cramjam.Buffer":
     are the library's default, as is a level that takes six times as long as 0 for the same size.
     """
     compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
-    compressor.compress(body)
+    compressor.compress(bytes(body))
     return compressor.finish()
 
 

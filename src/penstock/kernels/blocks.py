@@ -1,0 +1,122 @@
+"""The records blocks of batches, uncompressed, side by side in one array.
+
+A codec's announced sizes are not believed: each block is decompressed into room that is ours and
+bounded, as `penstock.records.decode.decompress` (the slow twin) does it.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+import numpy as np
+from numpy import uint8
+from typing_extensions import Buffer
+
+from penstock.kernels.arrays import Uint8s
+from penstock.model.errors import CorruptDataError
+from penstock.records.decode import CODECS, DECOMPRESSED_BYTES_MAX, XERIAL_MAGIC
+
+_GROWTH: Final = 4
+_IS_FULL: Final = "failed to write whole buffer"
+_INTO: Final[dict[int, Callable[[Buffer, Buffer], int]]] = {
+    1: cramjam.gzip.decompress_into,
+    3: cramjam.lz4.decompress_into,
+    4: cramjam.zstd.decompress_into,
+}
+
+
+class BlockArena:
+    """Blocks one behind the other; used again for the next ones after `clear`."""
+
+    def __init__(self) -> None:
+        self.data: Uint8s = np.empty(0, dtype=uint8)
+        self.used = 0
+
+    def clear(self) -> None:
+        """Forget what is there, and keep the room."""
+        self.used = 0
+
+    def append(self, codec: int, block: memoryview, *, subject: str) -> tuple[int, int]:
+        """Add a block: where it lies, (start, end).
+
+        Raises:
+            CorruptDataError: it is not of the codec, or larger than DECOMPRESSED_BYTES_MAX.
+        """
+        start = self.used
+        try:
+            if codec == 0:
+                self._reserve(len(block))
+                self.data[start : start + len(block)] = np.frombuffer(block, dtype=uint8)
+                self.used += len(block)
+            elif codec == 2:
+                self._append_snappy(block)
+            elif codec in _INTO:
+                self._append_stream(_INTO[codec], block)
+            else:
+                raise _RefusedError(f"unknown compression codec {codec}")
+        except (
+            _RefusedError,
+            cramjam.DecompressionError,
+            ValueError,
+            OverflowError,
+            MemoryError,
+        ) as error:
+            name = CODECS[codec] if codec < len(CODECS) else str(codec)
+            raise CorruptDataError(
+                "decompress batch", subject, f"{len(block)} bytes of {name}: {error}"
+            ) from error
+        return start, self.used
+
+    def _append_stream(
+        self, decompress_into: Callable[[Buffer, Buffer], int], block: Buffer
+    ) -> None:
+        start = self.used
+        size = len(memoryview(block))
+        room = min(max(_GROWTH * size, 64 << 10), DECOMPRESSED_BYTES_MAX)
+        while True:
+            self._reserve(room)
+            # All the room there is, up to the bound: what is left of a growing arena is free.
+            end = min(len(self.data), start + DECOMPRESSED_BYTES_MAX)
+            try:
+                self.used = start + decompress_into(block, memoryview(self.data.data)[start:end])
+            except cramjam.DecompressionError as error:
+                if str(error) != _IS_FULL:
+                    raise
+            else:
+                return
+            if end - start >= DECOMPRESSED_BYTES_MAX:
+                raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
+            room = min(_GROWTH * (end - start), DECOMPRESSED_BYTES_MAX)
+
+    def _append_snappy(self, block: memoryview) -> None:
+        if bytes(block[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+            self._append_snappy_block(bytes(block), DECOMPRESSED_BYTES_MAX)
+            return
+        start, position = self.used, 16
+        while position < len(block):
+            size = int.from_bytes(block[position : position + 4], "big")
+            part = block[position + 4 : position + 4 + size]
+            if len(part) != size:
+                raise _RefusedError(f"snappy block of {size} bytes at {position} is cut")
+            self._append_snappy_block(bytes(part), DECOMPRESSED_BYTES_MAX - (self.used - start))
+            position += 4 + size
+
+    def _append_snappy_block(self, block: bytes, bytes_max: int) -> None:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > bytes_max:
+            raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
+        self._reserve(size)
+        room = memoryview(self.data.data)[self.used : self.used + size]
+        self.used += cramjam.snappy.decompress_raw_into(block, room)
+
+    def _reserve(self, count: int) -> None:
+        wanted = self.used + count
+        if wanted <= len(self.data):
+            return
+        larger = np.empty(max(wanted, 2 * len(self.data)), dtype=uint8)
+        larger[: self.used] = self.data[: self.used]
+        self.data = larger
+
+
+class _RefusedError(Exception):
+    """Not the codec's bytes; told as a CorruptDataError."""
