@@ -19,7 +19,7 @@ from penstock.metadata.rows import (
     TableRow,
     WriterRow,
 )
-from penstock.model.ids import PartitionKey, topic_key_of
+from penstock.model.ids import PartitionKey
 
 KEYS_PER_STATEMENT: Final = 500
 RunKey = tuple[int, int]
