@@ -1,0 +1,90 @@
+"""`spark.read`, `readStream`, `write` and `writeStream` `.format("penstock")`."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from penstock.pipeline.connector.losses import logger
+from penstock.pipeline.connector.options import ignored, parse
+from penstock.pipeline.connector.schema import checked_columns, spark_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+FORMAT: Final = "penstock"
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+
+
+class PenstockDataSource(DataSource):
+    """Topics as DataFrames. Options: docs/connector.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns of a read, where the user gives no schema of those that are wanted."""
+        return spark_ddl(parse(self.options, mode="any").columns)
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        """Of `spark.read`."""
+        from penstock.pipeline.connector.read import PenstockReader
+
+        options = parse(self.options, mode="batch")
+        self._tell_ignored()
+        return PenstockReader(options, _columns(schema))
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
+        """Of `spark.readStream`."""
+        from penstock.pipeline.connector.stream import stream_reader
+
+        options = parse(self.options, mode="stream")
+        self._tell_ignored()
+        return stream_reader(options, _columns(schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        """Of `DataFrame.write`."""
+        writer: DataSourceWriter = _writes().batch_writer(self.options, schema, overwrite=overwrite)
+        return writer
+
+    def streamWriter(  # noqa: N802
+        self,
+        schema: "StructType",
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
+        """Of `DataFrame.writeStream`."""
+        writer: DataSourceStreamWriter = _writes().stream_writer(
+            self.options, schema, overwrite=overwrite
+        )
+        return writer
+
+    def _tell_ignored(self) -> None:
+        for name in ignored(self.options):
+            logger.warning("option %s is of Kafka's client; it says nothing here", name)
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the format known to a session, and let it hand filters to us.
+
+    Spark refuses a source that takes filters while this setting, which is off by default, is off.
+    """
+    spark.dataSource.register(PenstockDataSource)
+    spark.conf.set(PUSHDOWN, "true")
+
+
+def _writes() -> Any:
+    # What encodes batches is loaded by those who write.
+    return import_module("penstock.pipeline.connector.write")
+
+
+def _columns(schema: "StructType") -> tuple[str, ...]:
+    return checked_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
