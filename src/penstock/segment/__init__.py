@@ -21,6 +21,7 @@ from penstock.segment.keys import (
     parse_job_key,
     parse_object_key,
 )
+from penstock.segment.runs import RunDescriber
 
 __all__ = [
     "FOOTER_BYTES",
@@ -30,6 +31,7 @@ __all__ = [
     "IndexedRun",
     "JobKey",
     "Mark",
+    "RunDescriber",
     "SegmentKey",
     "SegmentRun",
     "build_segment",
