@@ -76,6 +76,7 @@ class ServingLog(ABC):
         self._limits = limits
         self._pool = pool
         self._queries = queries
+        self._behind = behind
         self._found_in_pool: Callable[[], Queries] = lambda: self._queries()  # noqa: PLW0108 - it changes
         """Queries that find all that was appended; for threads of the pool."""
         self._producer_ids: list[int] = []
@@ -201,6 +202,15 @@ class ServingLog(ABC):
     def partition_bytes(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
         """Bytes of the runs of each partition."""
         return self._queries().partition_bytes(keys)
+
+    async def let_queries_find(self) -> None:
+        """Let queries of the database find all that was applied here before the call.
+
+        Raises:
+            RetryableError: whoever writes the database is away, or it has no space.
+        """
+        if self._behind is not None and self._behind.is_behind:
+            await self._behind.flush()
 
     # -- following what was applied --------------------------------------------------------------
 

@@ -412,10 +412,6 @@ class Queries(PipelineQueries):
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
 
-    def select(self, statement: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        """All rows of a statement, for the modules beside this one that ask for more."""
-        return self._execute(statement, parameters)
-
     # -- inside --------------------------------------------------------------------------------
 
     def _run(self, statement: str, parameters: dict[str, int]) -> StoredRun | None:
