@@ -1,16 +1,18 @@
 """Buckets (S3, GCS, Azure) and memory, through obstore."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import obstore
 from obstore.exceptions import BaseError
+from obstore.store import MemoryStore
 from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError
 from penstock.objects.keys import check_key
 from penstock.objects.translate import translate_obstore_error
-from penstock.ports.objects import ObjectInfo
+from penstock.ports.objects import ObjectInfo, SignedMethod
 
 MULTIPART_BYTES: Final = 64 << 20
 """A larger put goes in pieces; above any segment, below what a request's deadline allows."""
@@ -71,6 +73,21 @@ class BucketStore:
         if len(data) < end - start:
             raise _short(key, start, end)
         return data
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See `penstock.ports.objects.SigningStore`. Memory can't; no request is made, save for
+        credentials that an instance is given."""
+        for key in keys:
+            check_key(key)
+        if not keys or isinstance(self._store, MemoryStore):
+            return [""] * len(keys)
+        try:
+            signed: Sequence[str] = await obstore.sign_async(
+                self._store, method, list(keys), timedelta(seconds=seconds)
+            )
+        except _FAILURES as error:
+            raise translate_obstore_error("sign", keys[0], error) from error
+        return signed
 
     async def size(self, key: str) -> int:
         """See the port."""

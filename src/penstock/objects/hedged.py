@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 
 T = TypeVar("T")
 
@@ -65,6 +65,10 @@ class Hedged:
             lambda: self._store.get_range(key, start, end),
             self._get_after_s + (end - start) / _BYTES_PER_S,
         )
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See `penstock.ports.objects.SigningStore`."""
+        return await sign_through(self._store, method, keys, seconds)
 
     async def size(self, key: str) -> int:
         """See the port."""

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from typing_extensions import Buffer
 
 from penstock.ports.clock import Clock
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 
 
 class StoreMeter(Protocol):
@@ -45,6 +45,10 @@ class Metered:
             data = await self._store.get_range(key, start, end)
             measure.bytes_count = end - start
             return data
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See `penstock.ports.objects.SigningStore`."""
+        return await sign_through(self._store, method, keys, seconds)
 
     async def size(self, key: str) -> int:
         """See the port."""

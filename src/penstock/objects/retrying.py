@@ -13,7 +13,7 @@ from penstock.model.errors import (
     StorageFullError,
 )
 from penstock.ports.clock import Clock
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 from penstock.ports.random import Random
 from penstock.system.waiting import wait
 
@@ -90,6 +90,10 @@ class Retrying:
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
         return await self._try(lambda: self._store.get_range(key, start, end))
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See `penstock.ports.objects.SigningStore`."""
+        return await sign_through(self._store, method, keys, seconds)
 
     async def size(self, key: str) -> int:
         """See the port."""

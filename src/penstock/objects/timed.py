@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from typing_extensions import Buffer
 
 from penstock.model.errors import RetryableError
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 
 T = TypeVar("T")
 
@@ -41,6 +41,11 @@ class Timed:
         return await self._within(
             "read", key, self._store.get_range(key, start, end), bytes_count=end - start
         )
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See `penstock.ports.objects.SigningStore`."""
+        subject = keys[0] if keys else "nothing"
+        return await self._within("sign", subject, sign_through(self._store, method, keys, seconds))
 
     async def size(self, key: str) -> int:
         """See the port."""

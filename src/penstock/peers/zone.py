@@ -17,7 +17,7 @@ from penstock.peers.client import PeerAwayError
 from penstock.peers.codec import RANGES_BYTES_MAX, RANGES_MAX, BlockRange, FrameKind, encode_blocks
 from penstock.peers.receive import Frame
 from penstock.ports.clock import Clock
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 
 BLOCKS_PATH: Final = "/peer/v1/blocks"
 AVOID_S_FIRST: Final = 1.0
@@ -129,6 +129,10 @@ class ZoneStore:
     async def delete(self, keys: Sequence[str]) -> None:
         """See the port."""
         await self._store.delete(keys)
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """See `penstock.ports.objects.SigningStore`."""
+        return await sign_through(self._store, method, keys, seconds)
 
     async def close(self) -> None:
         """End calls under way; whoever waits for them reads the store."""

@@ -8,9 +8,11 @@ Behaviour is added by decorators of this same port.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from typing_extensions import Buffer
+
+SignedMethod = Literal["GET", "PUT"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,31 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """All objects whose key starts with `prefix`, in key order."""
         ...
+
+
+@runtime_checkable
+class SigningStore(Protocol):
+    """What a store whose objects can be reached by presigned URLs can do besides `ObjectStore`."""
+
+    async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
+        """URLs by which whoever has them may make one kind of request for `seconds`.
+
+        Returns:
+            Per key a URL; "" for an object that can't be reached so.
+
+        Raises:
+            RetryableError: the store's credentials can't be had now.
+        """
+        ...
+
+
+async def sign_through(
+    store: ObjectStore, method: SignedMethod, keys: Sequence[str], seconds: int
+) -> Sequence[str]:
+    """As `SigningStore.sign`, also of a store that can't: what decorators pass on."""
+    if isinstance(store, SigningStore):
+        return await store.sign(method, keys, seconds)
+    return [""] * len(keys)
 
 
 @runtime_checkable
