@@ -1,0 +1,23 @@
+"""`penstock pipeline`: jobs that read and write the bucket beside the agents."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from penstock.cli.lazy import Lazy, LazyGroup
+
+COMMANDS: Final[Mapping[str, Lazy]] = {}
+
+
+@click.group(
+    "pipeline",
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+def command() -> None:
+    """Compaction, tables, export and import: jobs beside the agents, here or on Spark.
+
+    They plan and commit through an agent's HTTP port, and need `pip install 'penstock[spark]'`.
+    """

@@ -1,0 +1,144 @@
+"""Options that all commands of `penstock pipeline` share, and what is made of them."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.cli.client.http import DEFAULT_URL, base_url
+from penstock.model.errors import InvalidRequestError, NotFoundError
+
+if TYPE_CHECKING:
+    from penstock.pipeline.client import DoorOptions
+    from penstock.pipeline.engine import Engine
+
+Command = Callable[..., Any]
+
+ENGINES: Final = ("local", "spark")
+
+
+def door_options(command: Command) -> Command:
+    """--url, --secret-file and --objects: how the cluster is reached; see `make_door`."""
+    for option in reversed(
+        (
+            click.option(
+                "--url",
+                "urls",
+                metavar="URL",
+                multiple=True,
+                envvar="PENSTOCK_PIPELINE_URL",
+                default=(DEFAULT_URL,),
+                show_default=True,
+                show_envvar=True,
+                help="HTTP port of an agent, or its URL; several are tried in turn.",
+            ),
+            click.option(
+                "--secret-file",
+                metavar="FILE",
+                default="",
+                envvar="PENSTOCK_PIPELINE_SECRET_FILE",
+                help="A file with the cluster's secret, on this machine and on executors. Else "
+                "PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET.",
+            ),
+            click.option(
+                "--access",
+                "objects",
+                type=click.Choice(("auto", "agent", "ambient")),
+                default="auto",
+                show_default=True,
+                envvar="PENSTOCK_PIPELINE_ACCESS",
+                help="How objects are reached: by presigned URLs where the store can make them, "
+                "through the agent, or with the executors' own credentials.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOptions":
+    """What the options of `door_options` say. Raises: InvalidRequestError, NotFoundError."""
+    made: DoorOptions = _imported("penstock.pipeline.client", "DoorOptions")(
+        urls=tuple(base_url(url) for url in urls), secret_file=secret_file, objects=objects
+    )
+    return made
+
+
+def engine_options(command: Command) -> Command:
+    """--engine, --master, --memory and --workers; see `open_engine`."""
+    for option in reversed(
+        (
+            click.option(
+                "--engine",
+                type=click.Choice(ENGINES),
+                envvar="PENSTOCK_PIPELINE_ENGINE",
+                help="Threads of this machine, or Spark.  [default: local, or spark with --master]",
+            ),
+            click.option(
+                "--master",
+                metavar="URL",
+                envvar="PENSTOCK_PIPELINE_MASTER",
+                help="Spark's: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
+                "[default: local[*]]",
+            ),
+            click.option(
+                "--memory",
+                metavar="SIZE",
+                envvar="PENSTOCK_PIPELINE_MEMORY",
+                default="1g",
+                show_default=True,
+                help="Of the Java that a local Spark runs in.",
+            ),
+            click.option(
+                "--workers",
+                metavar="N",
+                type=click.IntRange(min=0),
+                envvar="PENSTOCK_PIPELINE_WORKERS",
+                default=0,
+                help="Threads of the local engine; 0: one per core.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def open_engine(
+    engine: str | None, master: str | None, memory: str, workers: int
+) -> Iterator["Engine"]:
+    """The engine that the options of `engine_options` say, stopped at the end.
+
+    Raises:
+        NotFoundError: what it needs is not installed.
+    """
+    name = engine or ("spark" if master else "local")
+    if name == "local":
+        if master:
+            raise InvalidRequestError(
+                "open engine", "local", f"it has no master {master}", "leave --engine out"
+            )
+        yield _imported("penstock.pipeline.engine", "LocalEngine")(workers)
+        return
+    session = _imported("penstock.pipeline.session", "session")(master, memory=memory)
+    try:
+        yield _imported("penstock.pipeline.engine", "spark_engine")(session)
+    finally:
+        session.stop()
+
+
+def _imported(module: str, name: str) -> Any:
+    """A name of a module that needs what only the extra `spark` installs."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        if (error.name or "").startswith("penstock"):
+            raise
+        raise NotFoundError(
+            "start the pipeline",
+            error.name or module,
+            "the package is not installed",
+            "pip install 'penstock[spark]'",
+        ) from error
