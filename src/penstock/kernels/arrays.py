@@ -23,3 +23,6 @@ wide = cast(Callable[[Any], int], np.int64)
 """A number of 64 bits with a sign, whatever it comes from."""
 byte = cast(Callable[[Any], int], np.uint8)
 """The low byte of a number."""
+unsigned = cast(Callable[[Any], Any], np.uint64)
+"""A number of 64 bits without a sign. Only with others like it: with a signed one numba makes a
+float of both."""

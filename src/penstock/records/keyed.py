@@ -95,7 +95,7 @@ def index_batch(batch: memoryview, hash_key: HashKey) -> KeyedBatch:
                 offset=base_offset + offset_delta,
                 timestamp=max_timestamp
                 if attributes & LOG_APPEND_TIME
-                else base_timestamp + timestamp_delta,
+                else _wrapped(base_timestamp + timestamp_delta),
                 key_hash=None if key_bytes < 0 else siphash(key, hash_key),
                 is_tombstone=value_bytes < 0,
                 start=start,
@@ -185,6 +185,11 @@ def siphash(data: bytes, hash_key: HashKey) -> tuple[int, int]:
     return v0 ^ v1 ^ v2 ^ v3, low
 
 
+def _wrapped(value: int) -> int:
+    """As 64-bit arithmetic gives it: deltas may be anything that a client has sent."""
+    return (value + (1 << 63) & _MASK) - (1 << 63)
+
+
 def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> (64 - bits)) & _MASK
 
@@ -196,7 +201,7 @@ def _moved(indexed: KeyedBatch, record: KeyedRecord, base_timestamp: int) -> byt
     _, behind = read_varint(body, at + 1)
     content = (
         body[at : at + 1]
-        + write_varint(record.timestamp - base_timestamp)
+        + write_varint(_wrapped(record.timestamp - base_timestamp))
         + body[behind : record.end]
     )
     return write_varint(len(content)) + content
