@@ -12,7 +12,7 @@ from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
 from penstock.metadata.commands import BatchStatus, RunsCommitted
 from penstock.metadata.order import restore
 from penstock.metadata.queries import Queries
-from penstock.metadata.rows import AgentStatus, Shard, Wal
+from penstock.metadata.rows import AgentStatus, CleanRow, Shard, TableRow, Wal, WriterRow
 from penstock.metadata.schema import FORMAT_VERSION
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
@@ -139,3 +139,38 @@ def test_the_cluster_of_version_2(tmp_path: Path) -> None:
         assert group is not None
         assert (group.generation, group.state) == (3, b"t")
         assert [key for key, _ in queries.condemned_objects(limit=9)] == ["orphan"]
+        # What verifying a file that nobody has brought to this version asks.
+        assert queries.pipeline_jobs() == queries.table_rows() == queries.deletable_objects(limit=9)
+        assert (queries.writer("w"), queries.pipeline_job(1)) == (None, None)
+        assert (queries.writers_page("", limit=9), queries.clean_rows([KEY])) == ([], {})
+
+
+def test_the_pipeline_of_version_3(tmp_path: Path) -> None:
+    path = shutil.copyfile(GOLDEN / "format-3.sqlite", tmp_path / "metadata.sqlite")
+    with closing(Queries(path)) as queries:
+        assert queries.feature_level() == 3
+        (job,) = queries.pipeline_jobs()
+        assert (job.job, job.kind, job.name, job.last_n) == (1, "compaction", "golden", 1)
+        assert (job.opened_ms, job.lease_ms, job.age_max_ms) == (6_000, 60_000, 3_600_000)
+        assert queries.writer("golden-writer") == WriterRow(
+            writer_id="golden-writer", incarnation="first", batch_id=3, time_ms=6_000
+        )
+        compacted = PartitionKey(KEY + 1)
+        runs = queries.runs_from(compacted, 0, limit=9)
+        assert [(run.base_offset, run.end_offset, run.raw) for run in runs] == [
+            (0, 2, 0),
+            (4, 6, 0),
+        ]
+        assert queries.clean_rows([compacted]) == {compacted: CleanRow(6, 6_000)}
+        (written,) = queries.runs_from(PartitionKey(KEY + 3), 0, limit=9)
+        assert (written.end_offset, written.raw) == (8, 1)
+        assert queries.table_rows() == [
+            TableRow(
+                topic_id=TOPIC_ID,
+                table="golden.flights",
+                offsets={0: 7, 3: 8},
+                snapshot_id=77,
+                state="{}",
+                time_ms=6_000,
+            )
+        ]
