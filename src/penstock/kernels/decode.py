@@ -158,7 +158,7 @@ def decode_chunks(
         return
     check_crcs(index, wanted.tolist(), subject=subject)
     chosen = rows[wanted]
-    blocks = _blocks_of(chosen)
+    blocks = blocks_of(chosen)
     if np.any(chosen[:, ATTRIBUTES] & CODEC_MASK):
         stretches = _decompressed(index, chosen, blocks, chunk_bytes, subject)
     else:
@@ -182,7 +182,7 @@ def column_schema(columns: Collection[str]) -> pa.Schema:
     return pa.schema([(name, kind) for name, kind in COLUMN_TYPES.items() if name in columns])
 
 
-def _blocks_of(rows: Int64s) -> Int64s:
+def blocks_of(rows: Int64s) -> Int64s:
     """What `parse.find_fields` wants to know of batches; blocks still where batches lie."""
     stamped = (rows[:, ATTRIBUTES] & LOG_APPEND_TIME) != 0
     blocks = np.empty((len(rows), parse.BLOCK_COLUMNS), dtype=int64)
@@ -249,7 +249,7 @@ def _decode_blocks(
     room = blocks[:, parse.BLOCK_END] - blocks[:, parse.BLOCK_START]
     crowded = np.flatnonzero(counts * parse.RECORD_BYTES_MIN > room)
     if len(crowded):  # before memory for so many records is taken
-        raise _corrupt(parse.BAD_COUNT, blocks[crowded[0]], subject)
+        raise corrupt(parse.BAD_COUNT, blocks[crowded[0]], subject)
     count = int(counts.sum())
     offsets = _array(int64, count)
     timestamps = _array(int64, count)
@@ -272,7 +272,7 @@ def _decode_blocks(
         header_counts,
     )
     if fault != parse.FINE:
-        raise _corrupt(fault, blocks[block], subject)
+        raise corrupt(fault, blocks[block], subject)
     places = places[:kept]
     arrays = {
         OFFSET: lambda: pa.array(offsets[:kept]),
@@ -338,7 +338,8 @@ def _array(kind: type, count: int) -> NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(count * item), dtype=kind)
 
 
-def _corrupt(fault: int, block: Int64s, subject: str) -> CorruptDataError:
+def corrupt(fault: int, block: Int64s, subject: str) -> CorruptDataError:
+    """The error for a fault of `parse` in a block."""
     offset = block[parse.BLOCK_BASE_OFFSET]
     return CorruptDataError(
         "decode batch", f"{subject}, batch of offset {offset}", parse.FAULTS[fault]
