@@ -37,6 +37,7 @@ from penstock.kernels.index import (
 )
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME
+from penstock.records.decode import DECOMPRESSED_BYTES_MAX
 
 OFFSET: Final = "offset"
 TIMESTAMP: Final = "timestamp"
@@ -57,7 +58,8 @@ COLUMN_TYPES: Final = {
     HEADERS: pa.list_(HEADER_TYPE),
 }
 CHUNK_BYTES: Final = 64 << 20
-CHUNK_BYTES_MAX: Final = 1 << 30
+CHUNK_BYTES_MAX: Final = (1 << 31) - DECOMPRESSED_BYTES_MAX - 1
+"""A chunk may be one batch larger than is asked for, and must stay below 2 GiB."""
 OFFSET_MAX: Final = 2**63 - 1
 
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from crc32c import crc32c
@@ -13,7 +13,7 @@ from numpy import int64, uint8, uint64
 from typing_extensions import Buffer
 
 from penstock.kernels import keyed, parse
-from penstock.kernels.arrays import Int64s, Uint8s, Uint64s, unsigned
+from penstock.kernels.arrays import Int64s, Uint8s, Uint64s
 from penstock.kernels.blocks import BlockArena
 from penstock.kernels.compress import compress
 from penstock.kernels.decode import blocks_of, corrupt

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.cli.client.cluster import Client, TopicInfo
 from penstock.cli.client.errors import RETRIABLE, check, code_name
-from penstock.cli.client.murmur import partition_of_key
+from penstock.records.murmur import partition_of_key
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build
 from penstock.model.errors import CorruptDataError, RetryableError
