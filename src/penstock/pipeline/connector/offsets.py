@@ -80,7 +80,7 @@ def from_json(value: Any) -> StreamOffsets:
     if not isinstance(value, dict):
         raise _corrupt(f"{value!r} is no JSON object")
     version = value.get("version")
-    if version != OFFSETS_VERSION:
+    if type(version) is not int or version != OFFSETS_VERSION:
         raise InvalidRequestError(
             "read stream",
             "the checkpoint's offsets",
