@@ -1,8 +1,8 @@
 """The records of a range of offsets, wherever they lie now.
 
 Where runs lie is asked for at the start, and again whenever an object turns out to be gone:
-compaction replaces objects, retention deletes them, and the WAL moves into them. Each time it is
-looked first whether the topic is still there and the log still begins before what is wanted, so
+compaction replaces objects, retention deletes them, and the WAL moves into them. After each listing
+it is looked whether the topic is still there and the log still begins before what is wanted, so
 that what is missing between two runs is what compaction by key left out, and nothing else.
 """
 
@@ -94,7 +94,6 @@ def read_range(
     offset = wanted.start
     asked_again = 0
     while offset < wanted.end:
-        _check_start(client, wanted, offset)
         before = offset
         try:
             for part in _read_planned(client, objects, wanted, offset, bytes_max):
@@ -140,8 +139,13 @@ def _read_planned(
     """Parts from `offset` on by one listing of runs. Raises: _GoneError."""
     rest = Range(wanted.topic_id, wanted.partition, offset, wanted.end)
     gathered: list[_Run] = []
+    listed = offset
     for page in client.runs([rest]):
+        # Not before: what retention removes between a look at the log's start and a listing would
+        # be missing from the listing, and look like a gap.
+        _check_start(client, wanted, listed)
         for run in _runs(page):
+            listed = max(listed, run.end_offset)
             if run.end_offset <= offset:
                 continue
             small = run.object_key and run.length <= bytes_max and run.base_offset >= offset
