@@ -1,0 +1,316 @@
+"""All jobs of a cluster on a schedule, in one process and one engine.
+
+Each job runs in a thread and is a failure domain of its own: one that fails is tried again after a
+rest that grows with its failures, and stops nobody else. What there is to do is asked for again
+and again, since topics get tables, and lose them, while this runs.
+
+What a job has achieved is in the cluster's journal; nothing is kept here. So a process that is
+killed loses nothing but time, and two of them at once do no harm.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
+
+from penstock.model.errors import PenstockError
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+
+logger = logging.getLogger(__name__)
+
+REST_S: Final = 5.0
+"""After a first failure; doubled after each further one."""
+REST_MAX_S: Final = 300.0
+DISCOVERY_S: Final = 10.0
+DRAIN_S: Final = 60.0
+_JITTER_STEPS: Final = 1 << 16
+
+
+class Stopping(Protocol):
+    """Whether the process is to end: a job looks between its steps."""
+
+    def is_set(self) -> bool:
+        """It is."""
+        ...
+
+
+class Work(Protocol):
+    """One job: compaction, or one table."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs and metrics; the same each time that it is found."""
+        ...
+
+    @property
+    def interval_s(self) -> float:
+        """Between the starts of two runs."""
+        ...
+
+    def run(self, stopping: Stopping) -> Mapping[str, Any]:
+        """Do all that there is to do now, and return a summary of it for people and programs.
+
+        Raises:
+            PenstockError: it failed, and is tried again later.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of a job in this process. Times by the monotonic clock, save `done_ms`."""
+
+    work: Work
+    due_s: float
+    is_running: bool = False
+    is_wanted: bool = True
+    run_count: int = 0
+    failure_count: int = 0
+    failures_in_a_row: int = 0
+    started_s: float = 0.0
+    done_ms: int = 0
+    error: str = ""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    def start(self, now_s: float) -> None:
+        """It runs from now on."""
+        self.is_running, self.started_s = True, now_s
+
+    def succeed(self, now_s: float, now_ms: int, summary: Mapping[str, Any]) -> None:
+        """It is through, and due again when its interval is over."""
+        self.is_running = False
+        self.run_count += 1
+        self.failures_in_a_row, self.error = 0, ""
+        self.done_ms, self.summary = now_ms, summary
+        self.due_s = max(now_s, self.started_s + self.work.interval_s)
+
+    def fail(self, now_s: float, error: str, *, share: float) -> None:
+        """It failed, and is due again after a rest.
+
+        Args:
+            share: from 0 to 1 at random, so that jobs that failed together don't return together.
+        """
+        self.is_running = False
+        self.failure_count += 1
+        self.failures_in_a_row += 1
+        self.error = error
+        self.due_s = now_s + rest_s(self.failures_in_a_row) * (0.5 + share / 2)
+
+
+def rest_s(failures_in_a_row: int) -> float:
+    """The longest rest after so many failures in a row, in seconds."""
+    return min(REST_MAX_S, REST_S * 2.0 ** min(failures_in_a_row - 1, 30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one run. `error` is "" when it succeeded."""
+
+    name: str
+    seconds: float
+    summary: Mapping[str, Any]
+    error: str
+    failures_in_a_row: int
+
+
+class Schedule:
+    """Runs jobs until it is told to stop.
+
+    Args:
+        find: gives the jobs that there are now.
+        report: told of each run's end.
+        parallel: how many run at the same time.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Iterable[Work]],
+        *,
+        clock: Clock,
+        random: Random,
+        report: Callable[[Outcome], None],
+        parallel: int = 2,
+        discovery_s: float = DISCOVERY_S,
+    ) -> None:
+        assert parallel > 0
+        self._find = find
+        self._clock = clock
+        self._random = random
+        self._report = report
+        self._parallel = parallel
+        self._discovery_s = discovery_s
+        self._states: dict[str, State] = {}
+        self._lock = threading.Lock()
+        self._ended: SimpleQueue[_Ended | None] = SimpleQueue()
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Start nothing any more; jobs that run are told, and waited for. From any thread, and
+        from a signal's handler."""
+        self._stopping.set()
+        self._ended.put(None)
+
+    def states(self) -> list[State]:
+        """What is known of each job, by name; for people, without waiting."""
+        with self._lock:
+            return [self._states[name] for name in sorted(self._states)]
+
+    def run(self, *, drain_s: float = DRAIN_S, once: bool = False) -> bool:
+        """Run jobs until `stop`.
+
+        Args:
+            drain_s: how long jobs that run are waited for then.
+            once: stop when each job that there is has run once, well or not.
+
+        Returns:
+            Whether all jobs had ended; with `once` also, whether it could be told what there is.
+        """
+        discovery_due_s = self._clock.monotonic_s()
+        failures = 0
+        while not self._stopping.is_set():
+            now_s = self._clock.monotonic_s()
+            if now_s >= discovery_due_s:
+                failures = self._discover(failures)
+                now_s = self._clock.monotonic_s()
+                discovery_due_s = now_s + (rest_s(failures) if failures else self._discovery_s)
+            self._start_due(now_s)
+            if once and failures:
+                return False
+            if once and self._all_ran():
+                return True
+            self._await_end(max(0.0, self._next_due_s(discovery_due_s) - now_s))
+        return self._drain(drain_s)
+
+    def _discover(self, failures: int) -> int:
+        """Returns: how often in a row it failed now."""
+        try:
+            found = {work.name: work for work in self._find()}
+        except Exception as error:
+            if not isinstance(error, PenstockError):
+                logger.exception("what there is to do can't be told")
+            self._report(
+                Outcome(
+                    name="discovery",
+                    seconds=0.0,
+                    summary={},
+                    error=_text(error),
+                    failures_in_a_row=failures + 1,
+                )
+            )
+            # What was found before goes on.
+            return failures + 1
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            for name, work in found.items():
+                state = self._states.get(name)
+                if state is None:
+                    self._states[name] = State(work, due_s=now_s)
+                else:
+                    state.work, state.is_wanted = work, True
+            for name, state in list(self._states.items()):
+                state.is_wanted = name in found
+                if not state.is_wanted and not state.is_running:
+                    del self._states[name]
+        return 0
+
+    def _start_due(self, now_s: float) -> None:
+        with self._lock:
+            free = self._parallel - sum(state.is_running for state in self._states.values())
+            waiting = [
+                state
+                for state in self._states.values()
+                if not state.is_running and state.is_wanted and state.due_s <= now_s
+            ]
+            # Who waits longest first: a short interval must not keep the others from running.
+            waiting.sort(key=lambda state: (state.due_s, state.work.name))
+            for state in waiting[: max(0, free)]:
+                state.start(now_s)
+                threading.Thread(
+                    target=self._work,
+                    args=(state.work,),
+                    name=f"job {state.work.name}",
+                    daemon=True,
+                ).start()
+
+    def _work(self, work: Work) -> None:
+        before_s = self._clock.monotonic_s()
+        summary: Mapping[str, Any] = {}
+        error = ""
+        try:
+            summary = work.run(self._stopping)
+        except Exception as caught:
+            if not isinstance(caught, PenstockError):
+                # A bug, or a library's error that nobody translated: its place is of interest.
+                logger.exception("job %s failed", work.name)
+            error = _text(caught)
+        seconds = self._clock.monotonic_s() - before_s
+        self._ended.put(_Ended(work.name, seconds, summary, error))
+
+    def _await_end(self, wait_s: float) -> bool:
+        try:
+            ended = self._ended.get(timeout=wait_s)
+        except Empty:
+            return False
+        if ended is None:
+            return False
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            state = self._states[ended.name]
+            if ended.error:
+                share = self._random.below(_JITTER_STEPS) / _JITTER_STEPS
+                state.fail(now_s, ended.error, share=share)
+            else:
+                state.succeed(now_s, self._clock.now_ms(), ended.summary)
+            if not state.is_wanted:
+                del self._states[ended.name]
+        self._report(
+            Outcome(
+                name=ended.name,
+                seconds=ended.seconds,
+                summary=ended.summary,
+                error=ended.error,
+                failures_in_a_row=state.failures_in_a_row,
+            )
+        )
+        return True
+
+    def _next_due_s(self, discovery_due_s: float) -> float:
+        with self._lock:
+            running = sum(state.is_running for state in self._states.values())
+            if running >= self._parallel:
+                return discovery_due_s
+            return min(
+                [discovery_due_s]
+                + [s.due_s for s in self._states.values() if not s.is_running and s.is_wanted]
+            )
+
+    def _all_ran(self) -> bool:
+        with self._lock:
+            return all(
+                not state.is_running and state.run_count + state.failure_count
+                for state in self._states.values()
+            )
+
+    def _drain(self, drain_s: float) -> bool:
+        deadline_s = self._clock.monotonic_s() + drain_s
+        while any(state.is_running for state in self.states()):
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return False
+            self._await_end(left_s)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    name: str
+    seconds: float
+    summary: Mapping[str, Any]
+    error: str
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
