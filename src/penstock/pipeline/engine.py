@@ -8,7 +8,7 @@ Whoever iterates sees results as they come, and draws progress from them.
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
@@ -52,7 +52,7 @@ class Engine(Protocol):
 
     def run(
         self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
-    ) -> Iterator[tuple[int, R]]:
+    ) -> Generator[tuple[int, R], None, None]:
         """Run `task` on each item.
 
         An attempt that fails retriably (`RetryableError`, a lost worker) is followed by another.
@@ -86,7 +86,7 @@ class LocalEngine:
 
     def run(
         self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
-    ) -> Iterator[tuple[int, R]]:
+    ) -> Generator[tuple[int, R], None, None]:
         """As `Engine.run` says."""
         attempt = Attempts(task, attempts)
         waiting = enumerate(items)

@@ -6,7 +6,7 @@ Spark Connect has no accumulators: there items go in waves, through `mapInArrow`
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -53,7 +53,7 @@ class SparkEngine:
 
     def run(
         self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
-    ) -> Iterator[tuple[int, R]]:
+    ) -> Generator[tuple[int, R], None, None]:
         """As `penstock.pipeline.engine.Engine.run` says."""
         guarded = _Guarded(Attempts(task, attempts))
         numbered = enumerate(items)
@@ -65,7 +65,7 @@ class SparkEngine:
 
     def _all(
         self, guarded: "_Guarded[T, R]", waiting: dict[int, T], attempts: int
-    ) -> Iterator[tuple[int, R]]:
+    ) -> Generator[tuple[int, R], None, None]:
         """Run jobs until all items of `waiting` have a result: Spark gives a job up whose executor
         died too often, in local mode at once."""
         jobs = 0

@@ -163,3 +163,7 @@ class ItemStore(Protocol):
     def put(self, parts: Sequence[Buffer]) -> str:
         """Store a new object under a key of this attempt's own, and return the key."""
         ...
+
+    def token_bytes(self, count: int) -> bytes:
+        """Bytes at random, which nobody can guess: `penstock.ports.random.Random`."""
+        ...

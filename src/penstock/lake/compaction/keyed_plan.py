@@ -7,6 +7,8 @@ Source: Kafka docs, topic configs `min.cleanable.dirty.ratio`, `min.compaction.l
 `max.compaction.lag.ms` (KIP-354).
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.lake.compaction.items import (
@@ -37,19 +39,19 @@ def keyed_item(
     lag_ms = _integer(topic, "min.compaction.lag.ms", 0)
     # Without a lag a record may be of any time, the future's too.
     young_ms = now_ms - lag_ms if lag_ms > 0 else ANY_MS
-    count = _cleanable(runs, young_ms)
-    if not count:
-        return None
     clean_end = max(state.clean_end, state.log_start)
-    dirty_from = next((at for at in range(count) if runs.ends[at] > clean_end), count)
-    if dirty_from == count:
+    dirty_from = bisect_right(runs.ends, clean_end)
+    count = _cleanable(runs, dirty_from, young_ms)
+    if dirty_from >= count:
         return None
     clean, dirty = sum(runs.lengths[:dirty_from]), sum(runs.lengths[dirty_from:count])
     ratio = dirty / (clean + dirty)
     reason = ""
-    if ratio >= float(topic.configs.get("min.cleanable.dirty.ratio", "0.5")):
+    if ratio > float(topic.configs.get("min.cleanable.dirty.ratio", "0.5")):
         reason = f"{ratio:.0%} of {count} runs is dirty"
-    elif runs.newest[dirty_from] < now_ms - _integer(topic, "max.compaction.lag.ms", ANY_MS):
+    elif _oldest(runs.newest[dirty_from:count]) < now_ms - _integer(
+        topic, "max.compaction.lag.ms", ANY_MS
+    ):
         reason = "a dirty run is older than max.compaction.lag.ms"
     if not reason:
         return None
@@ -77,12 +79,17 @@ def keyed_item(
     )
 
 
-def _cleanable(runs: PartitionRuns, young_ms: int) -> int:
-    """How many runs from the first on may be cleaned."""
-    for at, (number, newest) in enumerate(zip(runs.objects, runs.newest, strict=True)):
-        if number < 0 or newest >= young_ms:
+def _cleanable(runs: PartitionRuns, dirty_from: int, young_ms: int) -> int:
+    """How many runs from the first on may be cleaned. Only of dirty ones the age counts."""
+    for at, number in enumerate(runs.objects):
+        if number < 0 or (at >= dirty_from and runs.newest[at] >= young_ms):
             return at
     return len(runs.objects)
+
+
+def _oldest(newest: Sequence[int]) -> int:
+    """The least of some timestamps; -1 is none."""
+    return min((time_ms for time_ms in newest if time_ms >= 0), default=ANY_MS)
 
 
 def _integer(topic: TopicState, name: str, default: int) -> int:

@@ -1,0 +1,61 @@
+"""Committing what items have made, in the job's own numbering."""
+
+from penstock.lake.compaction.items import ItemDone
+from penstock.lake.door import Replaced, ReplaceRequest
+from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.client import DoorClient, RefusedError
+
+_OUT_OF_ORDER = "out_of_order_commit"
+
+
+class Committer:
+    """Sends the commits of one job, one after the other, numbered from 1 on. One thread.
+
+    A commit that is refused as a whole has used its number up if it came into the journal, and has
+    not if the agent refused it before. So after one the next number is tried first: a number that
+    was used is never sent with other content, which would get the refused one's answer.
+    """
+
+    def __init__(self, client: DoorClient, job: int) -> None:
+        self._client = client
+        self._job = job
+        self._last = 0
+        self._is_used = True
+        """Whether `_last` is known to be used up."""
+
+    def commit(self, done: ItemDone) -> Replaced:
+        """Make an item's objects live.
+
+        Raises:
+            RefusedError, InvalidRequestError: as a whole, for good; nothing changed.
+            FencedError: the job is over.
+            RetryableError: whether it was committed is unknown.
+        """
+        if not self._is_used:
+            try:
+                return self._send(done, self._last + 1)
+            except RefusedError as error:
+                if error.reason != _OUT_OF_ORDER:
+                    raise
+            return self._send(done, self._last)
+        return self._send(done, self._last + 1)
+
+    def _send(self, done: ItemDone, n: int) -> Replaced:
+        request = ReplaceRequest(
+            job=self._job,
+            n=n,
+            input_keys=done.input_keys,
+            objects=done.objects,
+            partitions=done.partitions,
+        )
+        try:
+            answer = self._client.replace(request)
+        except RefusedError as error:
+            if error.reason != _OUT_OF_ORDER:
+                self._last, self._is_used = n, False
+            raise
+        except InvalidRequestError:
+            self._last, self._is_used = n, False
+            raise
+        self._last, self._is_used = n, True
+        return answer

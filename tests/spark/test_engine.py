@@ -1,0 +1,68 @@
+"""The engine on Spark gives what the local one gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.spark_engine import SparkEngine
+from support.pipeline_tasks import (
+    dies_once,
+    fails_once,
+    notes_and_waits,
+    refuses_seven,
+    squared,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(params=[False, True], ids=["jobs", "frames"])
+def engine(spark: SparkSession, request: pytest.FixtureRequest) -> SparkEngine:
+    return SparkEngine(spark, frames=request.param)
+
+
+def test_each_item_has_its_result(engine: SparkEngine) -> None:
+    assert dict(engine.run(squared, range(20))) == {n: n * n for n in range(20)}
+    assert list(engine.run(squared, [])) == []
+
+
+def test_results_come_before_the_last_item_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """The second item waits for a file that is written when the first's result has come."""
+    seen, release = str(tmp_path / "seen"), str(tmp_path / "release")
+    engine = SparkEngine(spark)
+    results = engine.run(notes_and_waits, [(seen, ""), (str(tmp_path / "other"), release)])
+    assert next(results) == (0, 1)
+    Path(release).write_text("go")
+    assert list(results) == [(1, 1)]
+
+
+def test_what_fails_retriably_is_tried_again(engine: SparkEngine, tmp_path: Path) -> None:
+    items = [str(tmp_path / str(number)) for number in range(3)]
+    assert dict(engine.run(fails_once, items)) == {0: 1, 1: 1, 2: 1}
+
+
+def test_an_items_own_error_comes_back(engine: SparkEngine) -> None:
+    with pytest.raises(InvalidRequestError, match="item 7"):
+        list(engine.run(refuses_seven, range(20)))
+    # and the session goes on
+    assert dict(engine.run(squared, [3])) == {0: 9}
+
+
+def test_a_lost_worker_costs_nothing_but_time(engine: SparkEngine, tmp_path: Path) -> None:
+    items = [str(tmp_path / str(number)) for number in range(3)]
+    assert dict(engine.run(dies_once, items, attempts=4)) == {0: 1, 1: 1, 2: 1}
+
+
+def test_what_is_left_is_cancelled(spark: SparkSession, tmp_path: Path) -> None:
+    never = str(tmp_path / "never")
+    results = SparkEngine(spark).run(
+        notes_and_waits, [(str(tmp_path / "a"), ""), (str(tmp_path / "b"), never)]
+    )
+    assert next(results) == (0, 1)
+    results.close()
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []

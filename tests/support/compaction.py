@@ -1,0 +1,66 @@
+"""Compaction's items over a store in memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from typing_extensions import Buffer
+
+from penstock.model.errors import NotFoundError
+from penstock.records.decode import Record, decode_batch
+from penstock.records.encode import encode_batch
+
+
+@dataclass
+class MemoryItemStore:
+    """`penstock.lake.compaction.items.ItemStore` in memory."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    reads: int = 0
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def get_range(self, key: str, start: int, end: int, *, origin: str = "") -> Buffer:
+        """As the port says."""
+        self.reads += 1
+        if key not in self.objects:
+            raise NotFoundError("read", key, "no such object")
+        return memoryview(self.objects[key])[start:end]
+
+    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
+        """As the port says."""
+        return [
+            self.get_range(key, start, end, origin=origin) for key, start, end, origin in ranges
+        ]
+
+    def put(self, parts: Sequence[Buffer]) -> str:
+        """As the port says."""
+        key = f"out-{next(self._numbers)}"
+        self.objects[key] = b"".join(parts)
+        return key
+
+
+def make_batch(base_offset: int, values: Sequence[bytes], *, time: int = 1000) -> bytes:
+    """One batch with a record per value."""
+    records = [
+        Record(offset_delta=n, timestamp=time + n, key=b"k%d" % n, value=value, headers=())
+        for n, value in enumerate(values)
+    ]
+    return bytes(encode_batch(records, base_offset=base_offset))
+
+
+def records_of(body: Buffer) -> list[tuple[int, Record]]:
+    """(offset, record) of whole batches with final offsets; CRCs checked."""
+    from penstock.records.batch import batch_bounds, crc_is_right
+
+    view = memoryview(body)
+    found = []
+    position = 0
+    while position < len(view):
+        base, size = batch_bounds(view, position)
+        batch = view[position : position + size]
+        assert crc_is_right(batch)
+        found += [(base + record.offset_delta, record) for record in decode_batch(batch)]
+        position += size
+    return found

@@ -1,0 +1,245 @@
+"""Plans: each run at most once, only neighbours, none in a WAL, and the same for the same input."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.lake.compaction.items import CompactionSettings, JoinItem, KeyedItem
+from penstock.lake.compaction.plan import plan
+from penstock.lake.door import RUN_FIELDS, PartitionState, RunPage, TopicState
+
+NOW_MS = 1_000_000_000
+SMALL = CompactionSettings(
+    run_bytes_target=1000,
+    object_bytes_target=3000,
+    small_bytes=10,
+    old_ms=1000,
+    item_runs_max=12,
+    item_partitions_max=3,
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a listing; `key` "": in a WAL."""
+
+    topic: int
+    partition: int
+    base: int
+    end: int
+    key: str
+    position: int
+    length: int
+    newest: int = 0
+
+
+def topic_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def topics(count: int, partitions: int, **configs: str) -> dict[str, TopicState]:
+    return {
+        topic_id(number): TopicState(
+            name=f"t{number}",
+            topic_id=topic_id(number),
+            configs={"cleanup.policy": "delete", **configs},
+            partitions=[
+                PartitionState(log_start=0, high_watermark=1 << 40, size_bytes=0)
+                for _ in range(partitions)
+            ],
+        )
+        for number in range(count)
+    }
+
+
+def pages(runs: list[Run], page_runs: int, sizes: dict[str, int] | None = None) -> list[RunPage]:
+    found = []
+    for start in range(0, max(1, len(runs)), page_runs):
+        places: list[tuple[str, int]] = []
+        keys: list[str] = []
+        rows: list[int] = []
+        for run in runs[start : start + page_runs]:
+            place = topic_id(run.topic), run.partition
+            if place not in places:
+                places.append(place)
+            if run.key and run.key not in keys:
+                keys.append(run.key)
+            rows += [
+                places.index(place),
+                run.base,
+                run.end,
+                keys.index(run.key) if run.key else -1,
+                run.position,
+                run.length,
+                run.newest,
+                1,
+            ]
+        assert len(rows) % RUN_FIELDS == 0
+        found.append(
+            RunPage(
+                position=1,
+                partitions=places,
+                object_keys=keys,
+                object_bytes=[(sizes or {}).get(key, 0) for key in keys],
+                object_raw=[0] * len(keys),
+                object_origins=[""] * len(keys),
+                rows=rows,
+            )
+        )
+    return found
+
+
+@st.composite
+def listings(draw: st.DrawFn) -> list[Run]:
+    runs = []
+    for topic in range(draw(st.integers(1, 3))):
+        for partition in range(draw(st.integers(1, 3))):
+            offset = draw(st.integers(0, 5))
+            for number in range(draw(st.integers(0, 30))):
+                offset += draw(st.integers(0, 1))
+                count = draw(st.integers(1, 3))
+                in_wal = draw(st.integers(0, 14)) == 0
+                runs.append(
+                    Run(
+                        topic,
+                        partition,
+                        offset,
+                        offset + count,
+                        "" if in_wal else f"o{topic}-{partition}-{number}",
+                        16,
+                        draw(st.sampled_from([1, 9, 50, 200, 400, 999, 1000, 5000])),
+                        draw(st.sampled_from([0, NOW_MS])),
+                    )
+                )
+                offset += count
+    return runs
+
+
+def rows_of(item: JoinItem | KeyedItem) -> list[tuple[str, int, int, int, str, int, int]]:
+    partitions = item.partitions if isinstance(item, JoinItem) else [item.partition]
+    found = []
+    for each in partitions:
+        for at in range(0, len(each.inputs), 5):
+            base, end, index, position, length = each.inputs[at : at + 5]
+            key = item.objects[index].key
+            found.append((each.topic_id, each.partition, base, end, key, position, length))
+    return found
+
+
+@given(runs=listings(), page_runs=st.integers(1, 40), whole=st.booleans())
+def test_plans_keep_the_rules(runs: list[Run], page_runs: int, whole: bool) -> None:
+    listed = {}
+    orders: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        place = topic_id(run.topic), run.partition
+        listed[*place, run.base, run.end, run.key, run.position, run.length] = run
+        orders.setdefault(place, []).append(run)
+    sizes = {run.key: (1 if n % 3 else 3) * run.length for n, run in enumerate(runs) if run.key}
+    found = plan(pages(runs, page_runs, sizes), topics(3, 3), SMALL, now_ms=NOW_MS, whole=whole)
+    seen = set()
+    for item in found.items:
+        assert isinstance(item, JoinItem)
+        assert item.reason
+        rows = rows_of(item)
+        for row in rows:
+            assert row in listed, "only runs that are in objects, as they were listed"
+            assert row not in seen, "each run at most once"
+            seen.add(row)
+        places = [(bytes.fromhex(each.topic_id), each.partition) for each in item.partitions]
+        assert places == sorted(set(places)), "as a segment wants them"
+        assert len(places) <= SMALL.item_partitions_max
+        assert len(item.objects) == len({each.key for each in item.objects})
+        if len(places) > 1:
+            assert item.size_bytes <= SMALL.object_bytes_target
+            assert item.run_count <= SMALL.item_runs_max
+        for each in item.partitions:
+            order = orders[each.topic_id, each.partition]
+            bases = each.inputs[0::5]
+            first = [run.base for run in order].index(bases[0])
+            between = order[first : first + len(bases)]
+            assert [run.base for run in between] == bases, "only neighbours, none in a WAL between"
+            assert len(bases) <= SMALL.item_runs_max
+            assert len(bases) > 1 or whole, "one run alone is moved out of garbage only"
+    again = plan(pages(runs, 7, sizes), topics(3, 3), SMALL, now_ms=NOW_MS, whole=whole)
+    assert again == found, "however the pages break"
+
+
+def one_partition(lengths: list[int], *, newest: int = NOW_MS) -> list[Run]:
+    return [Run(0, 0, n, n + 1, f"o{n}", 16, length, newest) for n, length in enumerate(lengths)]
+
+
+def test_what_is_not_listed_as_a_topic_is_left_alone() -> None:
+    runs = one_partition([10] * 10)
+    assert plan(pages(runs, 100), {}, SMALL, now_ms=NOW_MS, whole=False).items == []
+
+
+def test_small_partitions_share_an_object() -> None:
+    runs = [
+        Run(0, partition, n, n + 1, f"o{n}", 16 + 10 * partition, 10, NOW_MS)
+        for partition in range(3)
+        for n in range(4)
+    ]
+    (item,) = plan(pages(runs, 100), topics(1, 3), SMALL, now_ms=NOW_MS, whole=False).items
+    assert [each.partition for each in item.partitions] == [0, 1, 2]
+    assert [each.key for each in item.objects] == ["o0", "o1", "o2", "o3"]
+    assert item.reason == "3 grow 4-fold"
+
+
+def test_an_object_holds_a_partition_once() -> None:
+    runs = one_partition([500] * 8)
+    items = plan(pages(runs, 100), topics(1, 1), SMALL, now_ms=NOW_MS, whole=False).items
+    assert [item.partitions[0].inputs[0::5] for item in items] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert {item.reason for item in items} == {"1 reach 0.000953674 MiB"}
+
+
+def test_objects_with_little_live_are_emptied() -> None:
+    runs = [Run(0, 0, 0, 5, "mostly dead", 16, 2000), Run(0, 0, 5, 9, "alive", 16, 2000)]
+    sizes = {"mostly dead": 5000, "alive": 2100}
+    found = plan(pages(runs, 9, sizes), topics(1, 1), SMALL, now_ms=NOW_MS, whole=True)
+    (item,) = found.items
+    assert [each.key for each in item.objects] == ["mostly dead"]
+    assert "50% is live" in item.reason
+    # Where other topics' runs may lie in it, nobody knows how much of it is live.
+    assert not plan(pages(runs, 9, sizes), topics(1, 1), SMALL, now_ms=NOW_MS, whole=False).items
+
+
+def test_nothing_is_joined_over_the_end_of_what_is_clean() -> None:
+    states = topics(1, 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1.0"})
+    (topic,) = states.values()
+    topic.partitions[0] = PartitionState(log_start=0, high_watermark=99, size_bytes=0, clean_end=4)
+    runs = one_partition([50] * 8)
+    (first, second) = plan(pages(runs, 9), states, SMALL, now_ms=NOW_MS, whole=False).items
+    assert first.partitions[0].inputs[0::5] == [0, 1, 2, 3]
+    assert second.partitions[0].inputs[0::5] == [4, 5, 6, 7]
+
+
+def test_a_plan_counts_what_there_is() -> None:
+    runs = [*one_partition([10] * 4), Run(0, 0, 4, 5, "", 0, 77)]
+    found = plan(pages(runs, 3), topics(1, 1), SMALL, now_ms=NOW_MS, whole=False)
+    assert (found.run_count, found.size_bytes) == (4, 40)
+    assert (found.planned_runs, found.planned_bytes) == (4, 40)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32))
+def test_planning_what_a_plan_made_ends(seed: int) -> None:
+    """Done again and again with what it gives, there is soon nothing to do: no run goes in
+    circles."""
+    rng = random.Random(seed)
+    runs = one_partition([rng.choice([1, 20, 100, 400, 700]) for _ in range(200)], newest=0)
+    for round_ in range(20):
+        items = plan(pages(runs, 50), topics(1, 1), SMALL, now_ms=NOW_MS, whole=False).items
+        if not items:
+            break
+        for number, item in enumerate(items):
+            (each,) = item.partitions
+            base, end = each.inputs[0], each.inputs[-4]
+            kept = [run for run in runs if not base <= run.base < end]
+            joined = Run(0, 0, base, end, f"r{round_}-{number}", 16, each.size_bytes)
+            runs = sorted([*kept, joined], key=lambda run: run.base)
+    else:
+        raise AssertionError("it never ends")
