@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.config.addresses import Address
+from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
@@ -23,10 +24,12 @@ from penstock.observability.metrics import Metrics
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
     from penstock.app.peer_routes import PeerSources
+    from penstock.app.pipeline_api import PipelineSources
 
 POOL_THREADS = 4
 """Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
@@ -148,6 +151,31 @@ class Parts(ABC):
     def agent_sources(self) -> "AgentSources | None":
         """What the HTTP calls about agents are answered from; None: there is one agent."""
         return None
+
+    def pipeline_sources(self) -> "PipelineSources":
+        """What jobs of the pipeline are answered from."""
+        from penstock.app.pipeline_api import PipelineSources, url_without_credentials
+
+        settings, broker = self.settings, self.broker
+        shared = is_cluster(settings)
+        objects = settings.objects if shared else str(DataLayout.of(settings.data).objects)
+        return PipelineSources(
+            cluster_id=broker.cluster_id,
+            version=VERSION,
+            view=self.view,
+            queries=self.queries,
+            log=self.log,
+            heads=broker.heads,
+            store=self.store,
+            pool=self.pool,
+            metrics=self.metrics,
+            scratch=str(self.layout.scratch),
+            objects_url=url_without_credentials(objects),
+            block_bytes=settings.block_bytes,
+            object_bytes_max=settings.pipeline_object_bytes_max,
+            confirm_timeout_s=broker.settings.confirm_timeout_s,
+            without_secret=not shared,
+        )
 
     def peer_sources(self) -> "PeerSources | None":
         """What other agents ask for; None: there are none."""

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import offline, status
+from penstock.app.backlog import INTERVAL_S, Backlog
 from penstock.app.embedded_parts import open_embedded
-from penstock.app.jobs import Jobs
+from penstock.app.jobs import Job, Jobs
 from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import has_had_workers
 from penstock.app.parts import Environment, Parts
@@ -76,6 +77,7 @@ class Server:
         self._on_fatal = on_fatal
         self._parts: Parts | None = None
         self._jobs: Jobs | None = None
+        self._backlog: Backlog | None = None
         self._http: HttpServer | None = None
         self._draining = False
         self._backing_up = False
@@ -118,7 +120,11 @@ class Server:
             await parts.start()
             await parts.kafka.start(listeners[0])
             self._ready_s = self._clock.monotonic_s()
-            self._jobs = Jobs(list(parts.jobs()), on_fatal=self._on_fatal)
+            backlog = self._backlog = Backlog(
+                parts.queries, parts.pool, self.settings.compaction_warn_bytes
+            )
+            count = Job(name="backlog of compaction", interval_s=INTERVAL_S, run=backlog.run_once)
+            self._jobs = Jobs([*parts.jobs(), count], on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, listeners[1])
@@ -161,9 +167,10 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """See `penstock.app.status`."""
-        return status.status(
+        told = status.status(
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
         )
+        return {**told, "compaction_backlog": self._backlog.status() if self._backlog else None}
 
     async def back_up(
         self, destination: str, progress: offline.Progress | None = None
@@ -241,7 +248,11 @@ class Server:
         return Address(advertised.host, http.port)
 
     async def _start_http(self, parts: Parts, listener: socket.socket) -> None:
-        parts.metrics.on_scrape(lambda: status.gauges(parts, ready_s=self._ready_s))
+        backlog = self._backlog
+        assert backlog is not None
+        parts.metrics.on_scrape(
+            lambda: {**status.gauges(parts, ready_s=self._ready_s), **backlog.gauges()}
+        )
         # Off the loop, so that Kafka clients are answered while the modules load.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
         from penstock.app.http import HttpServer, HttpSources
@@ -256,6 +267,7 @@ class Server:
             secret=ClusterSecret(secret) if secret else None,
             peers=parts.peer_sources(),
             agents=parts.agent_sources(),
+            pipeline=parts.pipeline_sources(),
         )
         listener.listen()
         self._http = HttpServer(sources, listener)

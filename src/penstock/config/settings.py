@@ -195,6 +195,23 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = DAY_MS
 
+    compaction_warn_bytes: Annotated[
+        int,
+        _bytes(
+            "The log warns when so much lies in small runs that compaction could join. 0: never.",
+            0,
+        ),
+    ] = 16 * GIB
+    pipeline_object_bytes_max: Annotated[
+        int,
+        _bytes(
+            "Largest object that a job of the pipeline may put through this server, and most that "
+            "all such puts hold at one time.",
+            MIB,
+            5 * GIB,
+        ),
+    ] = GIB
+
     wal_bytes_max: Annotated[
         int, _bytes("Most that the WAL takes on disk. When full, producers wait.", 2 * MIB)
     ] = 512 * MIB

@@ -98,6 +98,20 @@ _TABLE: Final = (
     Metric("penstock_block_cache_bytes", _G, "Bytes of segment blocks in memory."),
     Metric("penstock_block_cache_hits_total", _C, "Block reads answered from memory."),
     Metric("penstock_block_cache_loads_total", _C, "Blocks read from the object store."),
+    # The pipeline.
+    Metric(
+        "penstock_pipeline_calls_total",
+        _C,
+        "Calls of jobs to the pipeline's API, by name and HTTP status.",
+        "call",
+    ),
+    Metric(
+        "penstock_compaction_backlog_runs",
+        _G,
+        "Runs shorter than 16 MiB, of partitions that have four or more, which compaction would "
+        "join: of the newest 256 of each partition.",
+    ),
+    Metric("penstock_compaction_backlog_bytes", _G, "The same in bytes."),
     # The object store.
     Metric(
         "penstock_store_requests_total",
