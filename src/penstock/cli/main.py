@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "consume": Lazy("consume", "Print the records of topics."),
     "agent": Lazy("agent", "List, drain and remove the agents of a cluster."),
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
+    "pipeline": Lazy("pipeline", "Run jobs on what is stored: compaction, tables, export, import."),
     "status": Lazy("status", "Show what a server says about itself."),
     "verify": Lazy("verify", "Read everything in a data directory and check it."),
     "backup": Lazy("backup", "Copy a data directory, online."),

@@ -10,7 +10,7 @@ same time: whichever commits a partition first has it, and the other's work for 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace as with_changes
@@ -40,6 +40,14 @@ _OUTPUT_FIELDS: Final = 7
 
 Watch = Callable[[int, int, int], None]
 """Told of progress: bytes done, bytes in all, items done."""
+
+
+class Stopping(Protocol):
+    """Whether to end early; a `threading.Event` does."""
+
+    def is_set(self) -> bool:
+        """It is."""
+        ...
 
 
 class RefusedPartition(Struct, frozen=True, kw_only=True):
@@ -116,12 +124,14 @@ def compact(
     job_name: str = "penstock pipeline compact",
     rounds_max: int = ROUNDS_MAX,
     watch: Watch | None = None,
+    stopping: Stopping | None = None,
 ) -> Summary:
     """Compact until there is nothing more to do, planning at most `rounds_max` times.
 
     Args:
         names: of topics; None: all.
         watch: is told of progress.
+        stopping: looked at after each item; what is not committed then stays undone.
 
     Raises:
         FencedError: the job was closed by somebody else: what it hadn't committed is lost.
@@ -131,9 +141,9 @@ def compact(
     started_s = client.clock.monotonic_s()
     try:
         with JobLease(client, kind=KIND, name=job_name) as lease:
-            job = _Job(client, engine, settings, names, lease, watch)
+            job = _Job(client, engine, settings, names, lease, watch, stopping)
             for _ in range(rounds_max):
-                if not job.run_round():
+                if job.is_stopping or not job.run_round():
                     break
     finally:
         close_accesses()
@@ -150,6 +160,7 @@ class _Job:
         names: Sequence[str] | None,
         lease: JobLease,
         watch: Watch | None,
+        stopping: Stopping | None,
     ) -> None:
         self.summary = Summary(job=lease.job)
         self._client = client
@@ -158,7 +169,13 @@ class _Job:
         self._names = names
         self._lease = lease
         self._watch = watch
+        self._stopping = stopping
         self._committer = Committer(client, lease.job)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Somebody wants it to end."""
+        return self._stopping is not None and self._stopping.is_set()
 
     def run_round(self) -> bool:
         """Plan, and do it. Returns: whether planning again may find more."""
@@ -180,6 +197,8 @@ class _Job:
                 summary.left_items -= 1
                 if self._watch is not None:
                     self._watch(done_bytes, planned.planned_bytes, done_items)
+                if self.is_stopping:
+                    break
         return summary.partitions > before
 
     def _summary_of_round(self, item_count: int) -> Summary:

@@ -7,7 +7,10 @@ import click
 
 from penstock.cli.lazy import Lazy, LazyGroup
 
-COMMANDS: Final[Mapping[str, Lazy]] = {}
+COMMANDS: Final[Mapping[str, Lazy]] = {
+    "plan": Lazy("pipeline_plan", "Show what compaction would do now, and why."),
+    "compact": Lazy("pipeline_compact", "Join short runs, and clean compacted topics by key."),
+}
 
 
 @click.group(

@@ -1,0 +1,92 @@
+"""`penstock pipeline plan`."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli.compaction_options import make_settings, plan_options
+from penstock.cli.options import json_option
+from penstock.cli.pipeline_options import door_options, make_door
+from penstock.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from penstock.lake.compaction.items import Item
+    from penstock.lake.door import TopicState
+
+_SHOWN_PARTITIONS = 3
+
+
+@click.command("plan")
+@plan_options
+@door_options
+@json_option
+def command(
+    topics: tuple[str, ...],
+    run_mib: int,
+    object_mib: int,
+    old_s: int,
+    urls: tuple[str, ...],
+    secret_file: str,
+    objects: str,
+    as_json: bool,
+) -> None:
+    """Show what compaction would do now, and why, without doing it."""
+    door = make_door(urls, secret_file, objects)
+    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.compaction import plan_compaction
+
+    with DoorClient(door) as client:
+        planned, known = plan_compaction(
+            client, make_settings(run_mib, object_mib, old_s), topics or None
+        )
+    rows = [_row(item, known) for item in planned.items]
+    if as_json:
+        print_json(
+            {
+                "runs": planned.run_count,
+                "bytes": planned.size_bytes,
+                "planned_runs": planned.planned_runs,
+                "planned_bytes": planned.planned_bytes,
+                "items": rows,
+            }
+        )
+        return
+    print_table(
+        ("kind", "partitions", "runs", "objects", "bytes", "why"),
+        [
+            (
+                row["kind"],
+                _partitions(row["partitions"]),
+                row["runs"],
+                row["objects"],
+                row["bytes"],
+                row["reason"],
+            )
+            for row in rows
+        ],
+    )
+    click.echo(
+        f"{len(rows)} items: {planned.planned_runs:,} of {planned.run_count:,} runs, "
+        f"{planned.planned_bytes:,} of {planned.size_bytes:,} bytes"
+    )
+
+
+def _row(item: "Item", topics: "dict[str, TopicState]") -> dict[str, Any]:
+    from penstock.lake.compaction.items import JoinItem
+
+    joins = isinstance(item, JoinItem)
+    partitions = item.partitions if isinstance(item, JoinItem) else [item.partition]
+    return {
+        "kind": "join" if joins else "by key",
+        "reason": item.reason,
+        "runs": item.run_count,
+        "bytes": item.size_bytes,
+        "objects": len(item.objects),
+        "partitions": [f"{topics[each.topic_id].name}-{each.partition}" for each in partitions],
+    }
+
+
+def _partitions(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_PARTITIONS])
+    more = len(names) - _SHOWN_PARTITIONS
+    return f"{shown} and {more} more" if more > 0 else shown
