@@ -1,0 +1,133 @@
+"""Schemas of values: their Iceberg types and their decoders, whatever format they are in. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+from pyiceberg.types import IcebergType
+
+from penstock.model.errors import InvalidRequestError
+
+AVRO: Final = "AVRO"
+JSON: Final = "JSON"
+PROTOBUF: Final = "PROTOBUF"
+"""The registry's own words."""
+DEPTH_MAX: Final = 32
+
+
+class BadValueError(Exception):
+    """A value that is not of its schema; the text is the reason that its dead letter carries."""
+
+
+class UnsupportedSchemaError(InvalidRequestError):
+    """A schema that no table can have: it stops the table."""
+
+
+class SchemaText(msgspec.Struct, frozen=True):
+    """A schema as the registry or a file has it; picklable.
+
+    Args:
+        kind: AVRO, JSON or PROTOBUF; "" is a schema that the registry does not have.
+        text: the schema; of PROTOBUF a FileDescriptorProto, or a descriptor set, as base64.
+        references: names and texts of what it refers to, those that are referred to first.
+        message: of a descriptor set, the full name of the message; "": by the value's indexes.
+    """
+
+    kind: str
+    text: str = ""
+    references: list[tuple[str, str]] = []
+    message: str = ""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the registry has no such schema."""
+        return not self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldType:
+    """A field: its Iceberg type without ids, and whether it may be null."""
+
+    name: str
+    type: "AnyType"
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordType:
+    """A struct."""
+
+    fields: tuple[FieldType, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOf:
+    """A list."""
+
+    element: "AnyType"
+    element_required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapOf:
+    """A map with string keys (Protobuf: any scalar)."""
+
+    key: "AnyType"
+    value: "AnyType"
+    value_required: bool
+
+
+AnyType = IcebergType | RecordType | ListOf | MapOf
+
+
+class Decoder(Protocol):
+    """A compiled schema."""
+
+    @property
+    def type(self) -> RecordType:
+        """The columns that it gives."""
+        ...
+
+    def decode(self, payload: bytes) -> dict[str, Any]:
+        """A value by its fields. Raises: BadValueError."""
+        ...
+
+
+def compile_schema(text: SchemaText, *, framed: bool) -> Decoder:
+    """A decoder of one schema.
+
+    Args:
+        framed: whether payloads come from Confluent's wire format; Protobuf's then begin with
+            the indexes of their message.
+
+    Raises:
+        UnsupportedSchemaError: a schema that is none, or that no table can have.
+    """
+    compilers: dict[str, Callable[[], Decoder]] = {
+        AVRO: lambda: _avro(text),
+        JSON: lambda: _json(text),
+        PROTOBUF: lambda: _protobuf(text, framed=framed),
+    }
+    compiler = compilers.get(text.kind)
+    if compiler is None:
+        raise UnsupportedSchemaError("read schema", text.kind, "it is AVRO, JSON or PROTOBUF")
+    return compiler()
+
+
+def _avro(text: SchemaText) -> Decoder:
+    from penstock.lake.tables.avro import AvroDecoder
+
+    return AvroDecoder(text)
+
+
+def _json(text: SchemaText) -> Decoder:
+    from penstock.lake.tables.json_schema import JsonDecoder
+
+    return JsonDecoder(text)
+
+
+def _protobuf(text: SchemaText, *, framed: bool) -> Decoder:
+    from penstock.lake.tables.protobuf import ProtobufDecoder
+
+    return ProtobufDecoder(text, framed=framed)

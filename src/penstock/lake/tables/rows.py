@@ -1,0 +1,85 @@
+"""Records as rows: the columns that every record has, and what of them can't be a row. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.kernels.decode import decode_chunks
+from penstock.kernels.index import index_batches
+from penstock.lake.tables.columns import HEADERS, TIMESTAMP
+
+_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
+_NO_TIMESTAMP: Final = -1
+_COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
+
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("headers", HEADERS, nullable=False),
+    ]
+)
+BAD_SCHEMA: Final = pa.schema([*RECORD_SCHEMA, pa.field("reason", pa.string(), nullable=False)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Some records of one partition, by offset. `rows`: RECORD_SCHEMA; `bad`: BAD_SCHEMA."""
+
+    rows: pa.Table
+    bad: pa.Table
+
+
+def decode_records(body: bytes, *, partition: int, start: int, end: int) -> Iterator[Records]:
+    """The records with offsets in [start, end) of whole batches, in pieces of bounded size.
+
+    Raises:
+        CorruptDataError: the bytes aren't batches, or a CRC differs.
+    """
+    subject = f"partition {partition}"
+    index = index_batches(body, subject=subject)
+    for chunk in decode_chunks(
+        index, start_offset=start, end_offset=end, columns=_COLUMNS, subject=subject
+    ):
+        yield _records(chunk, partition)
+
+
+def _records(chunk: pa.RecordBatch, partition: int) -> Records:
+    timestamps_ms = chunk.column("timestamp").to_numpy()
+    rows = pa.table(
+        [
+            chunk.column("key"),
+            chunk.column("value"),
+            pa.array(np.full(len(timestamps_ms), partition, np.int32)),
+            chunk.column("offset"),
+            pa.array(
+                np.clip(timestamps_ms, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX) * 1000,
+                mask=timestamps_ms == _NO_TIMESTAMP,
+                type=pa.int64(),
+            ).cast(TIMESTAMP),
+            chunk.column("headers").cast(HEADERS),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+    beyond = (timestamps_ms > _TIMESTAMP_MS_MAX) | (timestamps_ms < -_TIMESTAMP_MS_MAX)
+    if not beyond.any():
+        return Records(rows=rows, bad=BAD_SCHEMA.empty_table())
+    # Clipped only so that the column could be made at all: what was clipped is no row.
+    return split_bad(rows, pa.array(beyond), "timestamp beyond what microseconds can hold")
+
+
+def split_bad(rows: pa.Table, is_bad: pa.Array, reason: str | pa.Array) -> Records:
+    """Rows without and with something wrong; `reason`: of all, or of each bad one in order."""
+    bad = rows.filter(is_bad)
+    reasons = pa.array([reason] * bad.num_rows, pa.string()) if isinstance(reason, str) else reason
+    return Records(
+        rows=rows.filter(pc.invert(is_bad)),
+        bad=bad.append_column(BAD_SCHEMA.field("reason"), reasons),
+    )

@@ -1,0 +1,92 @@
+"""An executor's part of a table that is appended to: ranges of a topic into Parquet files."""
+
+import msgspec
+
+from penstock.lake.door import Range
+from penstock.lake.tables.columns import arrow_schema
+from penstock.lake.tables.rows import decode_records
+from penstock.lake.tables.values import ValuePlan, ValueReader, wire_ids
+from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.objects import ObjectAccess
+from penstock.pipeline.ranges import read_range
+from penstock.pipeline.tables.dead_letters import BadFile, BadWriter
+from penstock.pipeline.tables.files import FilesOptions, TableFiles
+from penstock.pipeline.tables.parquet import FileTarget, PartitionedWriter, WrittenFile
+from penstock.system.randomness import SystemRandom
+
+
+class AppendItem(msgspec.Struct, frozen=True):
+    """One task. Holds no secret: it goes to executors, and into Spark's event log."""
+
+    door: DoorOptions
+    files: FilesOptions
+    target: FileTarget
+    ranges: list[Range]
+    values: ValuePlan
+
+
+class AppendResult(msgspec.Struct, frozen=True):
+    """What a task wrote. `unknown_schemas`: ids that the plan did not have; what was written is
+    then nothing, and the item has to run again with them."""
+
+    files: list[WrittenFile]
+    bad: list[BadFile]
+    bytes_read: int
+    unknown_schemas: list[int]
+
+
+def append_rows(item: AppendItem) -> AppendResult:
+    """Read the item's ranges and write their rows.
+
+    Raises:
+        LogTruncatedError: retention was faster than the plan.
+        RetryableError, CorruptDataError: of the door, the objects or the warehouse.
+    """
+    attempt = SystemRandom().token_bytes(6).hex()
+    first, last = item.ranges[0], item.ranges[-1]
+    stem = f"{first.partition:05}-{first.start:012}-{last.partition:05}-{last.end:012}-{attempt}"
+    files = TableFiles(item.files)
+    reader = ValueReader(item.values, arrow_schema(item.target.iceberg_schema()))
+    bytes_read = 0
+    unknown: set[int] = set()
+    with (
+        DoorClient(item.door) as client,
+        ObjectAccess(client) as objects,
+        PartitionedWriter(item.target, files, name=lambda n: f"{stem}-{n:03}") as writer,
+        BadWriter(item.target.location, files, name=f"{stem}-bad") as bad,
+    ):
+        for wanted in item.ranges:
+            for part in read_range(client, objects, wanted):
+                bytes_read += len(part.body)
+                for records in decode_records(
+                    part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
+                ):
+                    bad.add(records.bad)
+                    rows = reader.read(records.rows)
+                    unknown |= rows.unknown_schemas
+                    if not unknown:
+                        bad.add(rows.bad)
+                        writer.add(rows.rows)
+        if unknown:
+            return AppendResult([], [], bytes_read, sorted(unknown))
+        return AppendResult(writer.finish(), bad.finish(), bytes_read, [])
+
+
+class ScanItem(msgspec.Struct, frozen=True):
+    """One task that looks for schema ids alone."""
+
+    door: DoorOptions
+    ranges: list[Range]
+
+
+def find_schema_ids(item: ScanItem) -> list[int]:
+    """The schema ids in the values of ranges. Raises: as `append_rows`."""
+    found: set[int] = set()
+    with DoorClient(item.door) as client, ObjectAccess(client) as objects:
+        for wanted in item.ranges:
+            for part in read_range(client, objects, wanted):
+                for records in decode_records(
+                    part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
+                ):
+                    found |= wire_ids(records.rows.column("value"))
+    return sorted(found)

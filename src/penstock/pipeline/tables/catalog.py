@@ -1,0 +1,185 @@
+"""Catalogs by PyIceberg, and the tables in them."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from penstock.lake.tables.offsets import TOPIC_ID_PROPERTY
+from penstock.model.errors import (
+    ConflictError,
+    InDoubtError,
+    InvalidRequestError,
+    PenstockError,
+)
+from penstock.pipeline.tables.files import is_local, warehouse_url
+from penstock.pipeline.tables.settings import CatalogSettings
+
+RETRIES_PROPERTY: Final = "commit.retry.num-retries"
+NO_RETRIES: Final = "0"
+"""PyIceberg would otherwise lay a refused commit over whatever was committed meanwhile, though
+that may hold the same offsets."""
+TOPIC_PROPERTY: Final = "penstock.topic"
+_NEW_TABLE: Final = {
+    "format-version": "2",
+    RETRIES_PROPERTY: NO_RETRIES,
+    # A commit a minute would otherwise mean a manifest a minute, each read by every reader.
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+}
+_S3_FROM_ENVIRONMENT: Final = {
+    "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+CATALOG_FILE: Final = "catalog.db"
+
+
+def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
+    """PyIceberg's properties of the catalog, with what the environment says of S3.
+
+    Raises:
+        InvalidRequestError: a secret among the properties, or nothing that says which catalog.
+    """
+    settings.check()
+    warehouse = warehouse_url(settings.warehouse)
+    properties = {"warehouse": warehouse, **settings.properties}
+    has_catalog = "uri" in properties or "type" in properties or "py-catalog-impl" in properties
+    if not has_catalog and not _is_configured(settings.name):
+        if not is_local(warehouse):
+            raise InvalidRequestError(
+                "open catalog",
+                settings.name,
+                f"{warehouse} is no directory of this machine, where a SQLite catalog could be",
+                "name a catalog: --catalog-property uri=... (sqlite:///PATH, http://... of REST)",
+            )
+        folder = Path(unquote(urlsplit(warehouse).path))
+        folder.mkdir(parents=True, exist_ok=True)
+        properties["type"] = "sql"
+        properties["uri"] = f"sqlite:///{folder / CATALOG_FILE}"
+    if properties["warehouse"].startswith("s3"):
+        for key, names in _S3_FROM_ENVIRONMENT.items():
+            value = next((os.environ[name] for name in names if os.environ.get(name)), "")
+            if value:
+                properties.setdefault(key, value)
+    return properties
+
+
+def open_catalog(settings: CatalogSettings) -> Catalog:
+    """The catalog. Raises: as `catalog_properties`; InvalidRequestError: PyIceberg refuses it."""
+    properties = catalog_properties(settings)
+    with translated("open catalog", settings.name):
+        catalog = load_catalog(settings.name, **properties)
+        create = getattr(catalog, "create_tables", None)
+        if create is not None:
+            create()
+    return catalog
+
+
+def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table | None:
+    """A table, or None where there is none."""
+    with translated("load table", ".".join(identifier)):
+        try:
+            return catalog.load_table(identifier)
+        except NoSuchTableError:
+            return None
+
+
+def create_table(
+    catalog: Catalog,
+    identifier: tuple[str, ...],
+    *,
+    schema: Schema,
+    spec: PartitionSpec,
+    topic: str,
+    topic_id: str,
+    properties: Mapping[str, str],
+) -> Table:
+    """Make a table, or load the one that another driver has just made."""
+    with translated("create table", ".".join(identifier)):
+        for depth in range(1, len(identifier)):
+            try:
+                catalog.create_namespace_if_not_exists(identifier[:depth])
+            except NamespaceAlreadyExistsError:
+                continue
+        try:
+            return catalog.create_table(
+                identifier,
+                schema=schema,
+                partition_spec=spec,
+                properties={
+                    **_NEW_TABLE,
+                    **properties,
+                    TOPIC_PROPERTY: topic,
+                    TOPIC_ID_PROPERTY: topic_id,
+                },
+            )
+        except TableAlreadyExistsError:
+            return catalog.load_table(identifier)
+
+
+def ancestry(table: Table) -> tuple[list[Snapshot], bool]:
+    """The current snapshot and its ancestors, nearest first, and whether the last is the first."""
+    snapshots: list[Snapshot] = []
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        snapshots.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        if parent is None:
+            return snapshots, True
+        snapshot = table.snapshot_by_id(parent)
+    return snapshots, not snapshots
+
+
+def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """A snapshot's summary properties."""
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+@contextmanager
+def translated(operation: str, subject: str) -> Iterator[None]:
+    """Errors of catalogs as Penstock's.
+
+    Raises:
+        ConflictError: another commit was first; nothing of this one happened.
+        InvalidRequestError: the table is gone.
+        InDoubtError: anything else. Catalogs raise what their drivers raise (SQLAlchemy's,
+            HTTP's, the store's), and whether a commit happened is not to be told from it.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (CommitFailedException, ValidationException) as error:
+        raise ConflictError(operation, subject, str(error)) from error
+    except NoSuchTableError as error:
+        raise InvalidRequestError(
+            operation, subject, "the table was dropped meanwhile", "--restart makes it anew"
+        ) from error
+    except Exception as error:
+        raise InDoubtError(operation, subject, f"{type(error).__name__}: {error}") from error
+
+
+def _is_configured(name: str) -> bool:
+    """Whether PyIceberg's own configuration (a file, PYICEBERG_CATALOG__NAME__*) has it."""
+    from pyiceberg.utils.config import Config
+
+    found = Config().get_catalog_config(name)
+    return bool(found and ("uri" in found or "type" in found))

@@ -1,0 +1,95 @@
+"""One Iceberg commit: files, offsets and dead letters become visible together, or not at all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from penstock.lake.tables.offsets import (
+    COMMIT_PROPERTY,
+    OFFSETS_PROPERTY,
+    Held,
+    encode_offsets,
+    find_held,
+)
+from penstock.model.errors import ConflictError
+from penstock.pipeline.tables.catalog import (
+    NO_RETRIES,
+    RETRIES_PROPERTY,
+    ancestry,
+    summary_of,
+    translated,
+)
+from penstock.pipeline.tables.dead_letters import (
+    DEAD_LETTERS_PROPERTY,
+    DeadLetters,
+    encode_dead_letters,
+)
+from penstock.pipeline.tables.parquet import WrittenFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a commit does. `name`: random, the commit's own; `topics`: offsets held behind it, by
+    topic id; `removed`: data files that `added` ones stand for."""
+
+    name: str
+    topics: Mapping[str, Mapping[int, int]]
+    added: Sequence[WrittenFile]
+    removed: Sequence[DataFile] = field(default=())
+    letters: DeadLetters | None = None
+
+
+def commit_change(table: Table, change: Change) -> int:
+    """Commit on top of the snapshot that `table` was loaded with; the new snapshot's id.
+
+    Raises:
+        ConflictError: another snapshot was committed since; nothing happened.
+        InDoubtError: it may have happened: `is_committed` of the table loaded anew says so.
+        InvalidRequestError: the table was dropped.
+    """
+    offsets = encode_offsets(change.topics)
+    properties = {OFFSETS_PROPERTY: offsets}
+    if change.letters is not None:
+        properties[DEAD_LETTERS_PROPERTY] = encode_dead_letters(change.letters)
+    summary = {OFFSETS_PROPERTY: offsets, COMMIT_PROPERTY: change.name}
+    with translated("commit", ".".join(table.name())):
+        if table.properties.get(RETRIES_PROPERTY) != NO_RETRIES:
+            # Somebody else's doing; without it a zombie's commit would be laid over this one.
+            with table.transaction() as transaction:
+                transaction.set_properties({RETRIES_PROPERTY: NO_RETRIES})
+            # `table` is of that commit now, and may hold what nobody has looked at yet.
+            raise ConflictError("commit", ".".join(table.name()), "its retries had to be ended")
+        with table.transaction() as transaction:
+            transaction.set_properties(properties)
+            update = transaction.update_snapshot(snapshot_properties=summary)
+            with update.overwrite() if change.removed else update.merge_append() as producer:
+                for written in change.added:
+                    producer.append_data_file(written.data_file())
+                for data_file in change.removed:
+                    producer.delete_data_file(data_file)
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        return snapshot.snapshot_id
+
+
+def is_committed(table: Table, name: str) -> int | None:
+    """The id of the snapshot that a commit made, if the table has it."""
+    for snapshot in ancestry(table)[0]:
+        if summary_of(snapshot).get(COMMIT_PROPERTY) == name:
+            return snapshot.snapshot_id
+    return None
+
+
+def held_by(table: Table, topic_id: str, progress: Mapping[int, int] | None) -> Held:
+    """What the table holds of the topic: see `find_held`."""
+    snapshots, is_whole = ancestry(table)
+    return find_held(
+        topic_id,
+        table=".".join(table.name()),
+        summaries=map(summary_of, snapshots),
+        is_ancestry_whole=is_whole,
+        properties=table.properties,
+        progress=progress,
+    )

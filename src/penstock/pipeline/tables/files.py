@@ -1,0 +1,158 @@
+"""Files of a warehouse by their URLs, through obstore: a local directory, S3 and its like.
+
+Synchronous, for drivers and executors. Credentials are those of the process's environment; the
+endpoint and region come along, since a catalog's properties may name them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
+from penstock.objects.opening import StoreOptions, store_config
+
+_S3_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
+_RETRIES: Final = {"max_retries": 8}
+
+
+class FilesOptions(msgspec.Struct, frozen=True):
+    """Where a warehouse's store is; goes to executors as it is, so it never holds a secret."""
+
+    endpoint: str = ""
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedFile:
+    """One file of a listing."""
+
+    url: str
+    size_bytes: int
+    modified_ms: int
+
+
+def files_options(properties: Mapping[str, str]) -> FilesOptions:
+    """What a catalog's or table's properties say of the store."""
+    return FilesOptions(
+        endpoint=properties.get("s3.endpoint", ""), region=properties.get("s3.region", "")
+    )
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL or path is of this machine's file system."""
+    return "://" not in url or urlsplit(url).scheme == "file"
+
+
+def warehouse_url(location: str) -> str:
+    """A location as given by a person, as a URL without a slash at its end."""
+    if "://" not in location:
+        return Path(location).absolute().as_uri()
+    return location.rstrip("/")
+
+
+class TableFiles:
+    """Files by URL. Usable from any thread.
+
+    Raises (all methods):
+        RetryableError: the store doesn't answer.
+        NotFoundError: no such file.
+    """
+
+    def __init__(self, options: FilesOptions) -> None:
+        self._options = options
+        self._stores: dict[str, ObjectStore] = {}
+
+    def put_file(self, url: str, path: Path) -> None:
+        """Upload a file of this machine; whole or not at all."""
+        store, key = self._find(url)
+        self._do("write", url, obstore.put, store, key, path)
+
+    def put(self, url: str, body: bytes) -> None:
+        """Upload bytes."""
+        store, key = self._find(url)
+        self._do("write", url, obstore.put, store, key, body)
+
+    def get(self, url: str) -> bytes:
+        """A whole file."""
+        store, key = self._find(url)
+        return bytes(self._do("read", url, obstore.get, store, key).bytes())
+
+    def open(self, url: str) -> Any:
+        """A file to read parts of: `pyarrow.parquet` takes it."""
+        store, key = self._find(url)
+        return self._do("read", url, obstore.open_reader, store, key)
+
+    def delete(self, urls: list[str]) -> None:
+        """Delete files; those that are not there are no error."""
+        for url in urls:
+            store, key = self._find(url)
+            try:
+                self._do("delete", url, obstore.delete, store, key)
+            except NotFoundError:
+                continue
+
+    def list(self, url: str) -> Iterator[ListedFile]:
+        """All files below a URL."""
+        store, key = self._find(url.rstrip("/"))
+        root = url.rstrip("/")[: -len(key)] if key else f"{url.rstrip('/')}/"
+        try:
+            for page in obstore.list(store, key):
+                for meta in page:
+                    yield ListedFile(
+                        url=root + meta["path"],
+                        size_bytes=meta["size"],
+                        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                    )
+        except (FileNotFoundError, obstore.exceptions.NotFoundError):
+            return
+        except (BaseError, OSError) as error:
+            raise RetryableError("list table files", url, str(error)) from error
+
+    def _find(self, url: str) -> tuple[ObjectStore, str]:
+        if "://" not in url:
+            url = Path(url).absolute().as_uri()
+        parts = urlsplit(url)
+        key = unquote(parts.path).lstrip("/") if parts.scheme == "file" else parts.path.lstrip("/")
+        root = f"{parts.scheme}://{parts.netloc}"
+        store = self._stores.get(root)
+        if store is None:
+            store = self._stores[root] = self._open(parts.scheme, root)
+        return store, key
+
+    def _open(self, scheme: str, root: str) -> ObjectStore:
+        if scheme == "file":
+            return LocalStore("/")
+        scheme = _S3_SCHEMES.get(scheme, scheme)
+        options = StoreOptions(
+            endpoint=self._options.endpoint,
+            region=self._options.region,
+            request_timeout_s=60.0,
+        )
+        config = store_config(scheme, options, shown=root)
+        try:
+            return from_url(
+                f"{scheme}://{urlsplit(root).netloc}", **{**config, "retry_config": _RETRIES}
+            )
+        except (BaseError, ValueError):
+            # Neither its text nor its chain: they may repeat credentials.
+            raise InvalidRequestError(
+                "open warehouse",
+                root,
+                "no object store has such a URL",
+                "use a path, or an s3://, gs:// or az:// URL",
+            ) from None
+
+    def _do(self, verb: str, url: str, call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except (FileNotFoundError, obstore.exceptions.NotFoundError) as error:
+            raise NotFoundError(f"{verb} table file", url, "there is no such file") from error
+        except (BaseError, OSError) as error:
+            raise RetryableError(f"{verb} table file", url, str(error)) from error

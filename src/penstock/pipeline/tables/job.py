@@ -1,0 +1,504 @@
+"""A table's job: from what the table holds to the topic's high watermark, exactly once.
+
+The order of effects: files, then the commit that names them with the offsets, then dead letters,
+then progress through the door. Killed anywhere, the next run reads the offsets from the table and
+finds which of the later steps are missing. docs/tables.md says what happens when the topic, the
+table or the log's start is not what it was.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from penstock.lake.door import Range, TableProgress, TopicState
+from penstock.lake.tables.offsets import (
+    TOPIC_ID_PROPERTY,
+    Held,
+)
+from penstock.lake.tables.plan import (
+    RunExtent,
+    cut_ranges,
+    offsets_after,
+    plan_wanted,
+    share_out,
+)
+from penstock.model.errors import (
+    ConflictError,
+    InDoubtError,
+    InvalidRequestError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.pipeline.client import DoorClient
+from penstock.pipeline.engine import Engine
+from penstock.pipeline.ranges import LogTruncatedError
+from penstock.pipeline.tables.catalog import (
+    create_table,
+    load_table,
+    open_catalog,
+    translated,
+)
+from penstock.pipeline.tables.commit import Change, commit_change, held_by, is_committed
+from penstock.pipeline.tables.dead_letters import (
+    DeadLetters,
+    DeadLetterTopic,
+    decode_dead_letters,
+)
+from penstock.pipeline.tables.files import TableFiles, files_options
+from penstock.pipeline.tables.kinds import TableKind, Written, kind_of
+from penstock.pipeline.tables.parquet import FileTarget
+from penstock.pipeline.tables.settings import TableSettings, resolve
+from penstock.ports.clock import Clock
+from penstock.ports.random import Random
+from penstock.system.clock import SystemClock
+from penstock.system.randomness import SystemRandom
+from penstock.system.waiting import pause
+
+CONFLICTS_MAX: Final = 20
+TRUNCATIONS_MAX: Final = 5
+_REST_S: Final = 0.2
+_LOST_IN_STATE_MAX: Final = 100
+
+
+class TableSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call did. `lost`: ranges that retention had deleted before they were read;
+    `behind`: records of the topic that the table does not hold yet."""
+
+    topic: str
+    table: str
+    rows: int = 0
+    bad_records: int = 0
+    bytes_read: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    commits: int = 0
+    snapshot_id: int = -1
+    offsets: dict[int, int] = {}
+    lost: list[Range] = []
+    columns_added: list[str] = []
+    behind: int = 0
+    milliseconds: int = 0
+
+
+class TableState(msgspec.Struct, frozen=True, kw_only=True):
+    """`TableProgress.state`: JSON for people and `penstock status`."""
+
+    status: str
+    """ok, or stopped."""
+    error: str = ""
+    lost: list[Range] = []
+    """All that were ever lost, the newest last, bounded."""
+    bad_records: int = 0
+    """All that were ever set aside."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What a call has done so far."""
+
+    rows: int = 0
+    bad_records: int = 0
+    bytes_read: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    commits: int = 0
+    snapshot_id: int = -1
+    lost: list[Range] = field(default_factory=list)
+    columns_added: list[str] = field(default_factory=list)
+
+
+def run_table_once(
+    client: DoorClient,
+    engine: Engine,
+    settings: TableSettings,
+    *,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> TableSummary:
+    """Bring a table up to its topic's high watermark as it is now.
+
+    May be called at any time, by any number of drivers at once, and again after any failure.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        InvalidRequestError, CorruptDataError: the table is stopped until somebody acts; its state
+            says so too.
+        RetryableError: the door, the store or the catalog does not answer; call again later.
+    """
+    topics = client.topics(names=[settings.topic]).topics
+    if not topics:
+        raise NotFoundError(
+            "make a table", settings.topic, "there is no such topic", "its table stays as it is"
+        )
+    topic = topics[0]
+    settings = resolve(settings, topic.configs)
+    job = TableJob(
+        client,
+        engine,
+        settings,
+        topic,
+        clock=clock or SystemClock(),
+        random=random or SystemRandom(),
+    )
+    return job.run()
+
+
+class TableJob:
+    """One call of `run_table_once`."""
+
+    def __init__(
+        self,
+        client: DoorClient,
+        engine: Engine,
+        settings: TableSettings,
+        topic: TopicState,
+        *,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._client = client
+        self._engine = engine
+        self._settings = settings
+        self._topic = topic
+        self._clock = clock
+        self._random = random
+        self._tally = Tally()
+        self._progress: TableProgress | None = None
+        self._state = TableState(status="ok")
+
+    def run(self) -> TableSummary:
+        """See `run_table_once`."""
+        began_ms = self._clock.now_ms()
+        name = self._settings.full_name
+        self._progress = next(
+            (row for row in self._client.tables(self._topic.topic_id) if row.table == name), None
+        )
+        if self._progress is not None and self._progress.state:
+            self._state = msgspec.json.decode(self._progress.state, type=TableState)
+        try:
+            offsets = self._follow()
+        except RetryableError:
+            raise
+        except PenstockError as error:
+            self._save_stopped(error)
+            raise
+        tally = self._tally
+        return TableSummary(
+            topic=self._topic.name,
+            table=name,
+            rows=tally.rows,
+            bad_records=tally.bad_records,
+            bytes_read=tally.bytes_read,
+            files=tally.files,
+            file_bytes=tally.file_bytes,
+            commits=tally.commits,
+            snapshot_id=tally.snapshot_id,
+            offsets=dict(offsets),
+            lost=tally.lost,
+            columns_added=tally.columns_added,
+            behind=self._behind(offsets),
+            milliseconds=self._clock.now_ms() - began_ms,
+        )
+
+    # -- the table -------------------------------------------------------------------------------
+
+    def _follow(self) -> Mapping[int, int]:
+        catalog = open_catalog(self._settings.catalog)
+        kind = kind_of(self._settings, self._client, self._engine)
+        table = self._find_table(catalog, kind)
+        if table is None:
+            # Typed columns come from the first records' schemas, and there are no records yet.
+            return {}
+        files = TableFiles(files_options(table.io.properties))
+        letters = DeadLetterTopic(
+            self._client,
+            files,
+            source=self._topic.name,
+            name=self._settings.dead_letters,
+            writer_id=f"table:{self._settings.full_name}:dlq:{table.metadata.table_uuid.hex}",
+            clock=self._clock,
+            random=self._random,
+        )
+        truncations = conflicts = 0
+        target = offsets_after({}, [[area] for area in self._wanted({}).ranges])
+        while True:
+            held = held_by(table, self._topic.topic_id, self._known_offsets())
+            self._deliver(table, letters)
+            self._save(held.offsets, table)
+            wanted = self._wanted(held.offsets)
+            if wanted.lost:
+                self._note_lost(list(wanted.lost))
+            # What was produced since this call began is the next call's: a topic that never
+            # rests would otherwise keep this one busy for ever.
+            ranges = [area for area in wanted.ranges if area.start < target.get(area.partition, 0)]
+            if not ranges:
+                self._save(held.offsets, table)
+                return held.offsets
+            try:
+                items = share_out(
+                    self._pieces(ranges),
+                    item_bytes=self._settings.target_file_bytes,
+                    commit_bytes=self._settings.commit_bytes,
+                )[0]
+                table, written = kind.write(table, self._target(table), items)
+                table = self._commit(catalog, table, held, items, written, letters, files)
+            except ConflictError:
+                # Another driver let the columns follow a schema meanwhile.
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX:
+                    raise
+                table = self._reload(catalog)
+            except LogTruncatedError:
+                # Retention went on while the items ran; planned again, the loss is seen.
+                truncations += 1
+                if truncations > TRUNCATIONS_MAX:
+                    raise
+                self._topic = self._client.topics(topic_ids=[self._topic.topic_id]).topics[0]
+
+    def _find_table(self, catalog: Catalog, kind: TableKind) -> Table | None:
+        settings, topic = self._settings, self._topic
+        table = load_table(catalog, settings.identifier)
+        if table is None:
+            held = self._known_offsets()
+            if held and not settings.restart:
+                raise InvalidRequestError(
+                    "follow topic",
+                    topic.name,
+                    f"table {settings.full_name} is gone, though it held {_shown(held)}",
+                    "--restart makes it anew from the log's start; older records may be gone",
+                )
+            first = share_out(
+                self._pieces(self._wanted({}).ranges),
+                item_bytes=settings.target_file_bytes,
+                commit_bytes=settings.commit_bytes,
+            )
+            design = kind.design(first[0] if first else [])
+            if design is None:
+                return None
+            table = create_table(
+                catalog,
+                settings.identifier,
+                schema=design.schema,
+                spec=design.spec,
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                properties=design.properties,
+            )
+            if self._progress is not None:
+                # Of the table that is gone: retention has to wait for this one from the start.
+                self._client.drop_table(topic.topic_id, settings.full_name)
+                self._progress = None
+        owner = table.properties.get(TOPIC_ID_PROPERTY, "")
+        if owner != topic.topic_id:
+            if not settings.adopt:
+                holds = f"holds rows of topic {owner}" if owner else "is not Penstock's"
+                raise InvalidRequestError(
+                    "follow topic",
+                    topic.name,
+                    f"table {settings.full_name} {holds}, and this topic is {topic.topic_id}",
+                    "--adopt goes on in it from this topic's start; penstock.table.name names "
+                    "another one",
+                )
+            with (
+                translated("adopt table", settings.full_name),
+                table.transaction() as transaction,
+            ):
+                transaction.set_properties({TOPIC_ID_PROPERTY: topic.topic_id})
+        kind.check(table)
+        return table
+
+    def _target(self, table: Table) -> FileTarget:
+        return FileTarget(
+            location=table.location().rstrip("/"),
+            schema=table.schema().model_dump_json(),
+            spec=table.spec().model_dump_json(),
+            properties={
+                key: value
+                for key, value in table.properties.items()
+                if key.startswith("write.metadata.metrics.")
+            },
+            target_file_bytes=self._settings.target_file_bytes,
+        )
+
+    # -- plans -----------------------------------------------------------------------------------
+
+    def _wanted(self, held: Mapping[int, int]) -> Any:
+        return plan_wanted(self._topic.topic_id, self._topic.partitions, held)
+
+    def _pieces(self, ranges: Sequence[Range]) -> list[tuple[Range, int]]:
+        if not ranges:
+            return []
+        return cut_ranges(ranges, self._extents(ranges), bytes_max=self._settings.target_file_bytes)
+
+    def _extents(self, ranges: Sequence[Range]) -> Iterator[RunExtent]:
+        for page in self._client.runs(list(ranges)):
+            rows = page.rows
+            for index in range(0, len(rows), 8):
+                partition, base, end, _, _, length_bytes, _, _ = rows[index : index + 8]
+                yield RunExtent(
+                    partition=page.partitions[partition][1],
+                    start=base,
+                    end=end,
+                    length_bytes=length_bytes,
+                )
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def _commit(
+        self,
+        catalog: Catalog,
+        table: Table,
+        held: Held,
+        items: Sequence[Sequence[Range]],
+        written: Written,
+        letters: DeadLetterTopic,
+        files: TableFiles,
+    ) -> Table:
+        """Commit what was written, or find out that another driver has been there."""
+        offsets = offsets_after(held.offsets, items)
+        change = Change(
+            name=self._random.token_bytes(16).hex(),
+            topics={**held.topics, self._topic.topic_id: offsets},
+            added=written.added,
+            removed=written.removed,
+            letters=self._letters(table, written, letters),
+        )
+        layout = _layout(table)
+        in_doubt = False
+        for attempt in range(CONFLICTS_MAX):
+            try:
+                snapshot_id = commit_change(table, change)
+            except ConflictError:
+                snapshot_id = -1
+            except InDoubtError:
+                in_doubt = True
+                snapshot_id = is_committed(self._reload(catalog), change.name) or -1
+            table = self._reload(catalog)
+            if snapshot_id != -1:
+                self._count(written, snapshot_id)
+                return table
+            now = held_by(table, self._topic.topic_id, self._known_offsets())
+            is_overtaken = dict(now.offsets) != dict(held.offsets)
+            if is_overtaken or written.removed or _layout(table) != layout:
+                # Another driver took these ranges, or somebody changed what these files were
+                # made for. They are named by nothing, unless a commit in doubt still arrives.
+                if not in_doubt:
+                    files.delete(
+                        [file.url for file in written.added] + [file.url for file in written.bad]
+                    )
+                return table
+            pause((1 + self._random.below(1000) / 1000) * _REST_S * (attempt + 1))
+        raise RetryableError(
+            "commit", self._settings.full_name, f"{CONFLICTS_MAX} times somebody else was faster"
+        )
+
+    def _letters(
+        self, table: Table, written: Written, letters: DeadLetterTopic
+    ) -> DeadLetters | None:
+        if not written.bad:
+            return None
+        # Before the commit, so that a missing topic stops the table while it can still be helped.
+        letters.find()
+        named = decode_dead_letters(table.properties)
+        last = max(letters.last_batch(), named.batch_id if named is not None else 0)
+        return DeadLetters(batch_id=last + 1, files=written.bad)
+
+    def _deliver(self, table: Table, letters: DeadLetterTopic) -> None:
+        named = decode_dead_letters(table.properties)
+        if named is not None:
+            delivered = letters.deliver(named)
+            self._state = msgspec.structs.replace(
+                self._state, bad_records=self._state.bad_records + delivered
+            )
+
+    def _save(self, offsets: Mapping[int, int], table: Table) -> None:
+        """Tell the log how far the table is; only behind the commit and its dead letters."""
+        snapshot = table.current_snapshot()
+        progress = TableProgress(
+            topic_id=self._topic.topic_id,
+            table=self._settings.full_name,
+            offsets=sorted(offsets.items()),
+            snapshot_id=-1 if snapshot is None else snapshot.snapshot_id,
+            state=msgspec.json.encode(
+                msgspec.structs.replace(self._state, status="ok", error="")
+            ).decode(),
+        )
+        self._put_progress(progress)
+
+    def _save_stopped(self, error: PenstockError) -> None:
+        known = self._progress
+        state = msgspec.structs.replace(self._state, status="stopped", error=str(error))
+        self._put_progress(
+            TableProgress(
+                topic_id=self._topic.topic_id,
+                table=self._settings.full_name,
+                offsets=[] if known is None else known.offsets,
+                snapshot_id=-1 if known is None else known.snapshot_id,
+                state=msgspec.json.encode(state).decode(),
+            )
+        )
+
+    def _put_progress(self, progress: TableProgress) -> None:
+        known = self._progress
+        if known is not None and msgspec.structs.replace(known, time_ms=0) == progress:
+            return
+        self._client.save_table(progress)
+        self._progress = progress
+
+    # -- figures ---------------------------------------------------------------------------------
+
+    def _count(self, written: Written, snapshot_id: int) -> None:
+        tally = self._tally
+        tally.rows += written.rows
+        tally.bad_records += sum(file.row_count for file in written.bad)
+        tally.bytes_read += written.bytes_read
+        tally.files += len(written.added)
+        tally.file_bytes += sum(file.size_bytes for file in written.added)
+        tally.columns_added += written.columns_added
+        tally.commits += 1
+        tally.snapshot_id = snapshot_id
+
+    def _note_lost(self, lost: list[Range]) -> None:
+        new = [area for area in lost if area not in self._tally.lost]
+        self._tally.lost += new
+        known = [area for area in self._state.lost if area not in new]
+        self._state = msgspec.structs.replace(
+            self._state, lost=[*known, *new][-_LOST_IN_STATE_MAX:]
+        )
+
+    def _known_offsets(self) -> dict[int, int] | None:
+        return None if self._progress is None else dict(self._progress.offsets)
+
+    def _behind(self, offsets: Mapping[int, int]) -> int:
+        return sum(
+            max(0, state.high_watermark - offsets.get(partition, state.log_start))
+            for partition, state in enumerate(self._topic.partitions)
+        )
+
+    def _reload(self, catalog: Catalog) -> Table:
+        table = load_table(catalog, self._settings.identifier)
+        if table is None:
+            raise InvalidRequestError(
+                "follow topic",
+                self._topic.name,
+                f"table {self._settings.full_name} was dropped meanwhile",
+                "--restart makes it anew from the log's start",
+            )
+        return table
+
+
+def _layout(table: Table) -> tuple[int, int]:
+    """What files are made for: the ids of the table's schema and partition spec."""
+    return table.schema().schema_id, table.spec().spec_id
+
+
+def _shown(offsets: Mapping[int, int]) -> str:
+    return ", ".join(f"partition {p} up to {offset}" for p, offset in sorted(offsets.items())[:8])
+
+
+__all__ = ["TableState", "TableSummary", "run_table_once"]

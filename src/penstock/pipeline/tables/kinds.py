@@ -1,0 +1,127 @@
+"""What tables differ in: their columns, and how ranges become files of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from penstock.lake.door import Range
+from penstock.lake.tables.columns import raw_schema
+from penstock.lake.tables.evolution import check_record_columns
+from penstock.lake.tables.partitioning import parse_transforms, partition_spec
+from penstock.lake.tables.values import ValuePlan
+from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.client import DoorClient
+from penstock.pipeline.engine import Engine
+from penstock.pipeline.tables.append import AppendItem, append_rows
+from penstock.pipeline.tables.dead_letters import BadFile
+from penstock.pipeline.tables.files import files_options
+from penstock.pipeline.tables.parquet import FileTarget, WrittenFile
+from penstock.pipeline.tables.settings import RAW, UPSERT, TableSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Of a new table."""
+
+    schema: Schema
+    spec: PartitionSpec
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What executors made of one commit's ranges. `removed`: files that the added ones replace."""
+
+    added: list[WrittenFile]
+    bad: list[BadFile]
+    bytes_read: int
+    rows: int
+    removed: list[DataFile] = field(default_factory=list)
+    columns_added: list[str] = field(default_factory=list)
+
+
+class TableKind(Protocol):
+    """Raw or typed, appended to or upserted."""
+
+    def design(self, items: Sequence[Sequence[Range]]) -> Design | None:
+        """A new table's columns and partitions; None: that can't be said before there are records.
+
+        Args:
+            items: the first ranges that it will hold.
+        """
+        ...
+
+    def check(self, table: Table) -> None:
+        """Raises: InvalidRequestError: somebody changed columns that are this kind's."""
+        ...
+
+    def write(
+        self, table: Table, target: FileTarget, items: Sequence[Sequence[Range]]
+    ) -> tuple[Table, Written]:
+        """Make files of ranges; the table as it is then (its columns may have become more).
+
+        Raises:
+            LogTruncatedError: retention was faster.
+            InvalidRequestError: the values' schema is nothing that the table can become.
+        """
+        ...
+
+
+def kind_of(settings: TableSettings, client: DoorClient, engine: Engine) -> TableKind:
+    """The kind that the settings ask for."""
+    if settings.mode == UPSERT:
+        raise InvalidRequestError("make a table", settings.topic, "upsert is not there yet")
+    if settings.schema == RAW:
+        return RawKind(settings, client, engine)
+    from penstock.pipeline.tables.typed import TypedKind
+
+    return TypedKind(settings, client, engine)
+
+
+class RawKind:
+    """Keys and values as bytes."""
+
+    def __init__(self, settings: TableSettings, client: DoorClient, engine: Engine) -> None:
+        self._settings = settings
+        self._client = client
+        self._engine = engine
+
+    def design(self, items: Sequence[Sequence[Range]]) -> Design | None:  # noqa: ARG002
+        """Always the same columns."""
+        schema = raw_schema()
+        transforms = parse_transforms(self._settings.partition)
+        return Design(schema=schema, spec=partition_spec(schema, transforms))
+
+    def check(self, table: Table) -> None:
+        """Raises: InvalidRequestError: a column is gone or another."""
+        check_record_columns(
+            table.schema(), prefix="", with_value=True, table=".".join(table.name())
+        )
+
+    def write(
+        self, table: Table, target: FileTarget, items: Sequence[Sequence[Range]]
+    ) -> tuple[Table, Written]:
+        """See `TableKind.write`."""
+        tasks = [
+            AppendItem(
+                door=self._client.options,
+                files=files_options(table.io.properties),
+                target=target,
+                ranges=list(ranges),
+                values=ValuePlan(),
+            )
+            for ranges in items
+        ]
+        results = [result for _, result in self._engine.run(append_rows, tasks)]
+        added = [file for result in results for file in result.files]
+        return table, Written(
+            added=added,
+            bad=[file for result in results for file in result.bad],
+            bytes_read=sum(result.bytes_read for result in results),
+            rows=sum(file.row_count for file in added),
+        )

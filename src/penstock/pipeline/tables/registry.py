@@ -1,0 +1,137 @@
+"""A schema registry by Confluent's HTTP API, as much of it as tables need: schemas by id.
+
+User and password come from the environment where this runs, the driver alone.
+"""
+
+import base64
+import os
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import urllib3
+
+from penstock.lake.tables.formats import AVRO, DEPTH_MAX, PROTOBUF, SchemaText
+from penstock.model.errors import InvalidRequestError, RetryableError
+
+USER_VARIABLE: Final = "PENSTOCK_REGISTRY_USER"
+PASSWORD_VARIABLE: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variable's name
+_TIMEOUT_S: Final = 20.0
+_RETRIES: Final = 4
+_REFERENCES_MAX: Final = 1000
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    name: str
+    subject: str
+    version: int
+
+
+class _Schema(msgspec.Struct, frozen=True, rename={"kind": "schemaType", "text": "schema"}):
+    text: str
+    kind: str = AVRO
+    references: list[_Reference] = []
+
+
+class Registry:
+    """Schemas by id, each asked for once.
+
+    Args:
+        url: http(s)://HOST[:PORT][/PATH], without a user.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urllib3.util.parse_url(url)
+        if parts.scheme not in ("http", "https") or not parts.host:
+            raise InvalidRequestError("open registry", url, "it is no http:// or https:// URL")
+        if parts.auth:
+            raise InvalidRequestError(
+                "open registry",
+                parts.host,
+                "its URL holds a user",
+                f"put them into {USER_VARIABLE} and {PASSWORD_VARIABLE} of the environment",
+            )
+        self._url = url.rstrip("/")
+        self._pool = urllib3.PoolManager(
+            retries=urllib3.Retry(
+                total=_RETRIES, backoff_factor=0.2, status_forcelist=(429, 500, 502, 503, 504)
+            ),
+            timeout=_TIMEOUT_S,
+        )
+        self._known: dict[int, SchemaText] = {}
+
+    def schema(self, schema_id: int) -> SchemaText:
+        """A schema with all that it refers to; `is_missing` where the registry has no such id.
+
+        Raises:
+            RetryableError: the registry does not answer.
+            InvalidRequestError: it answers what it should not: 401, or no schema.
+        """
+        known = self._known.get(schema_id)
+        if known is not None:
+            return known
+        found = self._get(f"/schemas/ids/{schema_id}", _Schema)
+        if found is None:
+            # Not remembered: it may be registered in a moment.
+            return SchemaText(kind="")
+        if found.kind == PROTOBUF:
+            serialized = self._get(f"/schemas/ids/{schema_id}?format=serialized", _Schema)
+            assert serialized is not None
+            found = msgspec.structs.replace(found, text=serialized.text)
+        references: dict[str, str] = {}
+        self._follow(found, references, 0)
+        text = SchemaText(kind=found.kind, text=found.text, references=list(references.items()))
+        self._known[schema_id] = text
+        return text
+
+    def _follow(self, schema: _Schema, references: dict[str, str], depth: int) -> None:
+        """Add what a schema refers to, what is referred to first."""
+        for reference in schema.references:
+            if reference.name in references:
+                continue
+            if depth > DEPTH_MAX or len(references) > _REFERENCES_MAX:
+                raise InvalidRequestError(
+                    "read schema", reference.subject, "too many references, or a circle of them"
+                )
+            path = f"/subjects/{quote(reference.subject, safe='')}/versions/{reference.version}"
+            found = self._get(path, _Schema)
+            if found is None:
+                raise InvalidRequestError(
+                    "read schema",
+                    f"{reference.subject} version {reference.version}",
+                    "a schema refers to it, and the registry does not have it",
+                )
+            if schema.kind == PROTOBUF:
+                serialized = self._get(f"{path}?format=serialized", _Schema)
+                assert serialized is not None
+                found = msgspec.structs.replace(found, text=serialized.text)
+            self._follow(found, references, depth + 1)
+            references[reference.name] = found.text
+
+    def _get(self, path: str, kind: type[_Schema]) -> _Schema | None:
+        headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        user = os.environ.get(USER_VARIABLE, "")
+        if user:
+            pair = f"{user}:{os.environ.get(PASSWORD_VARIABLE, '')}".encode()
+            headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+        try:
+            answer: Any = self._pool.request("GET", self._url + path, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise RetryableError("ask registry", self._url + path, str(error)) from error
+        if answer.status == 404:
+            return None
+        if answer.status >= 500 or answer.status == 429:
+            raise RetryableError("ask registry", self._url + path, f"HTTP {answer.status}")
+        if answer.status != 200:
+            raise InvalidRequestError(
+                "ask registry",
+                self._url + path,
+                f"HTTP {answer.status}",
+                f"{USER_VARIABLE} and {PASSWORD_VARIABLE} of the environment say who asks",
+            )
+        try:
+            return msgspec.json.decode(answer.data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise InvalidRequestError(
+                "ask registry", self._url + path, f"it answers no schema: {error}"
+            ) from error

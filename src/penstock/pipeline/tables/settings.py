@@ -1,0 +1,132 @@
+"""What a table's job is told: by the topic's configs, its options, and defaults."""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from penstock.lake.tables.formats import SchemaText
+from penstock.model.errors import InvalidRequestError
+
+DEFAULT_NAMESPACE: Final = "penstock"
+APPEND: Final = "append"
+UPSERT: Final = "upsert"
+RAW: Final = "raw"
+REGISTRY: Final = "registry"
+FILE: Final = "file"
+_SECRET_WORDS: Final = ("token", "credential", "password", "secret", "access-key", "account-key")
+_NAME: Final = re.compile(r"[A-Za-z0-9_]+")
+
+
+class CatalogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where tables are listed and lie. `properties` are PyIceberg's own, none of them a secret."""
+
+    warehouse: str = "warehouse"
+    name: str = "penstock"
+    properties: dict[str, str] = {}
+
+    def check(self) -> None:
+        """Raises: InvalidRequestError: a property that is a secret."""
+        for key in self.properties:
+            if any(word in key.lower() for word in _SECRET_WORDS):
+                part = key.upper().replace(".", "__").replace("-", "_")
+                raise InvalidRequestError(
+                    "open catalog",
+                    self.name,
+                    f"{key} is a secret",
+                    f"put it into PYICEBERG_CATALOG__{self.name.upper()}__{part} of the "
+                    "environment, or AWS_ACCESS_KEY_ID and its like",
+                )
+
+
+class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One table's job. What is "" comes from the topic's config, else from DEFAULTS.
+
+    Args:
+        topic: its name.
+        table: `namespace.table`; by default the topic's name.
+        mode: append, upsert.
+        schema: raw, registry, file.
+        value_schema: of schema = file.
+        registry: URL of the schema registry.
+        partition: transforms, only for a new table; `buckets` goes before it with upsert.
+        buckets: of a new upsert table.
+        dead_letters: topic of bad records; by default the topic's name and ".dlq".
+        target_file_bytes: of Parquet files, about.
+        commit_bytes: the most of the log that one commit takes, about.
+        adopt: whether the table of a topic that was deleted goes on with the one of its name.
+        restart: whether a table that was dropped is made anew.
+    """
+
+    topic: str
+    catalog: CatalogSettings = CatalogSettings()
+    table: str = ""
+    mode: str = ""
+    schema: str = ""
+    value_schema: SchemaText | None = None
+    registry: str = ""
+    partition: str = ""
+    buckets: int = 16
+    dead_letters: str = ""
+    target_file_bytes: int = 128 << 20
+    commit_bytes: int = 2 << 30
+    adopt: bool = False
+    restart: bool = False
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """Namespaces and name in the catalog."""
+        if not self.table:
+            return DEFAULT_NAMESPACE, re.sub(r"[^A-Za-z0-9_]", "_", self.topic)
+        parts = tuple(self.table.split("."))
+        if not all(_NAME.fullmatch(part) for part in parts):
+            raise InvalidRequestError(
+                "name a table", self.table, "names have letters, digits and _", "as sales.orders"
+            )
+        return parts if len(parts) > 1 else (DEFAULT_NAMESPACE, *parts)
+
+    @property
+    def full_name(self) -> str:
+        """namespace.table"""
+        return ".".join(self.identifier)
+
+
+_CONFIGS: Final = {
+    "penstock.table.name": "table",
+    "penstock.table.mode": "mode",
+    "penstock.table.schema": "schema",
+    "penstock.table.partition": "partition",
+    "penstock.table.dlq": "dead_letters",
+}
+_DEFAULTS: Final = {"mode": APPEND, "schema": RAW, "partition": "day(timestamp)"}
+
+
+def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSettings:
+    """Settings with nothing left open: their own values, the topic's configs, defaults.
+
+    Raises:
+        InvalidRequestError: values that can't be, or not together.
+    """
+    changes: dict[str, str] = {}
+    for name, field in _CONFIGS.items():
+        value = getattr(settings, field) or configs.get(name) or _DEFAULTS.get(field, "")
+        changes[field] = value
+    changes["dead_letters"] = changes["dead_letters"] or f"{settings.topic}.dlq"
+    resolved = msgspec.structs.replace(settings, **changes)
+    problem = ""
+    if resolved.mode not in (APPEND, UPSERT):
+        problem = f"mode {resolved.mode}: it is append or upsert"
+    elif resolved.schema not in (RAW, REGISTRY, FILE):
+        problem = f"schema {resolved.schema}: it is raw, registry or file"
+    elif resolved.schema == REGISTRY and not resolved.registry:
+        problem = "schema registry needs the registry's URL"
+    elif resolved.schema == FILE and resolved.value_schema is None:
+        problem = "schema file needs a schema file"
+    elif resolved.dead_letters == resolved.topic:
+        problem = "its dead letters would become its records"
+    elif resolved.buckets < 1 or resolved.target_file_bytes < 1 or resolved.commit_bytes < 1:
+        problem = "sizes and counts are positive"
+    if problem:
+        raise InvalidRequestError("make a table", settings.topic, problem)
+    return resolved
