@@ -42,6 +42,44 @@ class EncodedBatch:
         return len(self.body)
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Columns as kernels read them, looked at once however often rows of them are encoded.
+
+    Args:
+        sizes: per row at least its bytes as a record in a batch of its own.
+    """
+
+    keys: build.Bytes
+    values: build.Bytes
+    timestamps: Int64s
+    header_ends: Int32s
+    header_names: build.Bytes
+    header_values: build.Bytes
+    sizes: Int64s
+
+    @classmethod
+    def of(cls, keys: Any, values: Any, timestamps: Any, headers: Any = None) -> "Rows":
+        """
+        Args:
+            keys, values: Arrow columns of binary or string; None: nulls.
+            timestamps: int64 ms since the epoch, an Arrow column without nulls or a numpy array.
+            headers: an Arrow column list<struct<key: string, value: binary>>, or None.
+
+        Raises:
+            InvalidRequestError: a header has no name.
+        """
+        times = int64_column(timestamps)
+        count = len(times)
+        key_column, value_column = bytes_column(keys, count), bytes_column(values, count)
+        try:
+            header_ends, names, header_values = header_columns(headers, count)
+        except ValueError as error:
+            raise InvalidRequestError("encode records", "headers", str(error)) from error
+        sizes = _row_bytes(key_column, value_column, header_ends, names, header_values)
+        return cls(key_column, value_column, times, header_ends, names, header_values, sizes)
+
+
 def encode(
     keys: Any,
     values: Any,
@@ -56,12 +94,33 @@ def encode(
     message_bytes_max: int = 2**31 - 1,
     log_append_ms: int = -1,
 ) -> list[EncodedBatch]:
+    """Encode rows of columns; arguments as of `Rows.of` and `encode_rows`."""
+    return encode_rows(
+        Rows.of(keys, values, timestamps, headers),
+        codec=codec,
+        rows=rows,
+        base_offset=base_offset,
+        batch_bytes=batch_bytes,
+        batch_records=batch_records,
+        message_bytes_max=message_bytes_max,
+        log_append_ms=log_append_ms,
+    )
+
+
+def encode_rows(
+    columns: Rows,
+    *,
+    codec: str = "none",
+    rows: Int64s | None = None,
+    base_offset: int = 0,
+    batch_bytes: int = BATCH_BYTES,
+    batch_records: int = BATCH_RECORDS,
+    message_bytes_max: int = 2**31 - 1,
+    log_append_ms: int = -1,
+) -> list[EncodedBatch]:
     """Encode rows, in order, as batches without a producer.
 
     Args:
-        keys, values: Arrow columns of binary or string; None: nulls.
-        timestamps: int64 ms since the epoch, an Arrow column without nulls or a numpy array.
-        headers: an Arrow column list<struct<key: string, value: binary>>, or None.
         codec: one of `penstock.records.decode.CODECS`.
         rows: which rows, in which order; None: all.
         base_offset: of the first batch; the others follow on.
@@ -71,36 +130,27 @@ def encode(
         log_append_ms: the stamp of a LogAppendTime topic; -1: records keep their timestamps.
 
     Raises:
-        InvalidRequestError: a batch of one record is larger than `message_bytes_max`, or a header
-            has no name.
+        InvalidRequestError: a batch of one record is larger than `message_bytes_max`.
     """
-    times = int64_column(timestamps)
-    count = len(times)
+    count = len(columns.timestamps)
     if rows is None:
         rows = np.arange(count, dtype=int64)
     assert not len(rows) or (rows.min() >= 0 and rows.max() < count)
-    key_column, value_column = bytes_column(keys, count), bytes_column(values, count)
-    try:
-        header_ends, names, header_values = header_columns(headers, count)
-    except ValueError as error:
-        raise InvalidRequestError("encode records", "headers", str(error)) from error
     codec_number = CODECS.index(codec)
     attributes = codec_number | (LOG_APPEND_TIME if log_append_ms >= 0 else 0)
-    limit = min(batch_bytes, message_bytes_max)
     encoded: list[EncodedBatch] = []
-    sizes = _row_bytes(key_column, value_column, header_ends, names, header_values)
-    for stretch, room in _stretches(rows, sizes):
+    for stretch, room in _stretches(rows, columns.sizes):
         out = np.empty(room, dtype=uint8)
         batches = np.empty((len(stretch), build.BATCH_COLUMNS), dtype=int64)
         batch_count, used = build.write_batches(
-            key_column,
-            value_column,
-            times,
-            header_ends,
-            names,
-            header_values,
+            columns.keys,
+            columns.values,
+            columns.timestamps,
+            columns.header_ends,
+            columns.header_names,
+            columns.header_values,
             stretch,
-            limit,
+            min(batch_bytes, message_bytes_max),
             batch_records,
             base_offset,
             attributes,

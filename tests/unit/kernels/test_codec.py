@@ -300,7 +300,7 @@ def test_more_records_than_bytes_take_no_memory() -> None:
     st.integers(0, 1 << 40),
 )
 def test_what_is_encoded_is_read_back(some, codec, batch_records, batch_bytes, base_offset) -> None:
-    batches = encode_rows(
+    batches = encode_records(
         some,
         codec=codec,
         batch_records=batch_records,
@@ -334,7 +334,7 @@ def test_what_is_encoded_is_read_back(some, codec, batch_records, batch_bytes, b
 
 @given(st.lists(records, min_size=1, max_size=8))
 def test_one_batch_is_the_twins_byte_for_byte(some: list[Record]) -> None:
-    (batch,) = encode_rows(some)
+    (batch,) = encode_records(some)
     numbered = [with_delta(record, delta) for delta, record in enumerate(some)]
     expected = encode_batch(numbered)
     expected[12:16] = bytes(4)  # the leader epoch, which the log writes anyway
@@ -343,7 +343,7 @@ def test_one_batch_is_the_twins_byte_for_byte(some: list[Record]) -> None:
 
 @given(st.lists(records, min_size=1, max_size=30), st.integers(200, 2000))
 def test_batches_are_full_but_not_larger(some: list[Record], batch_bytes: int) -> None:
-    batches = encode_rows(some, batch_bytes=batch_bytes)
+    batches = encode_records(some, batch_bytes=batch_bytes)
     for batch in batches:
         assert len(batch.body) <= batch_bytes or batch.record_count == 1
     for batch, following in itertools.pairwise(batches):
@@ -355,15 +355,15 @@ def test_batches_are_full_but_not_larger(some: list[Record], batch_bytes: int) -
 @given(st.lists(records, min_size=1, max_size=10), st.randoms(use_true_random=False))
 def test_rows_are_taken_in_the_order_that_is_asked_for(some, chance) -> None:
     order = [chance.randrange(len(some)) for _ in range(12)]
-    chosen = encode_rows(some, rows=np.array(order, dtype=np.int64))
-    plain = encode_rows([some[number] for number in order])
+    chosen = encode_records(some, rows=np.array(order, dtype=np.int64))
+    plain = encode_records([some[number] for number in order])
     assert [bytes(batch.body) for batch in chosen] == [bytes(batch.body) for batch in plain]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_log_append_time_is_the_stamp_of_all(codec: str) -> None:
     some = [Record(offset_delta=0, timestamp=5, key=b"k", value=b"v", headers=())] * 3
-    (batch,) = encode_rows(some, codec=codec, log_append_ms=77)
+    (batch,) = encode_records(some, codec=codec, log_append_ms=77)
     assert batch.max_timestamp == 77
     table = decode(batch.body).table()
     assert table.column("timestamp").to_pylist() == [77] * 3
@@ -376,16 +376,16 @@ def test_a_record_that_the_topic_refuses_is_named() -> None:
         for size in (10, 5000, 10)
     ]
     with pytest.raises(InvalidRequestError, match=r"row 1: .*max\.message\.bytes is 1000"):
-        encode_rows(some, message_bytes_max=1000)
-    assert len(encode_rows(some, message_bytes_max=1000, codec="zstd")) >= 1
+        encode_records(some, message_bytes_max=1000)
+    assert len(encode_records(some, message_bytes_max=1000, codec="zstd")) >= 1
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_what_compresses_badly_is_not_refused_for_it(codec: str) -> None:
     value = np.random.default_rng(1).bytes(900)
     some = [Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())]
-    size = len(encode_rows(some)[0].body)
-    (batch,) = encode_rows(some, codec=codec, message_bytes_max=size)
+    size = len(encode_records(some)[0].body)
+    (batch,) = encode_records(some, codec=codec, message_bytes_max=size)
     assert len(batch.body) == size
     assert decode(batch.body).column("value").to_pylist() == [value]
 
@@ -419,7 +419,7 @@ def test_stretches_follow_on(monkeypatch: pytest.MonkeyPatch) -> None:
         Record(offset_delta=0, timestamp=number, key=None, value=bytes(100), headers=())
         for number in range(20)
     ]
-    region = b"".join(batch.body for batch in encode_rows(some))
+    region = b"".join(batch.body for batch in encode_records(some))
     assert [row["offset"] for row in twin(region)] == list(range(20))
     assert len(batches_of(region)) > 4
 
@@ -428,7 +428,7 @@ def test_spark_refuses_chunks_of_2_gib_so_none_can_be() -> None:
     assert decoding.CHUNK_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
 
 
-def encode_rows(some: list[Record], **options):
+def encode_records(some: list[Record], **options):
     return encode(
         pa.array([record.key for record in some], pa.binary()),
         pa.array([record.value for record in some], pa.binary()),
