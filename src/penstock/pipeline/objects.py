@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 from typing_extensions import Buffer
 
 from penstock.model.errors import ConflictError, InvalidRequestError, RetryableError
-from penstock.pipeline.ambient import AmbientStore
+from penstock.pipeline.ambient import AmbientStore, open_ambient
 from penstock.pipeline.client import ACCESS_SECONDS, DoorClient
 from penstock.pipeline.presigned import AccessOverError, ObjectThereError, PresignedCalls
 from penstock.system.waiting import pause
@@ -141,7 +141,7 @@ class ObjectAccess:
         way = self._client.options.objects
         if way == "ambient":
             store = self._ambient_store()
-            if not store.is_local:
+            if store.takes_puts:
                 self._put_ambient(store, key, parts, size_bytes)
                 return
         if way != "auto":
@@ -257,7 +257,7 @@ class ObjectAccess:
         with self._lock:
             store = self._ambient
         if store is None:
-            store = AmbientStore(self._client.info().objects_url)
+            store = open_ambient(self._client.info().objects_url)
             with self._lock:
                 self._ambient = store
         return store

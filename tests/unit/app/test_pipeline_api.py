@@ -1,0 +1,416 @@
+"""The pipeline's door on a whole embedded server: what is listed, read and committed through it."""
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.app.server import Server
+from penstock.lake.door import RUN_FIELDS, Range, TableProgress
+from penstock.model.errors import FencedError, InvalidRequestError, NotFoundError
+from penstock.pipeline.client import DoorClient, DoorOptions, JobLease, RefusedError
+from penstock.pipeline.objects import ObjectAccess
+from penstock.pipeline.ranges import LogTruncatedError
+from support.door import (
+    Door,
+    new_key,
+    offsets_in,
+    replacement,
+    serve_in_thread,
+    write_request,
+)
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as door:
+        yield door
+
+
+def test_info_tells_where_one_is(door: Door) -> None:
+    info = door.client.info()
+    assert info.cluster_id == door.server.parts.broker.cluster_id
+    assert info.objects == "agent"
+    assert info.objects_url.startswith("file:///")
+    assert info.position > 0
+    assert info.time_ms > 0
+
+
+def test_topics_by_name_id_and_pattern(door: Door) -> None:
+    for name in ("flights", "flights-old", "other"):
+        door.create(name, partitions=2, configs={"cleanup.policy": "compact"})
+    door.produce("flights", 1, count=3)
+    everything = door.client.topics()
+    assert [topic.name for topic in everything.topics] == ["flights", "flights-old", "other"]
+    (flights,) = door.client.topics(["flights", "unknown"]).topics
+    assert [state.high_watermark for state in flights.partitions] == [0, 3]
+    assert flights.partitions[1].size_bytes > 0
+    assert flights.partitions[1].clean_end == -1
+    assert flights.configs["cleanup.policy"] == "compact"
+    assert flights.configs["retention.ms"] == "604800000"
+    assert door.client.topics(topic_ids=[flights.topic_id]).topics == [flights]
+    assert [topic.name for topic in door.client.topics(pattern="flights.*").topics] == [
+        "flights",
+        "flights-old",
+    ]
+    assert [topic.name for topic in door.client.topics(pattern="flights").topics] == ["flights"]
+    with pytest.raises(InvalidRequestError, match="pattern"):
+        door.client.topics(pattern="(")
+
+
+def test_runs_in_the_wal_and_in_objects_are_listed_and_read_alike(door: Door) -> None:
+    topic_id = door.create("t", partitions=2)
+    door.produce("t", 0, count=10)
+    door.produce("t", 1, count=7)
+    (page,) = door.client.runs()
+    assert page.rows[3::RUN_FIELDS] == [-1, -1]
+    assert not any(page.rows for page in door.client.runs(with_wal=False)), (
+        "nothing lies in objects yet"
+    )
+    in_wal = door.read(topic_id, 0, 0, 10)
+    door.drain()
+    (page,) = door.client.runs()
+    assert page.partitions == [(topic_id, 0), (topic_id, 1)]
+    assert len(page.object_keys) == 1
+    assert page.rows[3::RUN_FIELDS] == [0, 0]
+    assert page.rows[2::RUN_FIELDS] == [10, 7]
+    assert door.read(topic_id, 0, 0, 10) == in_wal
+    assert offsets_in(in_wal) == list(range(10))
+    assert offsets_in(door.read(topic_id, 1, 0, 7)) == list(range(7))
+
+
+def test_runs_come_in_pages_of_any_size_and_none_is_missed(door: Door) -> None:
+    topic_id = door.create("t", partitions=3)
+    for _ in range(5):
+        for partition in range(3):
+            door.produce("t", partition, count=2)
+        door.drain()
+    whole = [row for page in door.client.runs() for row in _rows(page)]
+    assert len(whole) == 15
+    ranges = [Range(topic_id, partition, 3, 9) for partition in (2, 0)]
+    wanted = [row for page in door.client.runs(ranges) for row in _rows(page)]
+    assert [row[1:3] for row in wanted] == [(2, 4), (4, 6), (6, 8), (8, 10)] * 2
+    for limit in (1, 2, 4, 100):
+        assert [row for page in door.pages(None, limit) for row in _rows(page)] == whole
+        assert [row for page in door.pages(ranges, limit) for row in _rows(page)] == wanted
+
+
+def _rows(page: object) -> list[tuple[object, ...]]:
+    rows = page.rows  # type: ignore[attr-defined]
+    return [
+        (
+            page.partitions[rows[at]],  # type: ignore[attr-defined]
+            *rows[at + 1 : at + 3],
+            page.object_keys[rows[at + 3]],  # type: ignore[attr-defined]
+            *rows[at + 4 : at + RUN_FIELDS],
+        )
+        for at in range(0, len(rows), RUN_FIELDS)
+    ]
+
+
+def test_offsets_are_looked_up_by_time(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=3, timestamp_ms=1_000)
+    door.produce("t", 0, count=3, timestamp_ms=5_000)
+    items = [(topic_id, 0, at) for at in (0, 1_000, 1_001, 5_000, 5_001)]
+    assert door.client.offsets(items) == [0, 0, 3, 3, -1]
+    with pytest.raises(NotFoundError):
+        door.client.offsets([(topic_id, 1, 0)])
+    with pytest.raises(NotFoundError):
+        door.client.offsets([("0" * 32, 0, 0)])
+    with pytest.raises(InvalidRequestError):
+        door.client.offsets([("x", 0, 0)])
+
+
+def test_a_range_in_the_middle_is_read_in_small_parts(door: Door) -> None:
+    topic_id = door.create("t")
+    for _ in range(20):
+        door.produce("t", 0, count=5, value=b"x" * 1000)
+    in_wal = list(door.parts(topic_id, 0, 33, 77, bytes_max=12_000))
+    door.drain()
+    in_object = list(door.parts(topic_id, 0, 33, 77, bytes_max=12_000))
+    for parts in (in_wal, in_object):
+        assert len(parts) > 2
+        offsets = offsets_in(b"".join(part.body for part in parts))
+        assert offsets == list(range(offsets[0], offsets[-1] + 1))
+        assert offsets[0] <= 33
+        assert offsets[-1] >= 76
+        assert parts[-1].next_offset >= 77
+
+
+def test_a_log_that_was_trimmed_says_what_is_there(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=10)
+    door.trim("t", 0, 6)
+    with pytest.raises(LogTruncatedError) as caught:
+        door.read(topic_id, 0, 2, 10)
+    assert (caught.value.wanted, caught.value.available) == (2, 6)
+    assert caught.value.topic_id == topic_id
+    assert offsets_in(door.read(topic_id, 0, 6, 10))[-1] == 9
+
+
+def test_a_deleted_topic_is_not_found(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=10)
+    door.delete("t")
+    with pytest.raises(NotFoundError):
+        door.read(topic_id, 0, 0, 10)
+    door.create("t")
+    with pytest.raises(NotFoundError):
+        door.read(topic_id, 0, 0, 10)
+
+
+def test_producers_are_listed(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=4, producer_id=7)
+    assert door.client.producers([(topic_id, 0)]).producers == [[7, 0, 3]]
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+
+def test_objects_are_put_once_and_read_by_ranges(door: Door) -> None:
+    with JobLease(door.client, kind="test", name="tests") as job:
+        objects = ObjectAccess(door.client)
+        key = new_key(job.job)
+        body = os.urandom(20 << 20)
+        objects.put(key, [body[: 9 << 20], memoryview(body)[9 << 20 :]])
+        assert objects.get_range(key, 0, len(body)) == body
+        wanted = [(key, 5, 9), (key, 0, 3), (key, 19 << 20, 20 << 20), (key, 7, 7)]
+        assert objects.get_ranges(wanted) == [body[start:end] for _, start, end in wanted]
+        with pytest.raises(RefusedError) as caught:
+            objects.put(key, [b"another"])
+        assert caught.value.reason == "object_exists"
+        assert objects.get_range(key, 0, 5) == body[:5]
+        with pytest.raises(NotFoundError):
+            objects.get_range(new_key(job.job), 0, 5)
+        with pytest.raises(InvalidRequestError):
+            objects.put("segments/00/foreign.seg", [b"x"])
+        with pytest.raises(InvalidRequestError):
+            objects.get_range("archive/1", 0, 5)
+        with pytest.raises(InvalidRequestError):
+            objects.get_range("segments/../lock", 0, 5)
+    with pytest.raises(FencedError):
+        objects.put(new_key(job.job), [b"x"])
+
+
+def test_an_object_over_the_limit_is_refused(tmp_path: Path) -> None:
+    with (
+        serve_in_thread(tmp_path / "data", pipeline_object_bytes_max=1 << 20) as door,
+        JobLease(door.client, kind="test", name="tests") as job,
+    ):
+        objects = ObjectAccess(door.client)
+        objects.put(new_key(job.job), [bytes(1 << 20)])
+        with pytest.raises(InvalidRequestError, match="pipeline_object_bytes_max"):
+            objects.put(new_key(job.job), [bytes((1 << 20) + 1)])
+
+
+def test_ambient_access_reads_files_and_puts_through_the_agent(door: Door) -> None:
+    options = DoorOptions(urls=door.client.options.urls, objects="ambient")
+    with (
+        DoorClient(options) as client,
+        ObjectAccess(client) as objects,
+        JobLease(client, kind="test", name="tests") as job,
+    ):
+        key = new_key(job.job)
+        objects.put(key, [b"0123456789"])
+        assert objects.get_ranges([(key, 2, 5), (key, 8, 10)]) == [b"234", b"89"]
+        with pytest.raises(NotFoundError):
+            objects.get_range(new_key(job.job), 0, 1)
+
+
+# -- commits ---------------------------------------------------------------------------------------
+
+
+def test_runs_are_replaced_and_read_on(door: Door) -> None:
+    topic_id = door.create("t")
+    for _ in range(3):
+        door.produce("t", 0, count=4)
+        door.drain()
+    before = door.read(topic_id, 0, 0, 12)
+    with JobLease(door.client, kind="test", name="tests") as job:
+        request = replacement(door.client, door.objects, job, topic_id)
+        assert door.client.replace(request).codes == [""]
+        # Sent again, as after a lost answer: the first answer.
+        assert door.client.replace(request).codes == [""]
+        (page,) = door.client.runs()
+        assert page.object_keys == [request.objects[0].key]
+        assert door.read(topic_id, 0, 0, 12) == before
+        # Its inputs are no longer there.
+        again = replacement(door.client, door.objects, job, topic_id, of=request)
+        assert door.client.replace(again).codes == ["input_changed"]
+
+
+def test_what_an_object_does_not_hold_is_never_named(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=4)
+    door.drain()
+    with JobLease(door.client, kind="test", name="tests") as job:
+
+        def refused(**changes: object) -> str:
+            request = replacement(door.client, door.objects, job, topic_id, **changes)  # type: ignore[arg-type]
+            with pytest.raises(RefusedError) as caught:
+                door.client.replace(request)
+            assert caught.value.reason == "bad_object"
+            return str(caught.value)
+
+        assert "there is no such object" in refused(put=False)
+        assert "bytes, the commit says" in refused(cut=1)
+        assert "end_offset" in refused(output_changes={1: 3})
+        assert "batch_count" in refused(output_changes={6: 9})
+        assert "no run begins" in refused(output_changes={3: 17})
+        assert "max_timestamp" in refused(output_changes={5: 1})
+        assert "CRC-32C of the footer" in refused(damage=True)
+        assert "not final" in refused(offsets_final=False)
+        (page,) = door.client.runs()
+        assert "job-" not in page.object_keys[0]
+        assert door.client.replace(replacement(door.client, door.objects, job, topic_id)).codes == [
+            ""
+        ]
+
+
+def test_a_write_is_stored_once(door: Door) -> None:
+    topic_id = door.create("t", partitions=2)
+    door.produce("t", 0, count=3)
+    assert door.client.writer("w/1") is None
+    with JobLease(door.client, kind="test", name="tests") as job:
+        first = write_request(
+            door.objects, job, topic_id, {0: 5, 1: 2}, writer_id="w/1", batch_id=0
+        )
+        written = door.client.write(first)
+        assert written.ranges == [Range(topic_id, 0, 3, 8), Range(topic_id, 1, 0, 2)]
+        assert not written.repeated
+        # A replay after a restart puts other objects.
+        again = write_request(
+            door.objects, job, topic_id, {0: 5, 1: 2}, writer_id="w/1", batch_id=0
+        )
+        repeated = door.client.write(again)
+        assert repeated.ranges == written.ranges
+        assert repeated.repeated
+        assert offsets_in(door.read(topic_id, 0, 0, 8)) == list(range(8))
+        assert offsets_in(door.read(topic_id, 1, 0, 2)) == [0, 1]
+        writer = door.client.writer("w/1")
+        assert writer is not None
+        assert (writer.batch_id, writer.incarnation) == (0, "checkpoint")
+        following = write_request(
+            door.objects, job, topic_id, {1: 1}, writer_id="w/1", batch_id=1, incarnation="another"
+        )
+        with pytest.raises(RefusedError) as caught:
+            door.client.write(following)
+        assert caught.value.reason == "writer_in_use"
+
+
+def test_a_write_must_be_in_its_objects(door: Door) -> None:
+    topic_id = door.create("t")
+    with JobLease(door.client, kind="test", name="tests") as job:
+        for changes in ({"put": False}, {"record_count": 6}, {"offsets_final": True}):
+            request = write_request(door.objects, job, topic_id, {0: 5}, **changes)  # type: ignore[arg-type]
+            with pytest.raises(RefusedError) as caught:
+                door.client.write(request)
+            assert caught.value.reason == "bad_object"
+        gone = write_request(door.objects, job, topic_id, {3: 5})
+        with pytest.raises(RefusedError) as caught:
+            door.client.write(gone)
+        assert caught.value.reason == "unknown_partition"
+    (topic,) = door.client.topics(["t"]).topics
+    assert topic.partitions[0].high_watermark == 0
+
+
+def test_a_closed_job_commits_nothing(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=4)
+    door.drain()
+    with JobLease(door.client, kind="test", name="tests") as job:
+        request = replacement(door.client, door.objects, job, topic_id)
+        write = write_request(door.objects, job, topic_id, {0: 1})
+        job.check()
+        door.client.close_job(job.job)
+        with pytest.raises(FencedError):
+            door.client.replace(request)
+        with pytest.raises(FencedError):
+            door.client.write(write)
+        with pytest.raises(FencedError):
+            door.client.renew_job(job.job)
+    (page,) = door.client.runs()
+    assert "job-" not in page.object_keys[0]
+
+
+def test_a_lease_that_was_lost_is_noticed(door: Door) -> None:
+    with JobLease(door.client, kind="test", name="tests", lease_ms=1000) as job:
+        door.client.close_job(job.job)
+        deadline = time.monotonic() + 20
+        with pytest.raises(FencedError):
+            while time.monotonic() < deadline:
+                job.check()
+                time.sleep(0.05)
+
+
+def test_commits_of_a_job_are_numbered_from_one(door: Door) -> None:
+    with JobLease(door.client, kind="test", name="tests") as job:
+        assert [job.next_commit() for _ in range(3)] == [1, 2, 3]
+
+
+def test_tables_are_noted_and_forgotten(door: Door) -> None:
+    topic_id = door.create("t", partitions=2)
+    progress = TableProgress(topic_id=topic_id, table="lake.t", offsets=[(0, 5), (1, 9)], state="x")
+    door.client.save_table(progress)
+    (known,) = door.client.tables()
+    assert (known.offsets, known.state, known.table) == (progress.offsets, "x", "lake.t")
+    assert known.time_ms > 0
+    assert door.client.tables(topic_id) == [known]
+    assert door.client.tables("0" * 32) == []
+    door.client.drop_table(topic_id, "lake.t")
+    assert door.client.tables() == []
+    with pytest.raises(RefusedError) as caught:
+        door.client.save_table(TableProgress(topic_id="0" * 32, table="x", offsets=[]))
+    assert caught.value.reason == "unknown_topic"
+
+
+# -- the door itself -------------------------------------------------------------------------------
+
+
+def _raw(
+    server: Server, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[int, dict[str, str]]:
+    assert server.http_address is not None
+    connection = http.client.HTTPConnection(*server.http_address, timeout=30)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"{}")
+    finally:
+        connection.close()
+
+
+def test_web_pages_and_nonsense_are_refused(door: Door) -> None:
+    status, problem = _raw(door.server, "GET", "/v1/pipeline/info", Origin="http://evil.example")
+    assert (status, problem["kind"]) == (403, "invalid")
+    status, problem = _raw(door.server, "POST", "/v1/pipeline/topics", b"[1")
+    assert (status, problem["kind"]) == (400, "invalid")
+    status, problem = _raw(door.server, "POST", "/v1/pipeline/topics", b"\xff")
+    assert status == 400
+    status, problem = _raw(door.server, "POST", "/v1/pipeline/runs", b'{"after": "x"}')
+    assert status == 400
+    status, problem = _raw(door.server, "GET", "/v1/pipeline/records?topic_id=&partition=-1")
+    assert status == 400
+    status, problem = _raw(door.server, "GET", "/v1/pipeline/writers/nobody")
+    assert (status, problem["kind"]) == (404, "not_found")
+
+
+def test_calls_and_the_backlog_are_counted(door: Door) -> None:
+    door.client.info()
+    door.create("t")
+    for _ in range(5):
+        door.produce("t", 0, count=1)
+        door.drain()
+    backlog = door.server._backlog
+    assert backlog is not None
+    door.on_loop(backlog.run_once())
+    text = door.get("/metrics")
+    assert 'penstock_pipeline_calls_total{call="info 200"} 1' in text
+    assert "penstock_compaction_backlog_runs 5" in text
+    assert json.loads(door.get("/v1/status"))["compaction_backlog"]["runs"] == 5
