@@ -48,6 +48,10 @@ class LogLimits:
     delete_grace_ms: int = 60_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_block: int = 1000
+    writer_expiration_ms: int = 30 * 86_400_000
+    """The last batch of a pipeline's writer is forgotten when it has been silent so long."""
+    once_writer_expiration_ms: int = 86_400_000
+    """Of one whose id was made for one write (`ONCE_PREFIX` of `penstock.log.retention.keeper`)."""
 
     snapshot_interval_ms: int = 600_000
     snapshot_entries: int = 100_000

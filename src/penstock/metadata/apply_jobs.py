@@ -25,6 +25,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import is_number
+from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.metadata.tables import Tables
 from penstock.segment import parse_job_key
 
@@ -64,6 +65,14 @@ def find_job(tables: Tables, job: int) -> JobRow | None:
         (job,),
     ).fetchone()
     return None if found is None else JobRow(*found)
+
+
+def is_of_open_job(tables: Tables, key: str) -> bool:
+    """Whether an object carries the number of a job that is open."""
+    if tables.meta_int("feature_level") < PIPELINE_LEVEL:
+        return False
+    parts = parse_job_key(key)
+    return parts is not None and find_job(tables, parts.job) is not None
 
 
 def unknown_job(job: int) -> Refused:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from penstock.metadata.apply_jobs import is_of_open_job
 from penstock.metadata.apply_records import refuse_object
 from penstock.metadata.changes import HeadMoved, RunsMoved
 from penstock.metadata.commands import (
@@ -199,7 +200,8 @@ def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer
 
     A key that is condemned before its command arrives is refused then, so an agent that stalled
     between put and commit can't name what is gone. An object that a restored cluster inherited
-    (`origin`) is never condemned: without a live run it is forgotten.
+    (`origin`) is never condemned: without a live run it is forgotten. What an open job may have
+    put and not named yet is left alone, whoever took it for an orphan.
     """
     tables = context.tables
     condemned: list[str] = []
@@ -209,6 +211,8 @@ def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer
             (key,),
         ).fetchone()
         if known is None:
+            if is_of_open_job(tables, key):
+                continue
             object_id = tables.add_object(key, 0)
         else:
             object_id, live_runs, condemned_position, origin = known

@@ -281,7 +281,8 @@ class ExpireProducers(Command, frozen=True, tag="producers-"):
 class CondemnObjects(Command, frozen=True, tag="condemn"):
     """Declare objects unreferenced for good, before they are deleted.
 
-    Answer: Condemned with those keys that are condemned now; a named one is refused (left out).
+    Answer: Condemned with those keys that are condemned now; a named one is refused (left out), and
+    so is one of an open job that hasn't named it yet.
     """
 
     keys: list[str]

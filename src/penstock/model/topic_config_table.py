@@ -146,7 +146,6 @@ _NO_REPLICAS: Final = "a partition has no replicas: its bytes are in the WAL and
 _ALWAYS_FLUSHED: Final = "every append is durable before it is acknowledged"
 _AS_PRODUCED: Final = "batches are kept as they were produced, whatever their compression"
 _NO_TIERS: Final = "there is no second tier: all bytes move to the object store"
-_NO_CLEANER: Final = "there is no cleaner thread; the pipeline decides when to compact"
 
 _H, _S, _M, _R = Standing.HONOURED, Standing.STORED, Standing.MEANINGLESS, Standing.REFUSED
 _HOUR_MS: Final = 3_600_000
@@ -354,8 +353,8 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         default="0.5",
         check=_number(0, 1, float),
         documentation="How much of a log must be uncompacted before it is compacted.",
-        standing=_M,
-        reason=_NO_CLEANER,
+        standing=_S,
+        reason="the pipeline's key compaction acts on it",
         synonyms=(("log.cleaner.min.cleanable.ratio", 1),),
     ),
     TopicConfig(
@@ -403,6 +402,29 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         ),
         standing=_H,
         synonyms=(("penstock.flush.interval.ms", 1),),
+    ),
+    TopicConfig(
+        name="penstock.table",
+        type=ConfigType.STRING,
+        default="",
+        check=_one_of("", "iceberg"),
+        documentation=(
+            "What the pipeline makes of the topic: `iceberg`, a table that follows it; or nothing. "
+            "Retention by time and size waits for that table."
+        ),
+        standing=_H,
+    ),
+    TopicConfig(
+        name="penstock.table.retention.wait.ms",
+        type=ConfigType.LONG,
+        default="604800000",
+        check=_long(),
+        documentation=(
+            "How many milliseconds retention waits at most for a table to follow records that have "
+            "outlived `retention.ms` or `retention.bytes`. Past it they are deleted, and the table "
+            "reports them as lost."
+        ),
+        standing=_H,
     ),
     TopicConfig(
         name="preallocate",

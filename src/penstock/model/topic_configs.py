@@ -125,6 +125,10 @@ class TopicSettings:
     """`wal`, `object`, or empty: as the agent says."""
     flush_interval_ms: int
     """-1: as the agent says."""
+    table: str
+    """What follows the topic as a table: `iceberg`, or empty: nothing does."""
+    table_retention_wait_ms: int
+    """How long retention waits for that table at most."""
 
 
 def topic_settings(
@@ -158,4 +162,6 @@ def topic_settings(
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
         durability=text("penstock.durability"),
         flush_interval_ms=number("penstock.flush.interval.ms"),
+        table=text("penstock.table"),
+        table_retention_wait_ms=number("penstock.table.retention.wait.ms"),
     )

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from pipelines import Pipeline, reason, replacing, write
+from orders import KEY
+from pipelines import Pipeline, key_of, output, reason, replacing, write
 
 from penstock.metadata.apply_jobs import AGE_MS_MAX, LEASE_MS_MAX
 from penstock.metadata.commands import (
     PIPELINE_COMMANDS,
     CloseJob,
+    Condemned,
+    CondemnObjects,
     Done,
     DropTable,
     ExpireWriters,
@@ -20,6 +23,7 @@ from penstock.metadata.commands import (
     RenewJob,
     ReplaceRuns,
     SaveTable,
+    WriteCommitted,
 )
 
 
@@ -126,3 +130,17 @@ def test_a_closed_job_commits_nothing(pipeline: Pipeline) -> None:
     assert reason(pipeline.one(write(job))) is Refusal.UNKNOWN_JOB
     assert pipeline.runs() == [(0, 5, "o")]
     assert pipeline.live_runs() == {"o": 1}
+
+
+def test_what_an_open_job_has_put_is_condemned_by_nobody_until_it_is_closed(
+    pipeline: Pipeline,
+) -> None:
+    job = pipeline.open_job()
+    keys = [key_of(job), key_of(job + 1), "segments/00/1-1-1.seg"]
+    assert pipeline.one(CondemnObjects(keys=keys)) == Condemned(keys[1:])
+    assert pipeline.one(write(job, objects=[output(job)])) == WriteCommitted([KEY, 0, 3])
+    pipeline.one(CloseJob(job=job))
+    late = key_of(job, 1)
+    assert pipeline.one(CondemnObjects(keys=[late])) == Condemned([late])
+    # And what is condemned is never named: its job is closed for good.
+    assert reason(pipeline.one(write(job, 1, objects=[output(job, 1)]))) is Refusal.UNKNOWN_JOB

@@ -12,6 +12,7 @@ from pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, replacing
 from penstock.metadata.changes import RunsMoved
 from penstock.metadata.commands import (
     CloseJob,
+    Condemned,
     CondemnObjects,
     DeleteTopic,
     OutputObject,
@@ -234,7 +235,11 @@ def test_what_is_no_replacement_is_refused(pipeline: Pipeline, fields: dict[str,
 
 def test_only_objects_of_the_job_that_are_not_named_yet(pipeline: Pipeline) -> None:
     job, other = pipeline.open_job(), pipeline.open_job()
-    pipeline.send(CondemnObjects(keys=[key_of(job, 5)]))
+    # An object of the job that was named before, and isn't any more.
+    pipeline.one(replacing(pipeline.queries, job, number=5))
+    pipeline.one(TrimLog(items=[KEY, -1]))
+    assert pipeline.one(CondemnObjects(keys=[key_of(job, 5)])) == Condemned([key_of(job, 5)])
+    pipeline.named("d", batch(1))
     good = replacing(pipeline.queries, job)
     refused: list[tuple[list[OutputObject], Refusal]] = [
         ([output(other)], Refusal.INVALID_OBJECT),
@@ -244,7 +249,7 @@ def test_only_objects_of_the_job_that_are_not_named_yet(pipeline: Pipeline) -> N
         ([output(job, size=(1 << 64) - 1)], Refusal.INVALID_OBJECT),
         ([output(job), output(job, 5)], Refusal.OBJECT_CONDEMNED),
     ]
-    n = 0
+    n = 1
     for objects, expected in refused:
         n += 1
         command = msgspec.structs.replace(good, n=n, objects=objects)

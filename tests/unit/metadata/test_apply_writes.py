@@ -12,6 +12,7 @@ from penstock.metadata.changes import HeadMoved
 from penstock.metadata.commands import (
     BatchStatus,
     CloseJob,
+    Condemned,
     CondemnObjects,
     Done,
     ExpireWriters,
@@ -103,7 +104,8 @@ def test_all_of_it_or_nothing(pipeline: Pipeline) -> None:
     job = pipeline.open_job()
     unknown = write(job, runs=[run(16, batch(2)), run(200, batch(2), key=KEY + 2)])
     assert reason(pipeline.one(unknown)) is Refusal.UNKNOWN_PARTITION
-    pipeline.send(CondemnObjects(keys=[key_of(job, 5)]))
+    pipeline.one(write(job, writer_id="v", runs=[], objects=[output(job, 5)]))
+    assert pipeline.one(CondemnObjects(keys=[key_of(job, 5)])) == Condemned([key_of(job, 5)])
     condemned = write(job, objects=[output(job), output(job, 5)])
     assert reason(pipeline.one(condemned)) is Refusal.OBJECT_CONDEMNED
     assert pipeline.runs() == []

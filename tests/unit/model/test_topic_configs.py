@@ -51,7 +51,12 @@ KAFKA_4_NAMES = [
 ]
 
 
-OWN_NAMES = ["penstock.durability", "penstock.flush.interval.ms"]
+OWN_NAMES = [
+    "penstock.durability",
+    "penstock.flush.interval.ms",
+    "penstock.table",
+    "penstock.table.retention.wait.ms",
+]
 
 
 def test_every_topic_config_of_kafka_4_is_known_in_order_and_ours_have_a_prefix() -> None:
@@ -64,6 +69,17 @@ def test_a_topic_chooses_its_durability(value: str) -> None:
     assert topic_settings({"penstock.durability": value}, {}).durability == value
     assert topic_settings({}, {"penstock.durability": value}).durability == value
     assert topic_settings({}, {}).durability == ""
+
+
+def test_a_topic_becomes_a_table_and_retention_waits_for_it_a_week() -> None:
+    settings = topic_settings({}, {})
+    assert (settings.table, settings.table_retention_wait_ms) == ("", 7 * 86_400_000)
+    configs = {"penstock.table": "iceberg", "penstock.table.retention.wait.ms": "5"}
+    validate(configs)
+    settings = topic_settings(configs, {})
+    assert (settings.table, settings.table_retention_wait_ms) == ("iceberg", 5)
+    with pytest.raises(InvalidRequestError, match="one of"):
+        validate({"penstock.table": "delta"})
 
 
 def test_a_quorum_is_refused_and_the_error_says_why() -> None:

@@ -8,10 +8,12 @@ forgotten by an entry.
 In a cluster every agent has a keeper, and one of them, which rendezvous hashing picks, proposes;
 two that do so at once propose the same. What other agents' epochs put and never named is an
 orphan once that epoch is over: apply refuses what it might still send. Of a live epoch only its
-own agent knows what came to nothing, and condemns that by itself.
+own agent knows what came to nothing, and condemns that by itself. It is the same with jobs of the
+pipeline: an open one may still name what it has put, and a closed one can't.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -21,26 +23,33 @@ from typing import Final, TypeVar
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.plan import new_log_start
+from penstock.log.retention.table_waits import TableWaits, Wanted, followed_offset
 from penstock.metadata.commands import (
+    CloseJob,
     Condemned,
     CondemnObjects,
     ExpireProducers,
+    ExpireWriters,
     ForgetObjects,
     TrimLog,
 )
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
-from penstock.model.ids import PartitionKey, partition_key
-from penstock.model.topic_configs import topic_settings
+from penstock.model.ids import PartitionKey, partition_key, partition_of
+from penstock.model.topic_configs import TopicSettings, topic_settings
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import SegmentKey, parse_object_key
+from penstock.segment import SegmentKey, parse_job_key, parse_object_key
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _PAGE: Final = 1000
 _SEGMENTS_PREFIX: Final = "segments/"
+ONCE_PREFIX: Final = "once-"
+"""Begins the id of a writer that was made for one write: nobody comes back to it after a day."""
 
 
 class Keeper:
@@ -85,6 +94,10 @@ class Keeper:
         self._numbers = numbers
         self._in_flight_number = numbers.in_flight_from
         self._holds = 0
+        self._waits = TableWaits()
+        self.lost_to_tables: dict[tuple[str, int], tuple[int, int]] = {}
+        """By topic and partition, the offsets [start, end) that retention last took before a table
+        that is enabled had followed them: the bound of its patience had passed."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -102,6 +115,8 @@ class Keeper:
             return
         await self.trim_expired()
         await self.expire_producers()
+        await self.expire_writers()
+        await self.close_silent_jobs()
         await self.condemn_unreferenced()
         await self.condemn_orphans()
         await self.delete_condemned()
@@ -109,11 +124,21 @@ class Keeper:
     async def trim_expired(self) -> int:
         """Raise log starts by retention; returns how many partitions were trimmed."""
         trimmed = 0
+        waiting: list[PartitionKey] = []
         for topic in list(self._view.topics()):
             settings = topic_settings(topic.configs, self._view.cluster_configs)
             if settings.deletes and (settings.retention_ms >= 0 or settings.retention_bytes >= 0):
                 trimmed += await self._trim_topic(topic)
+                if settings.table:
+                    waiting += partition_keys(topic)
+        self._waits.forget(waiting)
         return trimmed
+
+    @property
+    def partitions_kept_for_tables(self) -> int:
+        """Partitions with records that have outlived their retention, and that a table hasn't
+        followed yet."""
+        return self._waits.partitions
 
     async def _trim_topic(self, topic: Topic) -> int:
         settings = topic_settings(topic.configs, self._view.cluster_configs)
@@ -130,6 +155,14 @@ class Keeper:
                     # Bounded: what is beyond these runs leaves at the next pass.
                     runs = queries.runs_from(key, 0, limit=_PAGE)
                     start = new_log_start(runs, settings, bytes_total=size, now_ms=now_ms)
+                    if start is not None and settings.table:
+                        wanted = Wanted(
+                            partition_key=key,
+                            runs=runs,
+                            log_start=start,
+                            retention_ms=settings.retention_ms,
+                        )
+                        start = self._after_tables(queries, topic, settings, wanted, now_ms)
                     if start is not None:
                         items += (key, start)
             return items
@@ -138,6 +171,33 @@ class Keeper:
         for at in range(0, len(items), 2 * _PAGE):
             await self._committer.commit([TrimLog(items=items[at : at + 2 * _PAGE])])
         return len(items) // 2
+
+    def _after_tables(
+        self, queries: Queries, topic: Topic, settings: TopicSettings, wanted: Wanted, now_ms: int
+    ) -> int | None:
+        tables = queries.table_rows(topic.topic_id)
+        number = partition_of(PartitionKey(wanted.partition_key))
+        followed = followed_offset(tables, number)
+        start = self._waits.new_log_start(
+            wanted,
+            followed=followed,
+            newest_ms=min((row.time_ms for row in tables), default=None),
+            now_ms=now_ms,
+            wait_ms=settings.table_retention_wait_ms,
+        )
+        if start is not None and start > followed:
+            lost = (max(followed, wanted.runs[0].base_offset), start)
+            self.lost_to_tables[topic.name, number] = lost
+            logger.warning(
+                "retention takes offsets %d to %d of %s-%d, which its table hasn't followed in"
+                " %d ms",
+                lost[0],
+                lost[1] - 1,
+                topic.name,
+                number,
+                settings.table_retention_wait_ms,
+            )
+        return start
 
     async def expire_producers(self) -> int:
         """Forget producers that have been silent; returns how many were proposed."""
@@ -155,6 +215,40 @@ class Keeper:
                 )
                 proposed += len(expired)
             after = (page[-1][0], page[-1][1])
+
+    async def expire_writers(self) -> int:
+        """Forget writers of the pipeline that have been silent; returns how many were proposed."""
+        after = ""
+        proposed = 0
+        while page := await self._in_pool(partial(self._writers_page, after)):
+            now_ms = self._now_ms()
+            expired = [
+                (writer_id, time_ms)
+                for writer_id, time_ms in page
+                if time_ms < now_ms - self._writer_expiration_ms(writer_id)
+            ]
+            if expired:
+                await self._committer.commit([ExpireWriters(writers=expired)])
+                proposed += len(expired)
+            after = page[-1][0]
+        return proposed
+
+    async def close_silent_jobs(self) -> int:
+        """Close jobs of the pipeline whose lease is over, or their age; returns how many were
+        proposed. Apply looks again: one that was renewed since goes on."""
+        jobs = await self._in_pool(lambda: self._queries().pipeline_jobs())
+        now_ms = self._now_ms()
+        over = [job for job in jobs if job.over_ms <= now_ms]
+        for at in range(0, len(over), _PAGE):
+            page = over[at : at + _PAGE]
+            await self._committer.commit(
+                [CloseJob(job=job.job, seen_renewed_ms=job.renewed_ms) for job in page]
+            )
+        for job in over:
+            logger.warning(
+                "job %d (%s %s) is over: it was not renewed", job.job, job.kind, job.name
+            )
+        return len(over)
 
     async def condemn_unreferenced(self) -> int:
         """Condemn objects of which no run is left; returns how many."""
@@ -187,18 +281,26 @@ class Keeper:
         limit = self._in_flight_number()
         oldest_ms = self._now_ms() - self._limits.delete_grace_ms
         found: list[tuple[str, SegmentKey]] = []
+        of_jobs: list[tuple[str, int]] = []
         async for stored in self._store.list(_SEGMENTS_PREFIX):
+            if stored.modified_ms > oldest_ms:
+                continue
             key = parse_object_key(stored.key)
-            if key is None or stored.modified_ms > oldest_ms:
-                continue
-            if (key.agent, key.epoch) == (agent, epoch) and key.n >= limit:
-                continue
-            found.append((stored.key, key))
-        # An epoch is registered before it puts anything: at this head the view knows all whose
-        # objects were listed.
+            if key is None:
+                job_key = parse_job_key(stored.key)
+                if job_key is not None:
+                    of_jobs.append((stored.key, job_key.job))
+            elif (key.agent, key.epoch) != (agent, epoch) or key.n < limit:
+                found.append((stored.key, key))
+        # An epoch, or a job, is registered before it puts anything: at this head the state knows
+        # all whose objects were listed.
         if self._confirm_head is not None:
             await self._confirm_head()
         orphans = [text for text, key in found if not self._is_live(key)]
+        if of_jobs:
+            jobs = await self._in_pool(lambda: self._queries().pipeline_jobs())
+            open_jobs = {job.job for job in jobs}
+            orphans += [text for text, job in of_jobs if job not in open_jobs]
         count = 0
         for at in range(0, len(orphans), _PAGE):
             page = orphans[at : at + _PAGE]
@@ -214,10 +316,11 @@ class Keeper:
         return known is not None and known.live and known.epoch <= key.epoch
 
     async def delete_condemned(self) -> int:
-        """Delete what was condemned longer than the grace ago; returns how many."""
+        """Delete what was condemned longer than the grace ago, and before any job began that is
+        open; returns how many."""
         count = 0
         while not self._holds:
-            rows = await self._in_pool(lambda: self._queries().condemned_objects(limit=_PAGE))
+            rows = await self._in_pool(lambda: self._queries().deletable_objects(limit=_PAGE))
             before_ms = self._now_ms() - self._limits.delete_grace_ms
             held_ms = self._held_since_ms()
             if held_ms is not None:
@@ -232,6 +335,15 @@ class Keeper:
 
     def _producers_page(self, after: tuple[int, int]) -> list[tuple[PartitionKey, int, int]]:
         return self._queries().producers_page(after, limit=_PAGE)
+
+    def _writers_page(self, after: str) -> list[tuple[str, int]]:
+        return self._queries().writers_page(after, limit=_PAGE)
+
+    def _writer_expiration_ms(self, writer_id: str) -> int:
+        limits = self._limits
+        if writer_id.startswith(ONCE_PREFIX):
+            return limits.once_writer_expiration_ms
+        return limits.writer_expiration_ms
 
     def _unknown(self, keys: list[str]) -> list[str]:
         queries = self._queries()
