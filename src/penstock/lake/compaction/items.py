@@ -103,7 +103,7 @@ class KeyedItem(Struct, frozen=True, kw_only=True, tag="keyed"):
     cleanable_end: int
     """Nothing from here on is touched: a run in a WAL, or too young a run."""
     young_ms: int
-    """A batch with a record of this time or later, and all behind it, is too young
+    """A run with a record later than this, and all behind it, is too young to be an input
     (min.compaction.lag.ms before `now_ms`)."""
     now_ms: int
     """Journal time at which the item was planned."""

@@ -82,7 +82,7 @@ def keyed_item(
 def _cleanable(runs: PartitionRuns, dirty_from: int, young_ms: int) -> int:
     """How many runs from the first on may be cleaned. Only of dirty ones the age counts."""
     for at, number in enumerate(runs.objects):
-        if number < 0 or (at >= dirty_from and runs.newest[at] >= young_ms):
+        if number < 0 or (at >= dirty_from and runs.newest[at] > young_ms):
             return at
     return len(runs.objects)
 
