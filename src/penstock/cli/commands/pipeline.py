@@ -10,6 +10,7 @@ from penstock.cli.lazy import Lazy, LazyGroup
 COMMANDS: Final[Mapping[str, Lazy]] = {
     "plan": Lazy("pipeline_plan", "Show what compaction would do now, and why."),
     "compact": Lazy("pipeline_compact", "Join short runs, and clean compacted topics by key."),
+    "table": Lazy("pipeline_table", "Bring a topic's Iceberg table up to date."),
 }
 
 

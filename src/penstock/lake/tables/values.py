@@ -56,7 +56,7 @@ class ValueReader:
     def read(self, records: pa.Table) -> ReadRows:
         """Records (RECORD_SCHEMA) as rows, in their order."""
         if self._plan.kind == RAW:
-            return ReadRows(rows=self._fit(records), bad=BAD_SCHEMA.empty_table())
+            return ReadRows(rows=fit_rows(records, self._schema), bad=BAD_SCHEMA.empty_table())
         steps = [
             self._read_typed(records.slice(start, _ROWS_PER_STEP))
             for start in range(0, records.num_rows, _ROWS_PER_STEP)
@@ -96,7 +96,7 @@ class ValueReader:
         }
         for index, field in enumerate(self._value_type):
             columns[field.name] = column.field(index)
-        return ReadRows(rows=self._fit(pa.table(columns)), bad=bad)
+        return ReadRows(rows=fit_rows(pa.table(columns), self._schema), bad=bad)
 
     def _decode(self, payload: bytes | None, unknown: set[int]) -> Any:
         if payload is None:
@@ -135,15 +135,17 @@ class ValueReader:
                 reasons[index] = f"the value does not fit its schema: {error}"
         return pa.array(values, self._value_type)
 
-    def _fit(self, rows: pa.Table) -> pa.Table:
-        columns = []
-        for field in self._schema:
-            if field.name in rows.column_names:
-                columns.append(rows.column(field.name).cast(field.type))
-            else:
-                # Of somebody else's: nobody but they know what belongs there.
-                columns.append(pa.nulls(rows.num_rows, field.type))
-        return pa.table(columns, schema=self._schema)
+
+def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows as a schema has them; a column that they lack is null."""
+    columns = []
+    for field in schema:
+        if field.name in rows.column_names:
+            columns.append(rows.column(field.name).cast(field.type))
+        else:
+            # Of somebody else's: nobody but they know what belongs there.
+            columns.append(pa.nulls(rows.num_rows, field.type))
+    return pa.table(columns, schema=schema)
 
 
 def wire_ids(values: pa.Array) -> set[int]:

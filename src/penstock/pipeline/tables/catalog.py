@@ -148,6 +148,21 @@ def ancestry(table: Table) -> tuple[list[Snapshot], bool]:
     return snapshots, not snapshots
 
 
+def end_retries(table: Table) -> None:
+    """Make sure that PyIceberg lays no refused commit of ours over another one.
+
+    Raises:
+        ConflictError: the property had to be set anew: `table` is of that commit now, and may
+            hold what nobody has looked at yet.
+    """
+    if table.properties.get(RETRIES_PROPERTY) == NO_RETRIES:
+        return
+    name = ".".join(table.name())
+    with translated("end retries", name), table.transaction() as transaction:
+        transaction.set_properties({RETRIES_PROPERTY: NO_RETRIES})
+    raise ConflictError("commit", name, "its retries had to be ended")
+
+
 def summary_of(snapshot: Snapshot) -> Mapping[str, str]:
     """A snapshot's summary properties."""
     return {} if snapshot.summary is None else snapshot.summary.additional_properties

@@ -13,11 +13,9 @@ from penstock.lake.tables.offsets import (
     encode_offsets,
     find_held,
 )
-from penstock.model.errors import ConflictError
 from penstock.pipeline.tables.catalog import (
-    NO_RETRIES,
-    RETRIES_PROPERTY,
     ancestry,
+    end_retries,
     summary_of,
     translated,
 )
@@ -54,13 +52,8 @@ def commit_change(table: Table, change: Change) -> int:
     if change.letters is not None:
         properties[DEAD_LETTERS_PROPERTY] = encode_dead_letters(change.letters)
     summary = {OFFSETS_PROPERTY: offsets, COMMIT_PROPERTY: change.name}
+    end_retries(table)
     with translated("commit", ".".join(table.name())):
-        if table.properties.get(RETRIES_PROPERTY) != NO_RETRIES:
-            # Somebody else's doing; without it a zombie's commit would be laid over this one.
-            with table.transaction() as transaction:
-                transaction.set_properties({RETRIES_PROPERTY: NO_RETRIES})
-            # `table` is of that commit now, and may hold what nobody has looked at yet.
-            raise ConflictError("commit", ".".join(table.name()), "its retries had to be ended")
         with table.transaction() as transaction:
             transaction.set_properties(properties)
             update = transaction.update_snapshot(snapshot_properties=summary)

@@ -50,8 +50,7 @@ from penstock.pipeline.tables.dead_letters import (
     decode_dead_letters,
 )
 from penstock.pipeline.tables.files import TableFiles, files_options
-from penstock.pipeline.tables.kinds import TableKind, Written, kind_of
-from penstock.pipeline.tables.parquet import FileTarget
+from penstock.pipeline.tables.kinds import TableKind, Written, kind_of, target_of
 from penstock.pipeline.tables.settings import TableSettings, resolve
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -245,7 +244,9 @@ class TableJob:
                     item_bytes=self._settings.target_file_bytes,
                     commit_bytes=self._settings.commit_bytes,
                 )[0]
-                table, written = kind.write(table, self._target(table), items)
+                table, written = kind.write(
+                    table, target_of(table, self._settings.target_file_bytes), items
+                )
                 table = self._commit(catalog, table, held, items, written, letters, files)
             except ConflictError:
                 # Another driver let the columns follow a schema meanwhile.
@@ -311,19 +312,6 @@ class TableJob:
                 transaction.set_properties({TOPIC_ID_PROPERTY: topic.topic_id})
         kind.check(table)
         return table
-
-    def _target(self, table: Table) -> FileTarget:
-        return FileTarget(
-            location=table.location().rstrip("/"),
-            schema=table.schema().model_dump_json(),
-            spec=table.spec().model_dump_json(),
-            properties={
-                key: value
-                for key, value in table.properties.items()
-                if key.startswith("write.metadata.metrics.")
-            },
-            target_file_bytes=self._settings.target_file_bytes,
-        )
 
     # -- plans -----------------------------------------------------------------------------------
 

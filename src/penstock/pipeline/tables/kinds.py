@@ -83,6 +83,21 @@ def kind_of(settings: TableSettings, client: DoorClient, engine: Engine) -> Tabl
     return TypedKind(settings, client, engine)
 
 
+def target_of(table: Table, target_file_bytes: int) -> FileTarget:
+    """What files of the table, as it is now, look like."""
+    return FileTarget(
+        location=table.location().rstrip("/"),
+        schema=table.schema().model_dump_json(),
+        spec=table.spec().model_dump_json(),
+        properties={
+            key: value
+            for key, value in table.properties.items()
+            if key.startswith("write.metadata.metrics.")
+        },
+        target_file_bytes=target_file_bytes,
+    )
+
+
 class RawKind:
     """Keys and values as bytes."""
 

@@ -1,0 +1,247 @@
+"""`penstock pipeline table`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from penstock.cli.options import json_option
+from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.tables import print_json
+from penstock.model.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from penstock.pipeline.tables.job import TableSummary
+    from penstock.pipeline.tables.maintenance import MaintenanceSummary
+    from penstock.pipeline.tables.settings import TableSettings
+
+_MIB = 1 << 20
+_HOUR_MS = 3_600_000
+_SHOWN_LOST = 5
+
+
+@click.command("table")
+@click.option("--topic", required=True, metavar="TOPIC", help="Whose records become rows.")
+@click.option(
+    "--warehouse",
+    metavar="LOCATION",
+    default="warehouse",
+    show_default=True,
+    envvar="PENSTOCK_PIPELINE_WAREHOUSE",
+    help="A directory, or s3://BUCKET/PREFIX.",
+)
+@click.option(
+    "--catalog",
+    "catalog_name",
+    metavar="NAME",
+    default="penstock",
+    show_default=True,
+    envvar="PENSTOCK_PIPELINE_CATALOG",
+    help="The catalog's name, also in PyIceberg's configuration.",
+)
+@click.option(
+    "--catalog-property",
+    "catalog_properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the warehouse. "
+    "Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
+)
+@click.option("--table", metavar="NAME", default="", help="namespace.table  [default: the topic's]")
+@click.option("--mode", type=click.Choice(("append", "upsert")), help="  [default: the topic's]")
+@click.option(
+    "--registry",
+    metavar="URL",
+    default="",
+    envvar="PENSTOCK_PIPELINE_REGISTRY",
+    help="Schema registry; values are of its wire format.",
+)
+@click.option(
+    "--value-schema",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Instead: .avsc, .json, or a descriptor set (.desc) with --message.",
+)
+@click.option("--message", metavar="NAME", default="", help="Of a descriptor set.")
+@click.option(
+    "--partition",
+    metavar="TRANSFORMS",
+    default="",
+    help="Of a new table: day(timestamp), bucket[16](key), ... or none.",
+)
+@click.option(
+    "--buckets",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Of a new table with --mode upsert.",
+)
+@click.option("--dead-letters", metavar="TOPIC", default="", help="Where bad records go.")
+@click.option(
+    "--target-file-mib",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Size of data files, about.",
+)
+@click.option("--adopt", is_flag=True, help="Go on in the table of a deleted topic of this name.")
+@click.option("--restart", is_flag=True, help="Make a table that was dropped anew.")
+@click.option(
+    "--maintain",
+    is_flag=True,
+    help="Join small files, expire snapshots and delete orphans instead.",
+)
+@click.option(
+    "--snapshot-age-hours",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=168,
+    show_default=True,
+    help="With --maintain: older snapshots are expired.",
+)
+@click.option(
+    "--orphan-age-hours",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=72,
+    show_default=True,
+    help="With --maintain: older files that nothing names are deleted.",
+)
+@door_options
+@engine_options
+@json_option
+def command(
+    topic: str,
+    warehouse: str,
+    catalog_name: str,
+    catalog_properties: tuple[str, ...],
+    table: str,
+    mode: str | None,
+    registry: str,
+    value_schema: Path | None,
+    message: str,
+    partition: str,
+    buckets: int,
+    dead_letters: str,
+    target_file_mib: int,
+    adopt: bool,
+    restart: bool,
+    maintain: bool,
+    snapshot_age_hours: int,
+    orphan_age_hours: int,
+    urls: tuple[str, ...],
+    secret_file: str,
+    objects: str,
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Bring a topic's Iceberg table up to date, exactly once.
+
+    Columns: key, value, partition, offset, timestamp, headers; with a schema, the value's fields.
+    May be stopped at any time and started anywhere. `penstock pipeline run` does the same on a schedule.
+    """
+    door = make_door(urls, secret_file, objects)
+    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.tables.job import run_table_once
+    from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+    from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
+
+    settings = TableSettings(
+        topic=topic,
+        catalog=CatalogSettings(
+            warehouse=warehouse,
+            name=catalog_name,
+            properties=_properties(catalog_properties),
+        ),
+        table=table,
+        mode=mode or "",
+        registry=registry,
+        partition=partition,
+        buckets=buckets,
+        dead_letters=dead_letters,
+        target_file_bytes=target_file_mib * _MIB,
+        adopt=adopt,
+        restart=restart,
+    )
+    settings = _with_schema(settings, registry, value_schema, message)
+    with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
+        if maintain:
+            maintained = maintain_table(
+                client,
+                running,
+                settings,
+                Maintenance(
+                    snapshot_age_ms=snapshot_age_hours * _HOUR_MS,
+                    orphan_age_ms=orphan_age_hours * _HOUR_MS,
+                ),
+            )
+            if as_json:
+                print_json(msgspec.to_builtins(maintained))
+            else:
+                _print_maintained(maintained)
+            return
+        summary = run_table_once(client, running, settings)
+    if as_json:
+        print_json(msgspec.to_builtins(summary, str_keys=True))
+    else:
+        _print(summary)
+
+
+def _with_schema(
+    settings: "TableSettings", registry: str, value_schema: Path | None, message: str
+) -> "TableSettings":
+    from penstock.pipeline.tables.schema_files import read_schema_file
+
+    if value_schema is None:
+        # A registry alone does not make a raw topic typed where the topic's config says raw.
+        return msgspec.structs.replace(settings, schema="registry") if registry else settings
+    if registry:
+        raise InvalidRequestError(
+            "make a table", settings.topic, "a registry and a schema file", "give one of them"
+        )
+    return msgspec.structs.replace(
+        settings, schema="file", value_schema=read_schema_file(value_schema, message=message)
+    )
+
+
+def _properties(texts: tuple[str, ...]) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InvalidRequestError("open catalog", text, "it is no KEY=VALUE")
+        properties[key] = value
+    return properties
+
+
+def _print(summary: "TableSummary") -> None:
+    click.echo(
+        f"{summary.table}: {summary.rows:,} rows in {summary.files} files "
+        f"({summary.file_bytes:,} bytes), {summary.commits} commits, {summary.milliseconds} ms"
+    )
+    if summary.bad_records:
+        click.echo(f"{summary.bad_records:,} bad records were set aside")
+    if summary.columns_added:
+        click.echo(f"new columns: {', '.join(summary.columns_added)}")
+    if summary.behind:
+        click.echo(f"{summary.behind:,} records are still to come")
+    for lost in summary.lost[:_SHOWN_LOST]:
+        click.echo(
+            f"penstock: lost: partition {lost.partition}, offsets {lost.start} to {lost.end - 1}: "
+            "retention was faster than the table",
+            err=True,
+        )
+
+
+def _print_maintained(summary: "MaintenanceSummary") -> None:
+    click.echo(
+        f"{summary.table}: {summary.files_joined} files became {summary.files_written}, "
+        f"{summary.snapshots_expired} snapshots expired, {summary.orphans_deleted} files deleted "
+        f"({summary.orphan_bytes:,} bytes)"
+    )
