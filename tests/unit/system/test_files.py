@@ -1,13 +1,18 @@
 """The local file system keeps the device's contract, and syncs what it says it syncs."""
 
+import errno
 import os
 import socket
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.ports.device import Device
-from penstock.system.files import PosixDevice, PosixFile, make_folder
+from penstock.system.files import DIRECT_BYTES_MIN, PosixDevice, PosixFile, make_folder
 from penstock.testing.conformance import DeviceSuite
 
 
@@ -26,6 +31,62 @@ def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mon
     file = PosixDevice(tmp_path).open("f", create=True)
     file.write_at(5, [b"first part", b"", b"second", memoryview(b"third")])
     assert file.read_at(5, 100) == b"first partsecondthird"
+    file.close()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2047), st.integers(1, 1500), st.booleans()), min_size=1, max_size=8
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_long_and_short_synced_writes_beside_one_another_read_as_written(
+    writes: list[tuple[int, int, bool]],
+) -> None:
+    """Positions and lengths are in blocks of 512 bytes: long ones go past the page cache, which
+    short ones and all reads go through."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = PosixDevice(Path(folder)).open("f", create=True)
+        expected = bytearray(2048 * 512 + 1500 * 512)
+        file.write_at(0, [bytes(expected)])
+        for number, (block, blocks, is_torn) in enumerate(writes):
+            # Not of one buffer, nor of whole blocks each.
+            body = bytes([number + 1]) * (blocks * 512)
+            cut = 333 if is_torn else len(body)
+            file.write_synced(block * 512, [body[:cut], memoryview(body)[cut:]])
+            expected[block * 512 : block * 512 + len(body)] = body
+            assert file.read_at(0, len(expected)) == expected
+        assert bytes(file.view_at(0, len(expected))) == expected
+        file.close()
+
+
+def test_a_disk_that_refuses_to_be_written_directly_is_written_through_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "blocks of 4096 bytes")
+
+    file = PosixDevice(tmp_path).open("f", create=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", refuse)
+        file.write_synced(512, [b"x" * DIRECT_BYTES_MIN])
+    file.write_synced(0, [b"y" * DIRECT_BYTES_MIN])
+    assert file.read_at(0, DIRECT_BYTES_MIN + 512) == b"y" * DIRECT_BYTES_MIN + b"x" * 512
+    file.close()
+
+
+def test_a_full_disk_says_so_when_written_directly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    file = PosixDevice(tmp_path).open("f", create=True)
+    if sys.platform != "linux":
+        pytest.skip("written through the page cache here")
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match="no space"):
+        file.write_synced(0, [b"x" * DIRECT_BYTES_MIN])
     file.close()
 
 

@@ -94,7 +94,9 @@ def test_a_new_file_is_whole_and_durable_before_it_has_its_name() -> None:
     writer = _open(device)
     writer.prepare_spare()
     kinds = [operation.kind for operation in device.operations if operation.kind != "write"]
-    assert kinds == ["create", "make_folder", "sync", "rename", "sync_directory"]
+    assert kinds[:2] == ["create", "make_folder"]
+    assert kinds[-3:] == ["sync", "rename", "sync_directory"]
+    assert set(kinds[2:-3]) <= {"sync"}
     assert device.list("wal") == ["00000001.wal"]
     assert not writer.needs_spare()
 
