@@ -12,16 +12,18 @@ class Committer:
     """Sends the commits of one job, one after the other, numbered from 1 on. One thread.
 
     A commit that is refused as a whole has used its number up if it came into the journal, and has
-    not if the agent refused it before. So after one the next number is tried first: a number that
-    was used is never sent with other content, which would get the refused one's answer.
+    not if the agent refused it before. So after one the numbers that are possible are tried from
+    the greatest down: one that was used is never sent again with other content, which would get
+    the answer of the first.
     """
 
     def __init__(self, client: DoorClient, job: int) -> None:
         self._client = client
         self._job = job
-        self._last = 0
-        self._is_used = True
-        """Whether `_last` is known to be used up."""
+        self._used = 0
+        """Used up for certain, and"""
+        self._sent = 0
+        """perhaps up to here."""
 
     def commit(self, done: ItemDone) -> Replaced:
         """Make an item's objects live.
@@ -31,14 +33,13 @@ class Committer:
             FencedError: the job is over.
             RetryableError: whether it was committed is unknown.
         """
-        if not self._is_used:
+        for n in range(self._sent + 1, self._used + 1, -1):
             try:
-                return self._send(done, self._last + 1)
+                return self._send(done, n)
             except RefusedError as error:
                 if error.reason != _OUT_OF_ORDER:
                     raise
-            return self._send(done, self._last)
-        return self._send(done, self._last + 1)
+        return self._send(done, self._used + 1)
 
     def _send(self, done: ItemDone, n: int) -> Replaced:
         request = ReplaceRequest(
@@ -50,12 +51,9 @@ class Committer:
         )
         try:
             answer = self._client.replace(request)
-        except RefusedError as error:
-            if error.reason != _OUT_OF_ORDER:
-                self._last, self._is_used = n, False
+        except (RefusedError, InvalidRequestError) as error:
+            if not isinstance(error, RefusedError) or error.reason != _OUT_OF_ORDER:
+                self._sent = max(self._sent, n)
             raise
-        except InvalidRequestError:
-            self._last, self._is_used = n, False
-            raise
-        self._last, self._is_used = n, True
+        self._used = self._sent = n
         return answer
