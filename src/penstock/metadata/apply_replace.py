@@ -4,6 +4,7 @@ Whoever changed an input is seen here: retention that trimmed it, another job, t
 topic. What a partition has lost meanwhile can't come back by a job that read it before.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -104,6 +105,7 @@ class _Replacing:
             or outputs is None
             or listed.clean_end > partition.next_offset
             or not _fits(inputs, outputs, self._command.objects)
+            or _loses(inputs, outputs, below=max(listed.clean_end, partition.log_start))
         ):
             return Refusal.INVALID_REPLACEMENT
         if inputs:
@@ -182,6 +184,23 @@ def _fits(inputs: list[_Run], outputs: list[_Run], objects: Sequence[OutputObjec
         and batches > 0
         for _, _, name, position, length, _, batches in outputs
     )
+
+
+def _loses(inputs: list[_Run], outputs: list[_Run], *, below: int) -> bool:
+    """Whether offsets of inputs are missing where nothing may be: from `below` on, and at the very
+    end, since behind a gap there must always be something to read."""
+    if not inputs:
+        return False
+    if not outputs or outputs[-1][1] != inputs[-1][1]:
+        return True
+    ends = [run[1] for run in inputs]
+    start = inputs[0][0]
+    for output in outputs:
+        start, base = max(start, below), output[0]
+        if start < base and inputs[bisect_right(ends, start)][0] < base:
+            return True
+        start = output[1]
+    return False
 
 
 def _ascend(runs: list[_Run]) -> bool:

@@ -155,23 +155,44 @@ def test_each_partition_is_replaced_by_itself(pipeline: Pipeline) -> None:
     assert pipeline.queries.clean_rows([KEY]) == {}
 
 
-def test_gaps_are_kept_and_all_may_go(pipeline: Pipeline) -> None:
+def test_gaps_are_kept(pipeline: Pipeline) -> None:
     job = pipeline.open_job()
     command = replacing(pipeline.queries, job, clean_end=30)
-    apart = altered(command, outputs=[3, 5, 0, 16, 20, 7, 1, 22, 29, 0, 36, 30, 9, 2])
+    apart = altered(command, outputs=[3, 5, 0, 16, 20, 7, 1, 22, 30, 0, 36, 30, 9, 2])
     assert pipeline.one(apart) == RunsReplaced([0])
-    assert pipeline.runs() == [(3, 5, key_of(job)), (22, 29, key_of(job))]
+    assert pipeline.runs() == [(3, 5, key_of(job)), (22, 30, key_of(job))]
     assert pipeline.live_runs()[key_of(job)] == 2
     assert pipeline.bytes_of() == 50
     assert pipeline.queries.clean_rows([KEY, OTHER]) == {KEY: CleanRow(30, 1_000)}
-    nothing = altered(
-        replacing(pipeline.queries, job, n=2, number=1, start=3), outputs=[], clean_end=30
-    )
-    assert pipeline.one(nothing) == RunsReplaced([0])
-    assert pipeline.runs() == []
-    assert pipeline.bytes_of() == 0
-    pipeline.named("d", batch(1))
-    assert pipeline.runs() == [(30, 31, "d")]
+    # Joining over a gap that there was is no loss.
+    joined = replacing(pipeline.queries, job, n=2, number=1)
+    assert pipeline.one(joined) == RunsReplaced([0])
+    assert pipeline.runs() == [(3, 30, key_of(job, 1))]
+
+
+LAST = (22, 30, 0, 36, 30, 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"outputs": [0, 20, 0, 16, 20, 7, 1, *LAST], "clean_end": 22}, 0),
+        ({"outputs": [0, 20, 0, 16, 20, 7, 1, *LAST], "clean_end": 21}, 1),
+        ({"outputs": [0, 20, 0, 16, 20, 7, 1, *LAST], "clean_end": -1}, 1),
+        ({"outputs": [*LAST], "clean_end": 21}, 1),
+        ({"outputs": [1, 30, 0, 36, 30, 9, 2]}, 1),
+        ({"outputs": [0, 29, 0, 36, 30, 9, 2], "clean_end": 30}, 1),
+        ({"outputs": [], "clean_end": 30}, 1),
+    ],
+)
+def test_offsets_go_only_where_the_log_is_clean_and_never_the_last(
+    pipeline: Pipeline, fields: dict[str, Any], code: int
+) -> None:
+    """A reader in a gap at the log's end would be told that there is more, and never get it."""
+    command = altered(replacing(pipeline.queries, pipeline.open_job()), **fields)
+    expected = Refusal.INVALID_REPLACEMENT if code else 0
+    assert pipeline.one(command) == RunsReplaced([expected])
+    assert (len(pipeline.runs()) == 3) == bool(code)
 
 
 def test_what_is_clean_never_goes_back_and_survives_a_trim(pipeline: Pipeline) -> None:

@@ -72,7 +72,7 @@ def test_topics_that_only_delete_are_not_cleaned() -> None:
     assert both.deletes
 
 
-@pytest.mark.parametrize(("ratio", "cleans"), [("0.5", True), ("0.51", False)])
+@pytest.mark.parametrize(("ratio", "cleans"), [("0.49", True), ("0.5", False)])
 def test_enough_must_be_dirty(ratio: str, cleans: bool) -> None:
     item = choose([50, 50], clean_end=10, min_cleanable_dirty_ratio=ratio)
     assert (item is not None) == cleans
