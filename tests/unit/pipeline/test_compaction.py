@@ -15,9 +15,14 @@ from msgspec.structs import replace
 
 from penstock.lake.compaction.items import CompactionSettings, ItemDone, JoinItem
 from penstock.lake.door import RUN_FIELDS
-from penstock.model.errors import FencedError, NotFoundError, RetryableError
+from penstock.model.errors import (
+    FencedError,
+    InvalidRequestError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.pipeline import compaction
-from penstock.pipeline.client import DoorClient, JobLease
+from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.compaction import compact, plan_compaction
 from penstock.pipeline.compaction_commit import Committer
 from penstock.pipeline.compaction_task import CompactionTask, close_accesses
