@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.apply_agents import EPOCH_FLOOR
+from penstock.metadata.apply_jobs import leave_jobs_behind
 from penstock.metadata.apply_segments import store_segment
 from penstock.metadata.commands import AnyCommand, Relay, StoreSegment, decode_entry
 from penstock.metadata.context import ApplyContext
@@ -308,6 +309,7 @@ class _Restore:
             )
             for table in ("agents", "agent_entries", "wals", "group_shards", "wal_runs"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
+            leave_jobs_behind(connection)
             execute("DELETE FROM objects WHERE live_runs = 0 OR condemned_position IS NOT NULL")
             inherited = execute("SELECT object_id, key FROM objects WHERE origin = ''").fetchall()
             connection.executemany(

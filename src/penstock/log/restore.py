@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from penstock.log.backup import checksum, clear_scratch, exists, read_parts
 from penstock.log.manifest import INCOMPLETE, MANIFEST, METADATA, Manifest, decode_manifest
+from penstock.metadata.apply_jobs import leave_jobs_behind
 from penstock.metadata.order import restore as restore_state
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
@@ -95,7 +96,7 @@ async def restore_backup(
         await _copy_objects(source, store, manifest, progress or _silent)
         # Last, and by a rename: from here on the directory is whole.
         restore_state(snapshot, database)
-        _own_copies(database)
+        _begin_anew(database)
     finally:
         clear_scratch(scratch)
     return manifest
@@ -173,11 +174,13 @@ async def _copy_objects(
         progress(copied, manifest.bytes)
 
 
-def _own_copies(database: Path) -> None:
+def _begin_anew(database: Path) -> None:
     """What was inherited from another cluster has been copied here: nothing is read there any
-    more. Cut before this, the directory reads it there as the source did."""
+    more. Cut before this, the directory reads it there as the source did. And no job goes on: what
+    it has put since lies where the backup was made."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
+        leave_jobs_behind(connection)
 
 
 def _leave_note(database: Path) -> None:

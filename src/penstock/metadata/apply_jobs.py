@@ -5,6 +5,7 @@ objects that carry its number. So it ends one day whatever its owner does: when 
 or its greatest age.
 """
 
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,9 @@ from penstock.segment import parse_job_key
 NEXT_JOB: Final = "next_job"
 """In `meta`. Numbers aren't given out twice: a late commit or a forgotten object may carry that of
 a job that is gone."""
+JOBS_SKIPPED_BY_RESTORE: Final = 1 << 20
+"""A restored state goes on with numbers that its parent, which has run on since the moment, has
+not given out: a driver of the parent's must not take a job here for its own."""
 LEASE_MS_MAX: Final = 7 * 86_400_000
 AGE_MS_MAX: Final = 30 * 86_400_000
 OBJECT_BYTES_MAX: Final = 1 << 40
@@ -73,6 +77,22 @@ def is_of_open_job(tables: Tables, key: str) -> bool:
         return False
     parts = parse_job_key(key)
     return parts is not None and find_job(tables, parts.job) is not None
+
+
+def leave_jobs_behind(connection: sqlite3.Connection) -> None:
+    """Close all jobs of a state that was restored: what they have put lies elsewhere. Writers stay,
+    so that what they have committed is not stored twice."""
+    (known,) = connection.execute(
+        "SELECT count(*) FROM sqlite_master WHERE name = 'pipeline_jobs'"
+    ).fetchone()
+    if not known:
+        # A backup of an older version, which is restored as it is.
+        return
+    connection.execute("DELETE FROM pipeline_jobs")
+    connection.execute(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",
+        (NEXT_JOB, JOBS_SKIPPED_BY_RESTORE, JOBS_SKIPPED_BY_RESTORE),
+    )
 
 
 def unknown_job(job: int) -> Refused:
