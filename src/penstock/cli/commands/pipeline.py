@@ -11,6 +11,8 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "plan": Lazy("pipeline_plan", "Show what compaction would do now, and why."),
     "compact": Lazy("pipeline_compact", "Join short runs, and clean compacted topics by key."),
     "table": Lazy("pipeline_table", "Bring a topic's Iceberg table up to date."),
+    "export": Lazy("pipeline_export", "Write topics as Parquet files."),
+    "import": Lazy("pipeline_import", "Write an export into a topic, once."),
 }
 
 

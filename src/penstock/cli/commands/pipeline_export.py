@@ -1,0 +1,88 @@
+"""`penstock pipeline export`."""
+
+import click
+import msgspec
+
+from penstock.cli.options import json_option
+from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.progress import Progress
+from penstock.cli.tables import print_json
+
+_MIB = 1 << 20
+
+
+@click.command("export")
+@click.option("--topic", "topics", metavar="NAME", multiple=True, required=True)
+@click.option(
+    "--to",
+    "target",
+    metavar="URL",
+    required=True,
+    help="A directory, or s3://BUCKET/PREFIX and its like; each topic gets a folder there.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(("zstd", "snappy", "gzip", "lz4", "none")),
+    default="zstd",
+    show_default=True,
+)
+@click.option(
+    "--file-mib",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="About so much of the log goes into one file.",
+)
+@click.option("--overwrite", is_flag=True, help="Delete what is there of an export.")
+@door_options
+@engine_options
+@json_option
+def command(
+    topics: tuple[str, ...],
+    target: str,
+    compression: str,
+    file_mib: int,
+    overwrite: bool,
+    urls: tuple[str, ...],
+    secret_file: str,
+    objects: str,
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Write topics as Parquet files: all that they have now, with offsets, times and headers."""
+    door = make_door(urls, secret_file, objects)
+    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.export import export_topic
+
+    done = []
+    with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
+        for name in topics:
+            with Progress("records", total=1) as progress:
+
+                def watch(done_bytes: int, total_bytes: int, records: int) -> None:
+                    progress.total = total_bytes
+                    progress.update(done_bytes, records)
+
+                done.append(
+                    export_topic(
+                        client,
+                        running,
+                        name,
+                        target,
+                        compression=compression,
+                        file_bytes=file_mib * _MIB,
+                        overwrite=overwrite,
+                        watch=watch,
+                    )
+                )
+    if as_json:
+        print_json([msgspec.to_builtins(one) for one in done])
+        return
+    for one in done:
+        click.echo(
+            f"{one.topic}: {one.records:,} records in {one.files:,} files of {one.bytes:,} bytes "
+            f"({one.log_bytes:,} in the log), {one.seconds:.1f} s, to {one.url}"
+        )

@@ -1,0 +1,94 @@
+"""`penstock pipeline import`."""
+
+import click
+import msgspec
+
+from penstock.cli.options import json_option
+from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.progress import Progress
+from penstock.cli.tables import print_json
+
+
+@click.command("import")
+@click.option(
+    "--from",
+    "source",
+    metavar="URL",
+    required=True,
+    help="The folder that `penstock pipeline export` made of a topic.",
+)
+@click.option("--topic", "name", metavar="NAME", default="", help="Else as it was called.")
+@click.option(
+    "--offsets",
+    type=click.Choice(("keep", "new")),
+    default="keep",
+    show_default=True,
+    help="Keep offsets, in a topic that nobody has written to; or let records follow what is "
+    "there, without gaps.",
+)
+@click.option(
+    "--import-id",
+    metavar="TEXT",
+    default="",
+    help="Makes it happen once: with the same one it goes on where it was. Else by the export "
+    "and the topic.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(("none", "gzip", "snappy", "lz4", "zstd")),
+    default="zstd",
+    show_default=True,
+    help="Of the batches in the log.",
+)
+@door_options
+@engine_options
+@json_option
+def command(
+    source: str,
+    name: str,
+    offsets: str,
+    import_id: str,
+    codec: str,
+    urls: tuple[str, ...],
+    secret_file: str,
+    objects: str,
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Write an export into a topic that exists: once, however often it is called.
+
+    Partitions, order, keys, values, headers and timestamps stay as they were; producers' ids don't.
+    """
+    door = make_door(urls, secret_file, objects)
+    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.imports import import_topic
+
+    with (
+        DoorClient(door) as client,
+        open_engine(engine, master, memory, workers) as running,
+        Progress("records", total=1) as progress,
+    ):
+
+        def watch(records: int, total: int) -> None:
+            progress.total = total
+            progress.update(records, records)
+
+        done = import_topic(
+            client,
+            running,
+            source,
+            name=name,
+            import_id=import_id,
+            offsets=offsets,
+            codec=codec,
+            watch=watch,
+        )
+    if as_json:
+        print_json(msgspec.to_builtins(done))
+        return
+    click.echo(f"{done.topic}: {done.records:,} records in {done.seconds:.1f} s")
+    if done.repeated_records:
+        click.echo(f"{done.repeated_records:,} were there already, of an earlier try")

@@ -1,0 +1,330 @@
+"""Export to Parquet and import of it: everything of a record comes back, once, where it was."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock.kernels.decode import decode
+from penstock.lake.door import RUN_FIELDS, PartitionState, RunPage, TopicState
+from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.export import MANIFEST, Exported, export_topic, plan_files
+from penstock.pipeline.imports import empty_batches, import_topic, plan_steps
+from penstock.pipeline.tables.files import TableFiles
+from penstock.records.batch import crc_is_right, stored_header
+from support.door import Door, serve_in_thread
+from support.topics import Topics
+
+Row = tuple[int, int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+"""Offset, timestamp, its type, key, value, headers."""
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with serve_in_thread(tmp_path_factory.mktemp("data")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def topics(door: Door) -> Topics:
+    return Topics(str(door.server.kafka_address))
+
+
+@pytest.fixture
+def engine() -> LocalEngine:
+    return LocalEngine(2)
+
+
+def rows_of(door: Door, name: str) -> list[list[Row]]:
+    """All records of a topic, by partition."""
+    (topic,) = door.client.topics(names=[name]).topics
+    found: list[list[Row]] = []
+    for partition, state in enumerate(topic.partitions):
+        rows: list[Row] = []
+        if state.log_start < state.high_watermark:
+            for part in door.parts(
+                topic.topic_id, partition, state.log_start, state.high_watermark
+            ):
+                for row in decode(part.body, start_offset=state.log_start).table().to_pylist():
+                    headers = [(header["key"], header["value"]) for header in row["headers"]]
+                    rows.append(
+                        (row["offset"], row["timestamp"], row["timestamp_type"], row["key"],
+                         row["value"], headers)
+                    )  # fmt: skip
+        found.append(rows)
+    return found
+
+
+def fill(topics: Topics, **configs: str) -> str:
+    """Three partitions: many records, few with every oddity, none."""
+    name = topics.make(3, **configs)
+    values: list[bytes | None] = [b"%d" % n * 50 for n in range(2000)]
+    topics.write(
+        name, values, partition=0, keys=[b"k%d" % (n % 7) for n in range(2000)],
+        timestamps=[1_700_000_000_000 + n for n in range(2000)], compression_type="zstd",
+    )  # fmt: skip
+    topics.write(
+        name, [None, b"", b"x"], partition=2, keys=[b"k", None, b""],
+        headers=[[("a", b"1"), ("a", None)], [], [("ü", b"\x00\xff")]],
+        timestamps=[5, 1, 3],
+    )  # fmt: skip
+    return name
+
+
+def export(door: Door, name: str, folder: Path, **options: Any) -> Exported:
+    return export_topic(door.client, LocalEngine(2), name, str(folder), **options)
+
+
+def test_every_record_comes_back_where_it_was(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    exported = export(door, name, tmp_path, file_bytes=2000)
+    assert exported.records == 2003
+    assert exported.files > 3
+    copy = topics.make(3)
+    imported = import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert (imported.records, imported.repeated_records) == (2003, 0)
+    assert rows_of(door, copy) == rows_of(door, name)
+
+
+def test_what_the_log_stamped_keeps_stamp_and_type(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = topics.make(1, message_timestamp_type="LogAppendTime")
+    topics.write(name, [b"1", b"2"])
+    topics.write(name, [b"3"])
+    export(door, name, tmp_path)
+    copy = topics.make(1)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    (rows,) = rows_of(door, copy)
+    assert [row[2] for row in rows] == [1, 1, 1]
+    assert rows == rows_of(door, name)[0]
+
+
+def test_a_file_has_the_columns_that_the_page_tells_of(
+    door: Door, topics: Topics, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    (third,) = (tmp_path / name).glob("000002-*.parquet")
+    rows = pq.read_table(third).to_pylist()
+    assert [row["offset"] for row in rows] == [0, 1, 2]
+    assert [row["key"] for row in rows] == [b"k", None, b""]
+    assert [row["timestamp"].timestamp() for row in rows] == [0.005, 0.001, 0.003]
+    assert rows[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+
+
+def test_offsets_before_the_logs_start_and_in_gaps_stay_unused(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    """What compaction leaves: here by taking rows out of the files."""
+    name = topics.make(1)
+    topics.write(name, [b"%d" % n for n in range(5000)])
+    topics.trim(name, 0, 100)
+    export(door, name, tmp_path)
+    (file,) = (tmp_path / name).glob("*.parquet")
+    rows = pq.read_table(file)
+    kept = [n for n in range(rows.num_rows) if n % 1000 < 300 and not 2000 <= n < 2999]
+    pq.write_table(rows.take(pa.array(kept)), file)
+    copy = topics.make(1)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    (found,) = rows_of(door, copy)
+    assert [row[0] for row in found] == [n + 100 for n in kept]
+    (original,) = rows_of(door, name)
+    assert found == [original[n] for n in kept]
+    (state,) = door.client.topics(names=[copy]).topics[0].partitions
+    assert state.high_watermark == 5000
+
+
+def test_a_real_consumer_reads_over_the_gaps(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = topics.make(1)
+    topics.write(name, [b"%d" % n for n in range(1000)])
+    topics.trim(name, 0, 10)
+    export(door, name, tmp_path)
+    (file,) = (tmp_path / name).glob("*.parquet")
+    rows = pq.read_table(file)
+    kept = [n for n in range(rows.num_rows) if n % 7 == 0]
+    pq.write_table(rows.take(pa.array(kept)), file)
+    copy = topics.make(1)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": topics.bootstrap,
+            "group.id": copy,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(copy, 0, 0)])
+    seen: list[tuple[int, bytes]] = []
+    while True:
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error():
+            break
+        seen.append((message.offset(), message.value()))
+    consumer.close()
+    assert seen == [(n + 10, b"%d" % (n + 10)) for n in kept]
+
+
+def test_an_import_that_is_repeated_does_nothing(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    copy = topics.make(3)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    again = import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert (again.records, again.repeated_records) == (0, 2003)
+    assert rows_of(door, copy) == rows_of(door, name)
+
+
+def test_an_import_that_was_cut_short_goes_on_where_it_was(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.pipeline import imports
+
+    monkeypatch.setattr(imports, "STEP_FILES", 2)
+    name = fill(topics)
+    export(door, name, tmp_path, file_bytes=2000)
+    copy = topics.make(3)
+
+    def stop(done: int, total: int) -> None:
+        assert done < total
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy, watch=stop)
+    partly = sum(map(len, rows_of(door, copy)))
+    assert 0 < partly < 2003
+    rest = import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert (rest.repeated_records, rest.records) == (partly, 2003 - partly)
+    assert rows_of(door, copy) == rows_of(door, name)
+
+
+def test_offsets_cannot_be_kept_where_somebody_wrote(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    copy = topics.make(3)
+    topics.write(copy, [b"first"], partition=1)
+    with pytest.raises(ConflictError, match="--offsets new"):
+        import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy, offsets="new")
+    topics.write(copy, [b"last"], partition=2)
+    found = rows_of(door, copy)
+    assert [row[4] for row in found[1]] == [b"first"]
+    assert [row[0] for row in found[2]] == [0, 1, 2, 3]
+
+
+def test_a_topic_with_too_few_partitions_is_refused(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    with pytest.raises(InvalidRequestError, match="2 partitions"):
+        import_topic(door.client, engine, f"{tmp_path}/{name}", name=topics.make(2))
+
+
+def test_a_compacted_topic_takes_no_records_without_keys(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    copy = topics.make(3, cleanup_policy="compact")
+    with pytest.raises(InvalidRequestError, match="without a key"):
+        import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert rows_of(door, copy) == [[], [], []]
+
+
+def test_an_export_that_was_cut_short_is_no_export(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    (tmp_path / name / MANIFEST).unlink()
+    with pytest.raises(NotFoundError, match=MANIFEST):
+        import_topic(door.client, engine, f"{tmp_path}/{name}", name=topics.make(3))
+
+
+def test_an_export_is_not_mixed_with_an_older_one(
+    door: Door, topics: Topics, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path, file_bytes=2000)
+    topics.write(name, [b"more"], partition=1)
+    with pytest.raises(ConflictError, match="--overwrite"):
+        export(door, name, tmp_path)
+    again = export(door, name, tmp_path, overwrite=True)
+    assert again.records == 2004
+    listed = [f.url for f in TableFiles(_no_options()).list(again.url) if "parquet" in f.url]
+    assert len(listed) == again.files
+
+
+def test_a_topic_that_is_not_there_is_told(door: Door, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such topic"):
+        export(door, "nobody", tmp_path)
+
+
+def _no_options() -> Any:
+    from penstock.pipeline.tables.files import FilesOptions
+
+    return FilesOptions()
+
+
+# -- the parts ---------------------------------------------------------------------------------
+
+
+def test_planned_files_hold_every_offset_once() -> None:
+    topic = TopicState(
+        name="t", topic_id="a" * 32, configs={},
+        partitions=[
+            PartitionState(log_start=5, high_watermark=100, size_bytes=0),
+            PartitionState(log_start=0, high_watermark=0, size_bytes=0),
+            PartitionState(log_start=0, high_watermark=10, size_bytes=0),
+        ],
+    )  # fmt: skip
+    runs = [(0, 0, 20, 10), (0, 20, 40, 10), (0, 40, 90, 200), (2, 0, 10, 3)]
+    rows = [
+        number
+        for partition, base, end, length in runs
+        for number in (partition, base, end, 0, 0, length, 0, 1)
+    ]
+    assert len(rows) == len(runs) * RUN_FIELDS
+    page = RunPage(
+        position=1, partitions=[("a" * 32, 0), ("a" * 32, 1), ("a" * 32, 2)], object_keys=["k"],
+        object_bytes=[1], object_raw=[0], object_origins=[""], rows=rows,
+    )  # fmt: skip
+    planned = plan_files(topic, [page], file_bytes=15)
+    ranges = [(wanted.partition, wanted.start, wanted.end) for wanted, _ in planned]
+    assert ranges[0] == (0, 5, 40)
+    assert ranges[-1] == (2, 0, 10)
+    firsts = [one for one in ranges if one[0] == 0]
+    assert all(a[2] == b[1] for a, b in itertools.pairwise(firsts))
+    assert firsts[-1][2] == 100
+    assert len(firsts) > 10  # the large run is split
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 1 << 30, (1 << 33) + 7])
+def test_batches_without_records_take_as_many_offsets_as_asked(count: int) -> None:
+    offset = 0
+    for body, span, _ in empty_batches(count):
+        assert crc_is_right(memoryview(body))
+        header = stored_header(body, 0)
+        assert (header.record_count, header.end_offset) == (0, span)
+        offset += span
+    assert offset == count
+
+
+def test_steps_are_a_function_of_the_manifest() -> None:
+    assert plan_steps([]) == []
