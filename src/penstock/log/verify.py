@@ -1,7 +1,8 @@
 """Verify: read everything a data directory holds and say what is not as it must be.
 
 First the state, as of one moment: SQLite's own integrity, the offsets of each partition without
-gap or overlap from the log start to the high watermark, the sums that it keeps. Then the bytes:
+overlap from the log start to the high watermark, and without a gap but where compaction by key
+leaves them, the sums that it keeps. Then the bytes:
 every run's batches (CRC-32C, header, offsets), every WAL frame that the state names, as recovery
 would walk it, and every segment's header, index and footer. Last the store: no object missing,
 none that nothing names.
@@ -22,7 +23,14 @@ from penstock.model.errors import CorruptDataError, NotFoundError, RetryableErro
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import HEADER_BYTES, MAGIC, crc_is_right, patch_run, stored_header
+from penstock.records.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    StoredHeader,
+    crc_is_right,
+    patch_run,
+    stored_header,
+)
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from penstock.wal import WalReader, entries_after
@@ -127,6 +135,8 @@ class _Stretch:
     name: str
     start: int
     end: int
+    clean_end: int
+    """Compacted by key below: there may be gaps, and batches with less records than offsets."""
 
 
 class _Verifier:
@@ -180,6 +190,7 @@ class _Verifier:
         try:
             sizes = queries.partition_bytes(None)
             heads = {key: (start, end) for key, start, end in queries.heads()}
+            clean = queries.clean_rows(list(heads))
             self._total_bytes = sum(sizes.values())
             live_runs: Counter[str] = Counter()
             stretches = []
@@ -194,7 +205,8 @@ class _Verifier:
                         )
                         continue
                     report.partitions += 1
-                    stretch = _Stretch(key, f"{name}-{number}", *head)
+                    clean_end = clean[key].clean_end if key in clean else -1
+                    stretch = _Stretch(key, f"{name}-{number}", *head, clean_end)
                     stretches.append(stretch)
                     self._check_offsets(stretch, sizes[key], live_runs)
             for key in heads:
@@ -211,18 +223,19 @@ class _Verifier:
         return stretches
 
     def _check_offsets(self, stretch: _Stretch, size: int, live_runs: Counter[str]) -> None:
-        """One partition's runs: each begins where the one before ends; their bytes add up."""
+        """One partition's runs: each begins where the one before ends, or later where the log is
+        clean; their bytes add up."""
         report, name = self.report, stretch.name
         expected, length, is_first = stretch.start, 0, True
         for run in self._runs(stretch):
-            if run.base_offset > expected:
+            if run.base_offset > max(expected, stretch.clean_end):
                 report.add(
                     FindingKind.GAP,
                     name,
                     f"offsets {expected} to {run.base_offset - 1} have no run",
                 )
             # The first run may begin before the log start, which trims whole runs only.
-            elif run.base_offset < expected and not (is_first and run.end_offset > expected):
+            if run.base_offset < expected and not (is_first and run.end_offset > expected):
                 report.add(
                     FindingKind.OVERLAP,
                     name,
@@ -306,18 +319,29 @@ class _Verifier:
             self.report.add(FindingKind.DAMAGED, subject, f"{error.subject}: {error.detail}")
             return True
         self.report.runs += 1
-        self._check_batches(run, data, start, subject)
+        self._check_batches(stretch, run, data, start, subject)
         return True
 
-    def _check_batches(self, run: StoredRun, data: memoryview, start: int, subject: str) -> None:
+    def _check_batches(
+        self, stretch: _Stretch, run: StoredRun, data: memoryview, start: int, subject: str
+    ) -> None:
         position, expected, batches = 0, run.base_offset, 0
         while position < len(data):
             fault = _batch_fault(data, position, expected)
+            if not fault:
+                header = stored_header(data, position)
+                offset_count = header.end_offset - header.base_offset
+                if (
+                    header.base_offset > expected or header.record_count != offset_count
+                ) and not self._may_lack(stretch, run, header, expected):
+                    fault = (
+                        f"{header.record_count} records of {offset_count} offsets from"
+                        f" {header.base_offset} on, where {expected} is due and the log isn't clean"
+                    )
             if fault:
                 detail = f"{fault} at byte {run.position + position}"
                 self.report.add(FindingKind.DAMAGED, subject, detail)
                 return
-            header = stored_header(data, position)
             expected = header.end_offset
             position += header.length
             batches += 1
@@ -332,6 +356,20 @@ class _Verifier:
                 f"{batches} batches that end at offset {expected - 1}, the journal names"
                 f" {run.batch_count}",
             )
+
+    def _may_lack(
+        self, stretch: _Stretch, run: StoredRun, header: StoredHeader, expected: int
+    ) -> bool:
+        """Whether compaction may have removed what lies before a batch, or of its records."""
+        if not 0 <= header.record_count <= header.end_offset - header.base_offset:
+            return False
+        if expected == run.base_offset and header.base_offset > expected:
+            return False  # a run begins with its first batch
+        if header.end_offset <= stretch.clean_end:
+            return True
+        # Beside a live server it may have been cleaned since.
+        clean = self._queries.clean_rows([stretch.key]).get(stretch.key)
+        return clean is not None and header.end_offset <= clean.clean_end
 
     async def _read(self, run: StoredRun) -> memoryview:
         if run.generation:
@@ -476,7 +514,7 @@ def _batch_fault(data: memoryview, position: int, expected: int) -> str:
     header = stored_header(data, position)
     if header.magic != MAGIC or not HEADER_BYTES <= header.length <= len(data) - position:
         return f"a batch of magic {header.magic} with {header.length} bytes"
-    if header.base_offset != expected:
+    if header.base_offset < expected or header.end_offset <= header.base_offset:
         return f"base offset {header.base_offset} where {expected} is due"
     if not crc_is_right(data[position : position + header.length]):
         return "CRC-32C differs"
