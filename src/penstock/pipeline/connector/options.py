@@ -66,6 +66,7 @@ class ReadOptions:
     records_max: int | None
     fail_on_data_loss: bool
     columns: tuple[str, ...]
+    pushes_filters: bool
     batch_bytes: int
     lease_ms: int
     timeout_ms: int
@@ -96,6 +97,7 @@ READ_OPTIONS: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "columns",
+    "filterPushdown",
     "batchBytes",
     "leaseMs",
     "timeoutMs",
@@ -150,6 +152,7 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         records_max=_integer(given, "maxRecordsPerPartition", least=1),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         columns=columns,
+        pushes_filters=_flag(given, "filterPushdown", default=False),
         batch_bytes=_integer(given, "batchBytes", least=1) or 4 << 20,
         lease_ms=_or(_integer(given, "leaseMs", least=0), 3_600_000),
         timeout_ms=_integer(given, "timeoutMs", least=1) or 30_000,

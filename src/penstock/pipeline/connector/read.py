@@ -62,15 +62,6 @@ class PenstockReader(DataSourceReader):
         self._columns = tuple(columns)
         self._pushed = Pushed()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Tasks have their ranges; what the filters left of them isn't theirs to know.
-        return self.__dict__ | {"_pushed": Pushed()}
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
-        """Heed what can be heeded. Returns: what Spark still has to check."""
-        self._pushed, left = push(filters)
-        return left
-
     def partitions(self) -> list[InputPartition]:
         """The tasks of this read, by what the cluster has now."""
         door = door_options(self._options)
@@ -105,6 +96,30 @@ class PenstockReader(DataSourceReader):
             for one, start, end in zip(chosen, first, last, strict=True)
             if max(start, pushed.start) < min(end, pushed.end)
         ]
+
+
+class FilteringReader(PenstockReader):
+    """A batch read that heeds filters: only where the user says that it may.
+
+    Spark (4.1 to 4.3 at least) keeps one plan per DataFrame, not per use of it, and the plan that
+    filters made last: `df.where("partition = 1").union(df.where("partition = 2"))` then reads
+    partition 2 twice, and a view is read by the filters of the query before. The rows are wrong,
+    and nothing tells. With a DataFrame of its own for each use it is right.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks have their ranges; what the filters left of them isn't theirs to know.
+        return self.__dict__ | {"_pushed": Pushed()}
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+        """Heed what can be heeded. Returns: what Spark still has to check."""
+        self._pushed, left = push(filters)
+        return left
+
+
+def batch_reader(options: ReadOptions, columns: Sequence[str]) -> PenstockReader:
+    """The reader that the options ask for."""
+    return (FilteringReader if options.pushes_filters else PenstockReader)(options, columns)
 
 
 def door_options(options: ReadOptions) -> DoorOptions:

@@ -37,11 +37,11 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """Of `spark.read`."""
-        from penstock.pipeline.connector.read import PenstockReader
+        from penstock.pipeline.connector.read import batch_reader
 
         options = parse(self.options, mode="batch")
         self._tell_ignored()
-        return PenstockReader(options, _columns(schema))
+        return batch_reader(options, _columns(schema))
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802
         """Of `spark.readStream`."""
@@ -73,9 +73,9 @@ class PenstockDataSource(DataSource):
 
 
 def register(spark: "SparkSession") -> None:
-    """Make the format known to a session, and let it hand filters to us.
+    """Make the format known to a session, and let it hand filters to reads that ask for them.
 
-    Spark refuses a source that takes filters while this setting, which is off by default, is off.
+    Spark refuses such a read while this setting, which is off by default, is off.
     """
     spark.dataSource.register(PenstockDataSource)
     spark.conf.set(PUSHDOWN, "true")

@@ -7,8 +7,10 @@ from pytest import MonkeyPatch
 from penstock.pipeline.connector.offsets_wanted import TopicRange
 from penstock.pipeline.connector.options import parse
 from penstock.pipeline.connector.read import (
+    FilteringReader,
     PenstockReader,
     ReadPartition,
+    batch_reader,
     door_options,
     read_partition,
 )
@@ -36,13 +38,20 @@ def test_a_partition_travels_without_secrets(monkeypatch: MonkeyPatch):
 
 def test_readers_travel_without_what_they_learnt(monkeypatch: MonkeyPatch):
     monkeypatch.setenv("PENSTOCK_CLUSTER_SECRET", SECRET)
-    batch = PenstockReader(OPTIONS, ("value",))
+    batch = FilteringReader(OPTIONS, ("value",))
     assert list(batch.pushFilters([EqualTo(("partition",), 1)])) == []
     for reader in (batch, stream_reader(OPTIONS, ("value",))):
         data = cloudpickle.dumps(reader)
         assert SECRET.encode() not in data
         there = pickle.loads(data)
         assert list(there.read(InputPartition(None))) == []
+
+
+def test_filters_are_heeded_only_where_the_user_says_so():
+    """Spark mixes up the filters of two uses of one DataFrame: see `FilteringReader`."""
+    assert type(batch_reader(OPTIONS, ("value",))) is PenstockReader
+    asked = parse({"url": "http://a:1", "subscribe": "t", "filterPushdown": "true"}, mode="batch")
+    assert type(batch_reader(asked, ("value",))) is FilteringReader
 
 
 def test_spark_s_own_partition_stands_for_nothing():
