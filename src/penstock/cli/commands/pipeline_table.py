@@ -144,7 +144,8 @@ def command(
     """Bring a topic's Iceberg table up to date, exactly once.
 
     Columns: key, value, partition, offset, timestamp, headers; with a schema, the value's fields.
-    May be stopped at any time and started anywhere. `penstock pipeline run` does the same on a schedule.
+    May be stopped at any time and started anywhere; `penstock pipeline run` does the same on a
+    schedule.
     """
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient

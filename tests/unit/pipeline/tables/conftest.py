@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.door import Door, serve_in_thread
+from support.tables import Lake
+
+_names = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with serve_in_thread(tmp_path_factory.mktemp("server")) as door:
+        yield door
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "warehouse")
+
+
+@pytest.fixture
+def topic(door: Door) -> str:
+    """A topic of two partitions, with a dead-letter topic."""
+    name = f"topic{next(_names)}"
+    door.create(name, 2)
+    door.create(f"{name}.dlq", 1)
+    return name

@@ -1,0 +1,350 @@
+"""A raw table follows its topic, each record once, whatever is killed."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from typing import Any
+
+import pytest
+
+from penstock.lake.door import Range
+from penstock.lake.tables.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, decode_offsets
+from penstock.model.errors import InDoubtError, NotFoundError, RetryableError
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.tables import job
+from penstock.pipeline.tables.catalog import ancestry, summary_of
+from penstock.pipeline.tables.job import run_table_once
+from support.door import NOW_MS, Door
+from support.tables import (
+    STEPS,
+    KilledError,
+    Lake,
+    follow,
+    new_record,
+    produce,
+    produce_values,
+    records_of,
+    spoil,
+    start_driver,
+)
+
+BEYOND_MS = 2**62
+"""A timestamp that microseconds can't hold: a bad record."""
+
+
+def offsets_of(lake: Lake, topic: str) -> list[tuple[int, int]]:
+    return lake.rows(topic, "partition", "offset")
+
+
+def test_rows_are_the_records(door: Door, lake: Lake, topic: str) -> None:
+    headers = [("trace", b"1"), ("trace", None)]
+    produce(door, topic, 1, [new_record(b"k", b"v", headers=headers), new_record(None, None)])
+    produce(door, topic, 0, [new_record(b"other", b"", timestamp_ms=-1)])
+    summary = follow(door, lake, topic)
+    assert (summary.rows, summary.commits, summary.behind) == (3, 1, 0)
+    time = datetime.datetime.fromtimestamp(NOW_MS / 1000, datetime.UTC)
+    assert lake.rows(topic, "partition", "offset", "key", "value", "timestamp", "headers") == [
+        (0, 0, b"other", b"", None, []),
+        (
+            1,
+            0,
+            b"k",
+            b"v",
+            time,
+            [{"key": "trace", "value": b"1"}, {"key": "trace", "value": None}],
+        ),
+        (1, 1, None, None, time, []),
+    ]
+
+
+def test_a_second_run_goes_on_where_the_first_ended(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a", b"b"])
+    follow(door, lake, topic)
+    assert follow(door, lake, topic).commits == 0
+    produce_values(door, topic, [b"c"])
+    door.drain()
+    assert follow(door, lake, topic).rows == 1
+    assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
+
+
+def test_offsets_are_in_the_snapshot_and_at_the_door(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a", b"b"])
+    summary = follow(door, lake, topic)
+    (snapshot,), is_whole = ancestry(lake.table(topic))
+    assert is_whole
+    topic_id = door.topics[topic][0]
+    text = summary_of(snapshot)[OFFSETS_PROPERTY]
+    assert decode_offsets(text, subject="") == {topic_id: {0: 2}}
+    (progress,) = door.client.tables(topic_id)
+    assert progress.offsets == [(0, 2)]
+    assert progress.snapshot_id == summary.snapshot_id == snapshot.snapshot_id
+
+
+def test_days_are_partitions_and_few_files(door: Door, lake: Lake, topic: str) -> None:
+    day_ms = 86_400_000
+    for partition in (0, 1):
+        produce(
+            door,
+            topic,
+            partition,
+            [new_record(b"k", b"v", timestamp_ms=NOW_MS - n * day_ms) for n in range(3)],
+        )
+    summary = follow(door, lake, topic)
+    # Both partitions of the topic share a day's file: many partitions don't mean many files.
+    assert summary.files == 3
+    tasks = (
+        lake.table(topic).scan(row_filter="timestamp >= '2023-11-14T00:00:00+00:00'").plan_files()
+    )
+    assert len(list(tasks)) == 1
+
+
+def test_large_topics_take_several_items_and_commits(door: Door, lake: Lake, topic: str) -> None:
+    for _ in range(6):
+        produce_values(door, topic, [bytes(2000)] * 10)
+        produce_values(door, topic, [bytes(2000)] * 10, partition=1)
+    summary = follow(door, lake, topic, target_file_bytes=30_000, commit_bytes=100_000)
+    assert summary.commits > 1
+    assert summary.files > summary.commits
+    assert offsets_of(lake, topic) == [(p, n) for p in (0, 1) for n in range(60)]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_each_record_is_there_once(
+    door: Door, lake: Lake, topic: str, step: str
+) -> None:
+    """Real processes, really killed, with a bad record among the others."""
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    bad = new_record(b"bad", b"letter", timestamp_ms=BEYOND_MS)
+    produce(door, topic, 0, [new_record(None, b"b"), bad, new_record(None, b"c")])
+    driver = start_driver(door.client.options, lake, topic, step)
+    assert driver.wait(60) == -9
+    follow(door, lake, topic)
+    follow(door, lake, topic)
+    assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
+    assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"bad"]
+    (progress,) = door.client.tables(door.topics[topic][0])
+    assert progress.offsets == [(0, 4)]
+
+
+def test_two_drivers_at_once(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"%d" % n for n in range(50)])
+    bad = [new_record(b"%d" % n, b"", timestamp_ms=BEYOND_MS) for n in range(5)]
+    produce(door, topic, 1, bad)
+    drivers = [start_driver(door.client.options, lake, topic) for _ in range(2)]
+    for driver in drivers:
+        # One may find the catalog locked and end; the next run goes on.
+        assert driver.wait(120) in (0, 1)
+    follow(door, lake, topic)
+    assert offsets_of(lake, topic) == [(0, n) for n in range(50)]
+    assert sorted(record.key for record in records_of(door, f"{topic}.dlq")) == [
+        b"%d" % n for n in range(5)
+    ]
+
+
+def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one commits the same ranges between this one's files and its commit."""
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    produce_values(door, topic, [b"b", b"c"])
+    real = job.commit_change
+    faster: list[int] = []
+
+    def commit(table: Any, change: Any) -> int:
+        if not faster:
+            faster.append(1)
+            follow(door, lake, topic)
+        return real(table, change)
+
+    monkeypatch.setattr(job, "commit_change", commit)
+    summary = follow(door, lake, topic)
+    assert summary.rows == 0
+    assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
+    # What the slower one wrote is gone again: three files of three commits would be four.
+    assert len(lake.files(topic)) == 2
+
+
+def test_retries_of_pyiceberg_are_ended_where_somebody_set_them(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With retries PyIceberg lays the slower commit over the faster one: rows would be doubled."""
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    with lake.table(topic).transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "5"})
+    produce_values(door, topic, [b"b"])
+    real = job.commit_change
+    faster: list[int] = []
+
+    def commit(table: Any, change: Any) -> int:
+        if not faster:
+            faster.append(1)
+            other = threading.Thread(target=follow, args=(door, lake, topic))
+            other.start()
+            other.join()
+        return real(table, change)
+
+    monkeypatch.setattr(job, "commit_change", commit)
+    follow(door, lake, topic)
+    assert lake.rows(topic, "value") == [(b"a",), (b"b",)]
+
+
+def test_a_commit_whose_reply_was_lost_is_found(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce_values(door, topic, [b"a", b"b"])
+    real = job.commit_change
+
+    def commit(table: Any, change: Any) -> int:
+        real(table, change)
+        raise InDoubtError("commit", "table", "no reply")
+
+    monkeypatch.setattr(job, "commit_change", commit)
+    summary = follow(door, lake, topic)
+    assert (summary.rows, summary.commits) == (2, 1)
+    assert lake.rows(topic, "value") == [(b"a",), (b"b",)]
+
+
+def test_a_lost_commit_that_never_happened_is_made_again(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce_values(door, topic, [b"a"])
+    real = job.commit_change
+    lost: list[int] = []
+
+    def commit(table: Any, change: Any) -> int:
+        if not lost:
+            lost.append(1)
+            raise InDoubtError("commit", "table", "no reply")
+        return real(table, change)
+
+    monkeypatch.setattr(job, "commit_change", commit)
+    assert follow(door, lake, topic).rows == 1
+    assert lake.rows(topic, "value") == [(b"a",)]
+
+
+def test_an_executor_that_fails_once_is_tried_again(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.pipeline.tables import kinds
+
+    produce_values(door, topic, [b"a"])
+    real = kinds.append_rows
+    failures: list[int] = []
+
+    def append(item: Any) -> Any:
+        result = real(item)
+        if not failures:
+            # After its files were written: the second attempt must not meet them.
+            failures.append(1)
+            raise RetryableError("write", "file", "the executor was lost")
+        return result
+
+    monkeypatch.setattr(kinds, "append_rows", append)
+    follow(door, lake, topic)
+    assert lake.rows(topic, "value") == [(b"a",)]
+    assert len(lake.files(topic)) == 2, (
+        "the first attempt's file is an orphan, and named by nothing"
+    )
+
+
+def test_killed_in_process_leaves_nothing_locked(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce_values(door, topic, [b"a"])
+
+    def end() -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        spoil(patched.setattr, "before_commit", end)
+        with pytest.raises(KilledError):
+            follow(door, lake, topic)
+    follow(door, lake, topic)
+    assert lake.rows(topic, "value") == [(b"a",)]
+
+
+def test_retention_that_was_faster_is_reported(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a", b"b"])
+    follow(door, lake, topic)
+    produce_values(door, topic, [b"c", b"d", b"e"])
+    door.trim(topic, 0, 4)
+    topic_id = door.topics[topic][0]
+    summary = follow(door, lake, topic)
+    assert summary.lost == [Range(topic_id=topic_id, partition=0, start=2, end=4)]
+    assert offsets_of(lake, topic) == [(0, 0), (0, 1), (0, 4)]
+    (progress,) = door.client.tables(topic_id)
+    assert '"lost":[["%s",0,2,4]]' % topic_id in progress.state
+    assert follow(door, lake, topic).lost == []
+
+
+def test_retention_between_plan_and_read_is_reported_too(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.pipeline.tables import kinds
+
+    produce_values(door, topic, [b"a", b"b", b"c"])
+    real = kinds.append_rows
+    trimmed: list[int] = []
+
+    def append(item: Any) -> Any:
+        if not trimmed:
+            trimmed.append(1)
+            door.trim(topic, 0, 2)
+        return real(item)
+
+    monkeypatch.setattr(kinds, "append_rows", append)
+    summary = follow(door, lake, topic)
+    assert offsets_of(lake, topic) == [(0, 2)]
+    # The table held nothing yet, so its start is the log's: nothing that it had promised is gone.
+    assert summary.offsets[0] == 3
+
+
+def test_bad_records_carry_where_they_were(door: Door, lake: Lake, topic: str) -> None:
+    headers = [("mine", b"x")]
+    bad = new_record(b"k", b"v", timestamp_ms=BEYOND_MS, headers=headers)
+    produce(door, topic, 1, [new_record(None, b"good"), bad])
+    summary = follow(door, lake, topic)
+    assert (summary.rows, summary.bad_records) == (1, 1)
+    (letter,) = records_of(door, f"{topic}.dlq")
+    assert (letter.key, letter.value) == (b"k", b"v")
+    assert dict(letter.headers) == {
+        "mine": b"x",
+        "penstock.reason": b"timestamp beyond what microseconds can hold",
+        "penstock.topic": topic.encode(),
+        "penstock.partition": b"1",
+        "penstock.offset": b"1",
+    }
+    # Its staged file goes once the letter is written.
+    assert not [path for path in lake.files(topic) if "dead-letters" in path]
+
+
+def test_without_a_dead_letter_topic_nothing_is_lost(door: Door, lake: Lake) -> None:
+    door.create("no-letters")
+    produce(door, "no-letters", 0, [new_record(None, b"a", timestamp_ms=BEYOND_MS)])
+    with pytest.raises(Exception, match=r"there is no topic no-letters\.dlq"):
+        follow(door, lake, "no-letters")
+    (progress,) = door.client.tables(door.topics["no-letters"][0])
+    assert '"status":"stopped"' in progress.state
+    assert progress.offsets == []
+    door.create("no-letters.dlq")
+    assert follow(door, lake, "no-letters").bad_records == 1
+    (progress,) = door.client.tables(door.topics["no-letters"][0])
+    assert '"status":"ok"' in progress.state
+    assert progress.offsets == [(0, 1)]
+
+
+def test_a_topic_that_is_not_there(door: Door, lake: Lake) -> None:
+    with pytest.raises(NotFoundError, match="there is no such topic"):
+        run_table_once(door.client, LocalEngine(1), lake.settings("nothing"))
+
+
+def test_each_commit_has_a_name_of_its_own(door: Door, lake: Lake, topic: str) -> None:
+    for value in (b"a", b"b"):
+        produce_values(door, topic, [value])
+        follow(door, lake, topic)
+    names = {summary_of(snapshot)[COMMIT_PROPERTY] for snapshot in ancestry(lake.table(topic))[0]}
+    assert len(names) == 2
