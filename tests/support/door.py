@@ -118,22 +118,23 @@ def replacement(
         )
     keys: list[str] = []
     inputs: list[int] = []
-    views: list[memoryview] = []
+    views: list[tuple[memoryview, int]] = []
     base = end = -1
     for page in client.runs([Range(topic_id, 0, 0, 1 << 62)], with_wal=False):
         for at in range(0, len(page.rows), RUN_FIELDS):
             _, start, stop, index, position, length, _, _ = page.rows[at : at + RUN_FIELDS]
             object_key = page.object_keys[index]
             body = objects.get_range(object_key, position, position + length)
-            views.append(memoryview(bytearray(body)))
+            raw = start if page.object_raw[index] else -1
+            views.append((memoryview(bytearray(body)), raw))
             if object_key not in keys:
                 keys.append(object_key)
             inputs += [start, stop, keys.index(object_key), position, length]
             base = start if base < 0 else base
             end = stop
     described = RunDescriber(base_offset=base, operation="join", subject="a test's")
-    for view in views:
-        described.add(view)
+    for view, raw_offset in views:
+        described.add(view, raw_offset=raw_offset)
     assert described.end_offset == end
     run = described.describe(bytes.fromhex(topic_id), 0)
     built = build_segment([run], offsets_final=offsets_final)
@@ -162,7 +163,7 @@ def write_request(
     topic_id: str,
     counts: Mapping[int, int],
     *,
-    writer_id: str = "w",
+    writer_id: str = "",
     batch_id: int = 0,
     incarnation: str = "checkpoint",
     put: bool = True,
@@ -193,7 +194,7 @@ def write_request(
         objects.put(key, built.parts)
     return WriteRequest(
         job=job.job,
-        writer_id=writer_id,
+        writer_id=writer_id or f"writer of {topic_id}",
         batch_id=batch_id,
         incarnation=incarnation,
         objects=[OutputObject(key, built.size_bytes)],

@@ -1,0 +1,302 @@
+"""The pipeline's door of real agents over PostgreSQL and S3, and of a host's workers: bytes go
+past the agents, an agent's death is no commit's, and what is away is never answered as empty."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaos.world import World
+from penstock.lake.door import Range
+from penstock.model.errors import (
+    CorruptDataError,
+    FencedError,
+    InvalidRequestError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+from penstock.pipeline.objects import ObjectAccess
+from penstock.pipeline.ranges import read_range
+from support.agents import SECRET, Agent, answers
+from support.door import new_key, offsets_in, replacement, write_request
+from support.probe import create_topic
+from support.raw_fetch import raw_producer
+from support.server import free_port
+from support.waiting import eventually
+from support.workers import workers_host
+
+
+@pytest.fixture(autouse=True)
+def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_CLUSTER_SECRET", SECRET)
+
+
+@contextmanager
+def opened(
+    *urls: str, objects: str = "auto", deadline_s: float = 30.0
+) -> Iterator[tuple[DoorClient, ObjectAccess]]:
+    options = DoorOptions(urls=urls, objects=objects, deadline_s=deadline_s)
+    with DoorClient(options) as client, ObjectAccess(client) as access:
+        yield client, access
+
+
+BYTES_CALLS = (
+    'penstock_pipeline_calls_total{call="get ',
+    'penstock_pipeline_calls_total{call="put ',
+)
+
+
+def make_topic(world: World, durability: str = "object") -> str:
+    topic = f"door-{durability}-{time.monotonic_ns()}"
+    create_topic(world.agents.agents[0].address, topic, 2, penstock_durability=durability)
+    return topic
+
+
+def produce(agent: Agent, topic: str, count: int) -> None:
+    """Records of partition 0, in a batch each, by exactly this agent."""
+    with raw_producer(agent.address) as producer:
+        for _ in range(count):
+            eventually(lambda: producer.send(topic, 0, b"x"), lambda error: error == "NONE")
+
+
+def topic_id_of(client: DoorClient, topic: str) -> str:
+    (found,) = client.topics([topic]).topics
+    return found.topic_id
+
+
+def read(
+    client: DoorClient, objects: ObjectAccess, topic_id: str, end: int, partition: int = 0
+) -> bytes:
+    wanted = Range(topic_id, partition, 0, end)
+    return b"".join(part.body for part in read_range(client, objects, wanted))
+
+
+def bytes_through(agents: list[Agent]) -> list[str]:
+    """Calls by which objects' bytes passed an agent."""
+    found = []
+    for agent in agents:
+        eventually(lambda agent=agent: answers(agent.server.http_port))  # type: ignore[misc]
+        with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        found += [line for line in text.splitlines() if line.startswith(BYTES_CALLS)]
+    return found
+
+
+def test_bytes_go_between_executors_and_the_bucket(world: World) -> None:
+    topic = make_topic(world)
+    agents = world.agents.agents
+    before = bytes_through(agents)
+    for agent in agents:
+        produce(agent, topic, 4)
+    with opened(*(agent.http for agent in agents)) as (client, objects):
+        assert client.info().objects == "presigned"
+        assert client.info().objects_url == f"s3://{world.bucket}/log"
+        topic_id = topic_id_of(client, topic)
+        world.proxy.clear_counts()
+        stored = read(client, objects, topic_id, 12)
+        assert offsets_in(stored) == list(range(12))
+        assert world.proxy.counts()["operations"]["get"] > 0
+        with JobLease(client, kind="test", name="tests") as job:
+            request = replacement(client, objects, job, topic_id)
+            assert client.replace(request).codes == [""]
+            assert read(client, objects, topic_id, 12) == stored
+            # Conditional, though the signature doesn't cover the condition.
+            with pytest.raises(PenstockError, match="already"):
+                objects.put(request.objects[0].key, [b"another"])
+            assert read(client, objects, topic_id, 12) == stored
+            written = client.write(write_request(objects, job, topic_id, {0: 3, 1: 2}))
+            assert written.ranges == [Range(topic_id, 0, 12, 15), Range(topic_id, 1, 0, 2)]
+            assert offsets_in(read(client, objects, topic_id, 15)) == list(range(15))
+            with pytest.raises(NotFoundError):
+                objects.get_range(new_key(job.job), 0, 5)
+            with pytest.raises(CorruptDataError):
+                key, size_bytes = request.objects[0].key, request.objects[0].size_bytes
+                objects.get_range(key, 0, size_bytes + 1)
+        assert bytes_through(agents) == before
+    with opened(agents[0].http, objects="agent") as (client, objects):
+        assert read(client, objects, topic_id, 12) == stored
+        assert bytes_through(agents) != before
+
+
+def test_ambient_credentials_need_no_agent_for_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in world.agents.environment.items():
+        monkeypatch.setenv(name, value)
+    topic = make_topic(world)
+    agents = world.agents.agents
+    produce(agents[0], topic, 1)
+    before = bytes_through(agents)
+    with opened(agents[1].http, objects="ambient") as (client, objects):
+        topic_id = topic_id_of(client, topic)
+        assert offsets_in(read(client, objects, topic_id, 1)) == [0]
+        with JobLease(client, kind="test", name="tests") as job:
+            written = client.write(write_request(objects, job, topic_id, {0: 2}))
+            assert written.ranges == [Range(topic_id, 0, 1, 3)]
+            with pytest.raises(NotFoundError):
+                objects.get_range(new_key(job.job), 0, 5)
+    assert bytes_through(agents) == before
+
+
+def test_an_agent_that_is_down_is_passed_over(world: World) -> None:
+    agents = world.agents.agents
+    nobody = f"http://127.0.0.1:{free_port()}"
+    for _ in range(4):
+        with opened(nobody, agents[0].http) as (client, _):
+            assert client.info().cluster_id
+    with opened(nobody, deadline_s=0.5) as (client, _), pytest.raises(RetryableError):
+        client.info()
+
+
+def test_a_wal_whose_agent_is_down_is_an_error_and_never_empty(world: World) -> None:
+    topic = make_topic(world, "wal")
+    other, another, victim = world.agents.agents
+    produce(victim, topic, 5)
+    with opened(another.http) as (client, objects):
+        topic_id = topic_id_of(client, topic)
+        stored = read(client, objects, topic_id, 5)
+        assert offsets_in(stored) == list(range(5))
+    # The other one has nothing of it in memory.
+    victim.server.kill()
+    with opened(other.http, deadline_s=3.0) as (client, objects):
+        (page,) = client.runs([Range(topic_id, 0, 0, 5)])
+        assert page.rows, "the runs are named still"
+        with pytest.raises(RetryableError):
+            read(client, objects, topic_id, 5)
+    world.heal()
+    with opened(other.http) as (client, objects):
+        assert read(client, objects, topic_id, 5) == stored
+
+
+def test_a_commit_is_answered_once_also_across_an_agents_death(world: World) -> None:
+    topic = make_topic(world)
+    first, second = world.agents.agents[1], world.agents.agents[0]
+    produce(second, topic, 3)
+    with opened(first.http) as (client, objects):
+        topic_id = topic_id_of(client, topic)
+        job = JobLease(client, kind="test", name="tests").__enter__()
+        replaced = replacement(client, objects, job, topic_id)
+        assert client.replace(replaced).codes == [""]
+        write = write_request(objects, job, topic_id, {0: 4}, writer_id="dies")
+        written = client.write(write)
+    first.server.kill()
+    with opened(first.http, second.http) as (client, objects):
+        assert client.replace(replaced).codes == [""]
+        again = client.write(write)
+        assert again.repeated
+        assert again.ranges == written.ranges
+        # A replay whose objects are others, under a job of its own, as after a driver's restart.
+        with JobLease(client, kind="test", name="tests") as following:
+            replay = write_request(objects, following, topic_id, {0: 4}, writer_id="dies")
+            assert client.write(replay).ranges == written.ranges
+        assert offsets_in(read(client, objects, topic_id, 7)) == list(range(7))
+        assert client.topics([topic]).topics[0].partitions[0].high_watermark == 7
+        client.close_job(job.job)
+        with pytest.raises(FencedError):
+            client.renew_job(job.job)
+
+
+def test_no_secret_and_no_signature_is_told(
+    world: World, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by what is pickled, shown, logged or raised, whatever goes wrong."""
+    topic = make_topic(world)
+    agents = world.agents.agents
+    caplog.set_level(logging.DEBUG)
+    told: list[str] = []
+    produce(agents[0], topic, 1)
+
+    def failing(*arguments: object) -> None:
+        try:
+            objects.get_range(*arguments)  # type: ignore[arg-type]
+        except PenstockError as error:
+            told.extend(_whole(error))
+        else:
+            raise AssertionError("it did not fail")
+
+    with opened(*(agent.http for agent in agents), deadline_s=1.0) as (client, objects):
+        topic_id = topic_id_of(client, topic)
+        (page,) = client.runs([Range(topic_id, 0, 0, 1)])
+        key = page.object_keys[0]
+        assert objects.get_range(key, 0, 5)
+        failing(key, 0, 1 << 30)
+        failing(new_key(77), 0, 5)
+        world.proxy.refuse(refusing=True)
+        try:
+            failing(key, 0, 6)
+        finally:
+            world.proxy.refuse(refusing=False)
+        assert any("X-Amz-Signature" in url for url, _ in objects._urls.values())
+        for value in (client, objects, client.options, client._transport, objects._calls):
+            told += [repr(value), str(value)]
+        pickles = b"".join(pickle.dumps(value) for value in (client, objects, client.options))
+        monkeypatch.setenv("PENSTOCK_CLUSTER_SECRET", "wrong-" + SECRET[6:])
+        with (
+            opened(agents[0].http) as (stranger, _),
+            pytest.raises(InvalidRequestError, match="secret") as caught,
+        ):
+            stranger.info()
+        told += _whole(caught.value)
+    told.append(pickles.decode("latin-1"))
+    told += [record.getMessage() for record in caplog.records]
+    assert any("urllib3" in record.name for record in caplog.records), "nothing was logged"
+    for text in told:
+        assert SECRET not in text
+        assert "wrong-" + SECRET[6:] not in text
+        assert "X-Amz-Signature" not in text, text
+        assert "X-Amz-Credential" not in text, text
+
+
+def _whole(error: BaseException | None) -> list[str]:
+    """An error and all that led to it, as a traceback would show them."""
+    told = []
+    while error is not None:
+        told += [repr(error), str(error)]
+        error = error.__cause__ or error.__context__
+    return told
+
+
+def test_a_secret_is_read_from_a_file_and_again_when_it_changes(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_CLUSTER_SECRET")
+    path = tmp_path / "secret"
+    path.write_text("not-this-one-0123456789\n")
+    options = DoorOptions(urls=(world.agents.agents[0].http,), secret_file=str(path))
+    with DoorClient(options) as client:
+        with pytest.raises(InvalidRequestError, match="secret"):
+            client.info()
+        path.write_text(f"{SECRET}\n")
+        assert client.info().cluster_id
+
+
+def test_workers_of_one_host_read_one_anothers_wals(tmp_path: Path) -> None:
+    settings = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
+    with workers_host(tmp_path, 2, settings) as host:
+        create_topic(host.address(0), "t", 1)
+        for index in (0, 1, 0):
+            with raw_producer(host.address(index)) as producer:
+                assert producer.send("t", 0, b"x") == "NONE"
+        for index in (0, 1):
+            with opened(host.http(index)) as (client, objects):
+                assert client.info().objects == "agent"
+                topic_id = topic_id_of(client, "t")
+                assert offsets_in(read(client, objects, topic_id, 3)) == [0, 1, 2]
+        with opened(host.http(1)) as (client, objects), opened(host.http(0)) as (other, _):
+            with JobLease(client, kind="test", name="tests") as job:
+                request = write_request(objects, job, topic_id, {0: 4})
+                written = other.write(request)
+                assert written.ranges == [Range(topic_id, 0, 3, 7)]
+                assert client.write(request).repeated
+                assert offsets_in(read(client, objects, topic_id, 7)) == list(range(7))
+            with pytest.raises(FencedError):
+                other.renew_job(job.job)
