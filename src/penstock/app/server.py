@@ -20,6 +20,8 @@ from penstock.app.jobs import Job, Jobs
 from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import has_had_workers
 from penstock.app.parts import Environment, Parts
+from penstock.app.pipeline_status import INTERVAL_S as PIPELINE_INTERVAL_S
+from penstock.app.pipeline_status import PipelineStatus
 from penstock.app.workers import JOURNAL_WRITER
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, is_cluster, warnings
@@ -78,6 +80,7 @@ class Server:
         self._parts: Parts | None = None
         self._jobs: Jobs | None = None
         self._backlog: Backlog | None = None
+        self._pipeline: PipelineStatus | None = None
         self._http: HttpServer | None = None
         self._draining = False
         self._backing_up = False
@@ -124,7 +127,11 @@ class Server:
                 parts.queries, parts.pool, self.settings.compaction_warn_bytes
             )
             count = Job(name="backlog of compaction", interval_s=INTERVAL_S, run=backlog.run_once)
-            self._jobs = Jobs([*parts.jobs(), count], on_fatal=self._on_fatal)
+            pipeline = self._pipeline = PipelineStatus(parts.queries, parts.pool, parts.view)
+            ask = Job(
+                name="pipeline's status", interval_s=PIPELINE_INTERVAL_S, run=pipeline.run_once
+            )
+            self._jobs = Jobs([*parts.jobs(), count, ask], on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, listeners[1])
@@ -170,7 +177,11 @@ class Server:
         told = status.status(
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
         )
-        return {**told, "compaction_backlog": self._backlog.status() if self._backlog else None}
+        return {
+            **told,
+            "compaction_backlog": self._backlog.status() if self._backlog else None,
+            "pipeline": self._pipeline.status() if self._pipeline else None,
+        }
 
     async def back_up(
         self, destination: str, progress: offline.Progress | None = None
