@@ -15,6 +15,9 @@ from typing import Final
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+_TEXT_MAX: Final = 1000
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -132,6 +135,22 @@ def _durability(value: str) -> str | None:
             "which itself keeps it in several places"
         )
     return _one_of("", "wal", "object")(value)
+
+
+def _topic_name(value: str) -> str | None:
+    if not value or (_TOPIC_NAME.fullmatch(value) and value not in (".", "..")):
+        return None
+    return "it is no name of a topic"
+
+
+def _table_name(value: str) -> str | None:
+    if not value or _TABLE_NAME.fullmatch(value):
+        return None
+    return "it is names of letters, digits and _ with dots between them"
+
+
+def _any_text(value: str) -> str | None:
+    return None if len(value) <= _TEXT_MAX else f"it is longer than {_TEXT_MAX} characters"
 
 
 def split_list(value: str) -> list[str]:
@@ -415,6 +434,54 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         standing=_H,
     ),
     TopicConfig(
+        name="penstock.table.dlq",
+        type=ConfigType.STRING,
+        default="",
+        check=_topic_name,
+        documentation=(
+            "The topic that the table's bad records go to. Empty: this topic's name and `.dlq`. "
+            "See docs/tables.md."
+        ),
+        standing=_S,
+        reason="the pipeline's tables act on it",
+    ),
+    TopicConfig(
+        name="penstock.table.mode",
+        type=ConfigType.STRING,
+        default="append",
+        check=_one_of("append", "upsert"),
+        documentation=(
+            "Whether each record is a row of the table, or each key: `upsert` keeps the newest "
+            "record of a key, and a tombstone deletes its row."
+        ),
+        standing=_S,
+        reason="the pipeline's tables act on it",
+    ),
+    TopicConfig(
+        name="penstock.table.name",
+        type=ConfigType.STRING,
+        default="",
+        check=_table_name,
+        documentation=(
+            "The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the topic's "
+            "name, where what is no letter, digit or `_` becomes `_`."
+        ),
+        standing=_S,
+        reason="the pipeline's tables act on it",
+    ),
+    TopicConfig(
+        name="penstock.table.partition",
+        type=ConfigType.STRING,
+        default="day(timestamp)",
+        check=_any_text,
+        documentation=(
+            "How the files of a new table are split: Iceberg's transforms `year month day hour "
+            "identity bucket[N] truncate[N]` of columns, with commas; or `none`."
+        ),
+        standing=_S,
+        reason="the pipeline's tables act on it",
+    ),
+    TopicConfig(
         name="penstock.table.retention.wait.ms",
         type=ConfigType.LONG,
         default="604800000",
@@ -425,6 +492,18 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
             "reports them as lost."
         ),
         standing=_H,
+    ),
+    TopicConfig(
+        name="penstock.table.schema",
+        type=ConfigType.STRING,
+        default="raw",
+        check=_one_of("raw", "registry"),
+        documentation=(
+            "What the table's columns are: key and value as bytes, or the fields of values whose "
+            "schemas are in the schema registry that the pipeline is given."
+        ),
+        standing=_S,
+        reason="the pipeline's tables act on it",
     ),
     TopicConfig(
         name="preallocate",

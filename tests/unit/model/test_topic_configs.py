@@ -55,7 +55,12 @@ OWN_NAMES = [
     "penstock.durability",
     "penstock.flush.interval.ms",
     "penstock.table",
+    "penstock.table.dlq",
+    "penstock.table.mode",
+    "penstock.table.name",
+    "penstock.table.partition",
     "penstock.table.retention.wait.ms",
+    "penstock.table.schema",
 ]
 
 

@@ -68,7 +68,7 @@ _SHOWN_LOST = 5
     "--partition",
     metavar="TRANSFORMS",
     default="",
-    help="Of a new table: day(timestamp), bucket[16](key), ... or none.",
+    help="Of a new table: day(timestamp), hour(timestamp), ... or none.",
 )
 @click.option(
     "--buckets",

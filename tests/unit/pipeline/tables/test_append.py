@@ -277,7 +277,7 @@ def test_retention_that_was_faster_is_reported(door: Door, lake: Lake, topic: st
     assert summary.lost == [Range(topic_id=topic_id, partition=0, start=2, end=4)]
     assert offsets_of(lake, topic) == [(0, 0), (0, 1), (0, 4)]
     (progress,) = door.client.tables(topic_id)
-    assert '"lost":[["%s",0,2,4]]' % topic_id in progress.state
+    assert f'"lost":[["{topic_id}",0,2,4]]' in progress.state
     assert follow(door, lake, topic).lost == []
 
 
