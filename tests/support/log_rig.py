@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -137,10 +137,17 @@ class Rig:
         timestamp: int = NOW,
         codec: str = "none",
         producer: tuple[int, int, int] = (-1, -1, -1),
+        keys: Sequence[bytes] | None = None,
     ) -> PartitionAppend:
-        """Append one batch of these values; raises what befell it."""
+        """Append one batch of these values, with these keys or none; raises what befell it."""
         records = [
-            Record(offset_delta=i, timestamp=timestamp + i, key=None, value=value, headers=())
+            Record(
+                offset_delta=i,
+                timestamp=timestamp + i,
+                key=None if keys is None else keys[i],
+                value=value,
+                headers=(),
+            )
             for i, value in enumerate(values)
         ]
         batch = encode_batch(
