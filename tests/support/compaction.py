@@ -34,6 +34,10 @@ class MemoryItemStore:
             self.get_range(key, start, end, origin=origin) for key, start, end, origin in ranges
         ]
 
+    def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
+        """As the port says."""
+        space[:] = b"".join(self.get_ranges(ranges))
+
     def put(self, parts: Sequence[Buffer]) -> str:
         """As the port says."""
         key = f"out-{next(self._numbers)}"

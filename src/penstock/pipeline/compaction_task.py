@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, local
 from typing import Final
 
 from msgspec import Struct
 from typing_extensions import Buffer
 
 from penstock.lake.compaction.items import Item, ItemDone, ItemStore, JoinItem
-from penstock.lake.compaction.join import join_runs
+from penstock.lake.compaction.join import Arena, join_runs
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
@@ -56,11 +56,22 @@ class CompactionTask:
 def run_item(item: Item, store: ItemStore) -> ItemDone:
     """Run an item of either kind."""
     if isinstance(item, JoinItem):
-        return join_runs(item, store)
+        return join_runs(item, store, _arena())
     # Its kernels take a while to load, and joining needs none.
     from penstock.lake.compaction.keyed import clean_partition
 
     return clean_partition(item, store)
+
+
+_LOCAL: Final = local()
+
+
+def _arena() -> Arena:
+    """The arena of this thread, kept for its next item."""
+    found: Arena | None = getattr(_LOCAL, "arena", None)
+    if found is None:
+        found = _LOCAL.arena = Arena()
+    return found
 
 
 class AttemptStore:
@@ -79,6 +90,10 @@ class AttemptStore:
     def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
         """See `ItemStore`."""
         return self._access.get_views(ranges)
+
+    def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
+        """See `ItemStore`."""
+        self._access.read_into(space, ranges)
 
     def put(self, parts: Sequence[Buffer]) -> str:
         """See `ItemStore`."""

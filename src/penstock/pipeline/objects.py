@@ -27,6 +27,8 @@ AT_ONCE: Final = 8
 _GAP_BYTES: Final = 256 << 10
 """Bytes between two ranges that cost less than a request of their own."""
 _STRETCH_BYTES: Final = 32 << 20
+_COPIED_BYTES: Final = 4 << 20
+"""Longest stretch that `read_into` reads, unless an item alone is longer."""
 _AGENT_BYTES: Final = 64 << 20
 _URLS_MAX: Final = 20_000
 _GOOD_SHARE: Final = 0.8
@@ -107,10 +109,7 @@ class ObjectAccess:
     def get_views(self, items: Sequence[Item]) -> list[memoryview]:
         """As `get_ranges` without a copy: those that were read together share their memory."""
         stretches = _stretches(items)
-        if self._client.options.objects == "auto":
-            self._learn_urls(
-                "GET", sorted({stretch.key for stretch in stretches if not stretch.origin})
-            )
+        self._learn_urls_of(stretches)
         views: list[memoryview] = [memoryview(b"")] * len(items)
 
         def read(stretch: _Stretch) -> None:
@@ -127,6 +126,33 @@ class ObjectAccess:
             for _ in self._pool().map(read, stretches):
                 pass
         return views
+
+    def read_into(self, space: memoryview, items: Sequence[Item]) -> None:
+        """As `get_ranges`, into memory that the caller has: the items one behind the other.
+
+        What one request brings is let go of as soon as it is copied: memory that is kept would be
+        new for each, and clearing new memory costs more than copying.
+        """
+        starts: list[int] = []
+        size_bytes = 0
+        for _, start, end, *_ in items:
+            starts.append(size_bytes)
+            size_bytes += end - start
+        assert len(space) == size_bytes, (len(space), size_bytes)
+        stretches = _stretches(items, bytes_max=_COPIED_BYTES)
+        self._learn_urls_of(stretches)
+
+        def read(stretch: _Stretch) -> None:
+            data = memoryview(
+                self.get_range(stretch.key, stretch.start, stretch.end, origin=stretch.origin)
+            )
+            for index in stretch.items:
+                _, start, end = items[index][:3]
+                at = starts[index]
+                space[at : at + end - start] = data[start - stretch.start : end - stretch.start]
+
+        for _ in self._pool().map(read, stretches):
+            pass
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Store an object of an open job, durably, if there is none of that name.
@@ -219,6 +245,13 @@ class ObjectAccess:
             for key, url in zip(wanted, urls, strict=True):
                 self._urls[method, key] = url, good_s
 
+    def _learn_urls_of(self, stretches: "Sequence[_Stretch]") -> None:
+        """Ask for what will be needed by few calls."""
+        if self._client.options.objects == "auto":
+            self._learn_urls(
+                "GET", sorted({stretch.key for stretch in stretches if not stretch.origin})
+            )
+
     def _forget_url(self, method: str, key: str, url: str) -> None:
         with self._lock:
             if self._urls.get((method, key), ("", 0.0))[0] == url:
@@ -295,7 +328,7 @@ class _Stretch:
     items: list[int] = field(default_factory=list)
 
 
-def _stretches(items: Sequence[Item]) -> list[_Stretch]:
+def _stretches(items: Sequence[Item], *, bytes_max: int = _STRETCH_BYTES) -> list[_Stretch]:
     """Ranges in few requests: those of one object that are near one another are joined."""
 
     def places() -> Iterator[tuple[str, str, int, int, int]]:
@@ -311,7 +344,7 @@ def _stretches(items: Sequence[Item]) -> list[_Stretch]:
             last is None
             or (last.origin, last.key) != (origin, key)
             or start - last.end > _GAP_BYTES
-            or max(end, last.end) - last.start > _STRETCH_BYTES
+            or max(end, last.end) - last.start > bytes_max
         ):
             last = _Stretch(key, origin, start, end)
             found.append(last)

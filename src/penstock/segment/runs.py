@@ -96,9 +96,15 @@ class RunDescriber:
         self.length += end
         self._views.append(view)
 
-    def describe(self, topic_id: bytes, partition: int) -> SegmentRun:
-        """The run for `penstock.segment.build_segment`."""
-        views: Sequence[memoryview] = self._views
+    def describe(
+        self, topic_id: bytes, partition: int, parts: Sequence[memoryview] = ()
+    ) -> SegmentRun:
+        """The run for `penstock.segment.build_segment`.
+
+        Args:
+            parts: the bytes that were added, where they lie in fewer pieces.
+        """
+        views: Sequence[memoryview] = parts or self._views
         if self.length < len(views) * JOINED_BYTES:
             # Small ones cost more as buffers of a write than as a copy.
             views = [memoryview(b"".join(views))]

@@ -160,6 +160,10 @@ class ItemStore(Protocol):
         """Several (key, start, end, origin) in their order, some of them at the same time."""
         ...
 
+    def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
+        """As `get_ranges`, one behind the other into `space`, which they fill."""
+        ...
+
     def put(self, parts: Sequence[Buffer]) -> str:
         """Store a new object under a key of this attempt's own, and return the key."""
         ...

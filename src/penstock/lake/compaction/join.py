@@ -5,10 +5,8 @@ names (repeats of producers that sent twice, what was refused, what was trimmed)
 Transactions: the batches of an aborted one would be left out here, in `_kept_from`'s place.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
-
-from typing_extensions import Buffer
 
 from penstock.lake.compaction.items import ItemDone, ItemPartition, ItemStore, JoinItem
 from penstock.lake.door import OutputObject, ReplacedPartition
@@ -18,17 +16,33 @@ from penstock.segment import RunDescriber, SegmentRun, build_segment
 
 _OPERATION: Final = "compact"
 _INPUT_FIELDS: Final = 5
-READ_BYTES: Final = 64 << 20
-"""Runs are asked for in lots of about so many bytes: a store reads several at once, and what lies
-together, as neighbouring partitions do, by one request."""
-READ_COUNT: Final = 4096
 
 
-def join_runs(item: JoinItem, store: ItemStore) -> ItemDone:
+class Arena:
+    """Memory that one item after the other is laid out in. One thread.
+
+    Memory that is new each time costs more than all else that is done to its bytes, since the
+    kernel clears each page of it at the first touch.
+    """
+
+    def __init__(self) -> None:
+        self._memory = bytearray()
+
+    def take(self, size_bytes: int) -> memoryview:
+        """So many writable bytes, until the next call."""
+        if len(self._memory) < size_bytes:
+            self._memory = bytearray()  # let go of before there is a longer one
+            self._memory = bytearray(size_bytes)
+        return memoryview(self._memory)[:size_bytes]
+
+
+def join_runs(item: JoinItem, store: ItemStore, arena: Arena | None = None) -> ItemDone:
     """Run an item: read, check, and put one object.
 
-    Takes about the item's size and READ_BYTES in memory, since an object's size must be known when
-    it is put.
+    Takes about the item's size in memory, since an object's size must be known when it is put.
+
+    Args:
+        arena: used again for one item after the other.
 
     Raises:
         NotFoundError: an input is gone.
@@ -36,11 +50,14 @@ def join_runs(item: JoinItem, store: ItemStore) -> ItemDone:
         CorruptDataError: a CRC differs, or the batches of a run aren't those that the journal
             names. The inputs stay as they are.
     """
-    bodies = _bodies(item, store)
+    space = (arena or Arena()).take(item.size_bytes)
+    _read(item, store, space)
     runs: list[SegmentRun] = []
+    at = 0
     for partition in item.partitions:
-        described = _join(item, partition, bodies)
-        runs.append(described.describe(bytes.fromhex(partition.topic_id), partition.partition))
+        end = at + partition.size_bytes
+        runs.append(_join(item, partition, space[at:end]))
+        at = end
     segment = build_segment(runs)
     key = store.put(segment.parts)
     return ItemDone(
@@ -76,13 +93,29 @@ def output_row(run: SegmentRun, *, position: int, object_index: int = 0) -> list
     ]
 
 
-def _join(item: JoinItem, partition: ItemPartition, bodies: Iterator[memoryview]) -> RunDescriber:
+def _read(item: JoinItem, store: ItemStore, space: memoryview) -> None:
+    """Fill `space` with the bytes of all runs, in the item's order."""
+    ranges: list[tuple[str, int, int, str]] = []
+    for partition in item.partitions:
+        for _, _, index, position, length in _rows(partition):
+            source = item.objects[index]
+            ranges.append((source.key, position, position + length, source.origin))
+    store.read_into(space, ranges)
+
+
+def _rows(partition: ItemPartition) -> Iterator[tuple[int, int, int, int, int]]:
+    return zip(*[iter(partition.inputs)] * _INPUT_FIELDS, strict=True)
+
+
+def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> SegmentRun:
+    """One partition's run, of the bytes of its runs one behind the other."""
     subject = f"partition {partition.partition} of topic id {partition.topic_id}"
     described: RunDescriber | None = None
-    rows = zip(*[iter(partition.inputs)] * _INPUT_FIELDS, strict=True)
     left = partition.run_count
-    for base_offset, end_offset, index, _, _ in rows:
-        view = next(bodies)
+    at = kept_from = 0
+    for base_offset, end_offset, index, _, length in _rows(partition):
+        view = space[at : at + length]
+        at += length
         raw, left = item.objects[index].raw, left - 1
         if described is None:
             if base_offset < partition.log_start:
@@ -96,6 +129,7 @@ def _join(item: JoinItem, partition: ItemPartition, bodies: Iterator[memoryview]
                 )
                 if not view.nbytes:
                     continue
+            kept_from = at - view.nbytes
             described = RunDescriber(base_offset=base_offset, operation=_OPERATION, subject=subject)
         described.add(view, checks_crc=True, raw_offset=base_offset if raw else -1)
         if described.end_offset != end_offset:
@@ -106,40 +140,9 @@ def _join(item: JoinItem, partition: ItemPartition, bodies: Iterator[memoryview]
                 f"{end_offset - 1}",
             )
     assert described is not None, "the last batch is always kept"
-    return described
-
-
-def _bodies(item: JoinItem, store: ItemStore) -> Iterator[memoryview]:
-    """The bytes of all runs, in the item's order; writable where offsets are written into them."""
-    ranges: list[tuple[str, int, int, str]] = []
-    raws: list[bool] = []
-    size = 0
-    for partition in item.partitions:
-        rows = zip(*[iter(partition.inputs)] * _INPUT_FIELDS, strict=True)
-        for _, _, index, position, length in rows:
-            if size + length > READ_BYTES or len(ranges) >= READ_COUNT:
-                yield from _read(store, ranges, raws)
-                ranges, raws, size = [], [], 0
-            source = item.objects[index]
-            ranges.append((source.key, position, position + length, source.origin))
-            raws.append(source.raw)
-            size += length
-    yield from _read(store, ranges, raws)
-
-
-def _read(
-    store: ItemStore, ranges: Sequence[tuple[str, int, int, str]], raws: Sequence[bool]
-) -> Iterator[memoryview]:
-    if not ranges:
-        return
-    bodies: Sequence[Buffer] = store.get_ranges(ranges)
-    for (key, start, end, _), raw, body in zip(ranges, raws, bodies, strict=True):
-        view = memoryview(body)
-        if view.nbytes != end - start:
-            raise CorruptDataError(
-                _OPERATION, key, f"{view.nbytes} bytes at {start}, {end - start} are named"
-            )
-        yield memoryview(bytearray(view)) if raw and view.readonly else view
+    return described.describe(
+        bytes.fromhex(partition.topic_id), partition.partition, [space[kept_from:]]
+    )
 
 
 def _kept_from(
