@@ -26,6 +26,7 @@ from penstock.kernels.index import (
     check_crcs,
     index_batches,
 )
+from penstock.model.errors import CorruptDataError
 from penstock.records.batch import (
     CODEC_MASK,
     CONTROL,
@@ -55,6 +56,7 @@ class KeyChunk:
         has_key, is_tombstone: per record.
         batch_of: per record the row of its batch in `batches`.
         bounds: per batch of the chunk where its records begin, and at the end where all end.
+        is_opaque: per batch of the chunk whether its records can't be told; it has none here then.
     """
 
     batches: BatchIndex
@@ -69,6 +71,7 @@ class KeyChunk:
     bounds: Int64s
     data: Uint8s
     spans: Int64s
+    is_opaque: Uint8s
 
     @property
     def record_count(self) -> int:
@@ -81,6 +84,7 @@ def key_chunks(
     hash_key: tuple[int, int],
     *,
     chunk_bytes: int = CHUNK_BYTES,
+    keeps_opaque: bool = False,
     subject: str = "batches",
 ) -> Iterator[KeyChunk]:
     """Look into a region of whole batches, chunk by chunk.
@@ -91,6 +95,9 @@ def key_chunks(
             collide; the same wherever hashes are compared.
         chunk_bytes: of uncompressed records; a chunk is at most one batch larger. A chunk's
             records must no longer be used when the next is asked for.
+        keeps_opaque: what to do with a batch whose CRC is right and whose records aren't what its
+            header says: a client has sent it so, to a topic for which nobody looks into batches.
+            True: it is as a control batch, without records and kept as it is.
 
     Raises:
         CorruptDataError: the bytes are not whole, undamaged batches.
@@ -101,6 +108,7 @@ def key_chunks(
     blocks = blocks_of(rows)
     blocks[rows[:, ATTRIBUTES] & CONTROL != 0, parse.BLOCK_COUNT] = 0
     key = np.array(hash_key, dtype=uint64)
+    opaque = np.zeros(len(rows), dtype=uint8)
     arena = BlockArena()
     first, in_chunk = 0, 0
     for row, (codec, start, end, count) in enumerate(
@@ -113,16 +121,26 @@ def key_chunks(
         )
     ):
         if count:
-            blocks[row, : parse.BLOCK_END + 1] = arena.append(
-                codec, index.view[start:end], subject=f"{subject} at byte {start}"
-            )
+            before = arena.used
+            try:
+                blocks[row, : parse.BLOCK_END + 1] = arena.append(
+                    codec, index.view[start:end], subject=f"{subject} at byte {start}"
+                )
+            except CorruptDataError:
+                if not keeps_opaque:
+                    raise
+                arena.used, blocks[row, parse.BLOCK_COUNT], opaque[row] = before, 0, 1
             in_chunk = arena.used
         if in_chunk >= chunk_bytes:
-            yield _chunk(index, first, row + 1, blocks, arena.data, key, subject)
+            yield _chunk(
+                index, first, row + 1, blocks, arena.data, key, opaque, keeps_opaque, subject
+            )
             arena.clear()
             first, in_chunk = row + 1, 0
     if first < len(rows):
-        yield _chunk(index, first, len(rows), blocks, arena.data, key, subject)
+        yield _chunk(
+            index, first, len(rows), blocks, arena.data, key, opaque, keeps_opaque, subject
+        )
 
 
 def key_index(
@@ -162,8 +180,10 @@ def retain(
     horizons = np.full(count, -1, dtype=int64) if delete_horizons is None else delete_horizons
     empties = np.broadcast_to(np.asarray(keep_empty, dtype=bool), (count,))
     is_control = rows[:, ATTRIBUTES] & CONTROL != 0
-    whole = is_control | np.where(
-        rows[:, RECORD_COUNT] == 0, empties, (kept == records) & (horizons < 0)
+    whole = (
+        is_control
+        | (chunk.is_opaque != 0)
+        | np.where(rows[:, RECORD_COUNT] == 0, empties, (kept == records) & (horizons < 0))
     )
     view = chunk.batches.view
     parts: list[memoryview] = []
@@ -194,14 +214,19 @@ def _chunk(
     blocks: Int64s,
     data: Uint8s,
     hash_key: Uint64s,
+    opaque: Uint8s,
+    keeps_opaque: bool,  # noqa: FBT001 - private
     subject: str,
 ) -> KeyChunk:
-    blocks = blocks[first:last]
+    all_blocks, all_opaque = blocks, opaque
+    blocks, opaque = blocks[first:last], opaque[first:last]
     counts = blocks[:, parse.BLOCK_COUNT]
     room = blocks[:, parse.BLOCK_END] - blocks[:, parse.BLOCK_START]
     crowded = np.flatnonzero(counts * parse.RECORD_BYTES_MIN > room)
     if len(crowded):
-        raise corrupt(parse.BAD_COUNT, blocks[crowded[0]], subject)
+        if not keeps_opaque:
+            raise corrupt(parse.BAD_COUNT, blocks[crowded[0]], subject)
+        counts[crowded], opaque[crowded] = 0, 1
     bounds = np.zeros(len(blocks) + 1, dtype=int64)
     np.cumsum(counts, out=bounds[1:])
     count = int(bounds[-1])
@@ -212,7 +237,18 @@ def _chunk(
         data, blocks, hash_key, offsets, timestamps, hashes, flags, spans
     )
     if fault != parse.FINE:
-        raise corrupt(fault, blocks[block], subject)
+        if not keeps_opaque:
+            raise corrupt(fault, blocks[block], subject)
+        # Each by itself, then all others once more: whoever sends many such costs no more.
+        for at in range(len(blocks)):
+            _, fault, _ = keyed.find_keys(
+                data, blocks[at : at + 1], hash_key, offsets, timestamps, hashes, flags, spans
+            )
+            if fault != parse.FINE:
+                counts[at], opaque[at] = 0, 1
+        return _chunk(
+            index, first, last, all_blocks, data, hash_key, all_opaque, keeps_opaque, subject
+        )
     return KeyChunk(
         batches=index,
         first=first,
@@ -226,6 +262,7 @@ def _chunk(
         bounds=bounds,
         data=data,
         spans=spans,
+        is_opaque=opaque,
     )
 
 

@@ -161,7 +161,11 @@ class _Cleaning:
         ):
             self._read_bytes += piece.nbytes
             yield from key_chunks(
-                piece, self._hash_key, chunk_bytes=self._chunk_bytes, subject=self._subject
+                piece,
+                self._hash_key,
+                chunk_bytes=self._chunk_bytes,
+                keeps_opaque=True,
+                subject=self._subject,
             )
 
 

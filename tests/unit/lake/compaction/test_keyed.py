@@ -1,15 +1,22 @@
 """Cleaning by key does what a plain model of Kafka's cleaner does, on histories at random."""
 
+import tracemalloc
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
+import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import Buffer
 
 from penstock.lake.compaction.items import CompactionSettings, ItemDone, KeyedItem
 from penstock.lake.compaction.keyed import clean_partition
 from penstock.lake.compaction.plan import plan
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.records.batch import stored_header
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
 from support.cleaned_partition import TOPIC_ID, CleanedPartition, MemoryStore
@@ -277,3 +284,139 @@ def test_histories_end_as_in_the_model(
     history.upload()
     history.clean()
     history.finish()
+
+
+def partition_of(*batches: bytearray, **configs: str) -> tuple[CleanedPartition, MemoryStore]:
+    random = Random(3)
+    store = MemoryStore(random)
+    partition = CleanedPartition(
+        store, random, configs={"min.cleanable.dirty.ratio": "0"} | configs
+    )
+    for batch in batches:
+        partition.append(batch)
+        partition.upload()
+    return partition, store
+
+
+def item_of(partition: CleanedPartition) -> KeyedItem:
+    (item,) = plan(
+        [partition.page()],
+        {TOPIC_ID: partition.topic()},
+        CompactionSettings(),
+        now_ms=START_MS,
+        whole=False,
+    ).items
+    assert isinstance(item, KeyedItem)
+    return item
+
+
+def new_batch(*rows: tuple[bytes | None, bytes | None], codec: str = "none") -> bytearray:
+    return encode_batch(
+        [
+            Record(offset_delta=at, timestamp=START_MS, key=key, value=value, headers=())
+            for at, (key, value) in enumerate(rows)
+        ],
+        codec=codec,
+    )
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_nobody_can_decode_is_kept_as_it_is(codec: str) -> None:
+    """Stored by a client while the topic wasn't compacted: not one byte of it was looked at."""
+    garbage = new_batch((b"k", b"1"), (b"k", b"2"), codec=codec)
+    garbage[61:] = b"\xff" * (len(garbage) - 61)
+    garbage[17:21] = crc32c(memoryview(garbage)[21:]).to_bytes(4, "big")
+    partition, store = partition_of(
+        new_batch((b"k", b"old"), (b"l", b"kept")), garbage, new_batch((b"k", b"new"))
+    )
+    item = item_of(partition)
+    partition.replace(item, clean_partition(item, store))
+    body = store.objects[partition.runs[0].key]
+    assert bytes(garbage[61:]) in body
+    assert stored_header(body, 16).record_count == 1
+    assert stored_header(body, partition.runs[0].position).end_offset == 2
+    assert partition.runs[0].batches == 3
+
+
+def test_damage_fails_the_item_and_puts_nothing() -> None:
+    partition, store = partition_of(new_batch((b"k", b"1")), new_batch((b"k", b"2")))
+    run = partition.runs[0]
+    damaged = bytearray(store.objects[run.key])
+    damaged[run.position + 65] ^= 1
+    store.objects[run.key] = bytes(damaged)
+    before = len(store.objects)
+    with pytest.raises(CorruptDataError, match="CRC"):
+        clean_partition(item_of(partition), store)
+    assert len(store.objects) == before
+
+
+def test_an_input_that_is_gone_is_told() -> None:
+    partition, store = partition_of(new_batch((b"k", b"1")))
+    item = item_of(partition)
+    store.objects.clear()
+    with pytest.raises(NotFoundError):
+        clean_partition(item, store)
+
+
+def test_other_batches_than_the_journal_names_are_refused() -> None:
+    for number, change in ((1, 1), (4, -1), (3, 1)):
+        partition, store = partition_of(new_batch((b"k", b"1")), new_batch((b"k", b"2")))
+        item = item_of(partition)
+        item.partition.inputs[number] += change
+        with pytest.raises(CorruptDataError):
+            clean_partition(item, store)
+
+
+def test_a_client_can_choose_no_colliding_keys() -> None:
+    """Hashes are keyed by what the attempt has drawn at random."""
+    partition, store = partition_of(new_batch((b"k", b"1")))
+    drawn: list[bytes] = []
+    token_bytes = store.token_bytes
+
+    def note(count: int) -> bytes:
+        drawn.append(token_bytes(count))
+        return drawn[-1]
+
+    store.token_bytes = note  # type: ignore[method-assign]
+    item = item_of(partition)
+    clean_partition(item, store)
+    clean_partition(item, store)
+    assert len(set(drawn)) == 2
+    assert {len(token) for token in drawn} == {16}
+
+
+def test_memory_is_bounded_however_many_keys_and_bytes_there_are() -> None:
+    """A partition of 8 MB with 20,000 keys, in less than its size: pieces, small maps, several
+    passes, and outputs that are put as they fill."""
+    random = Random(1)
+    batches = []
+    for _ in range(200):
+        rows = [(random.randbytes(12), random.randbytes(380)) for _ in range(100)]
+        batches.append(new_batch(*rows))
+    partition, store = partition_of(*batches)
+    del batches
+    item = msgspec.structs.replace(item_of(partition), run_bytes_target=512 << 10)
+    warm, warm_store = partition_of(new_batch((b"k", b"1")))
+    clean_partition(item_of(warm), warm_store)
+    stored = item.size_bytes
+    put = 0
+
+    def discard(parts: Sequence[Buffer]) -> str:
+        nonlocal put
+        put += sum(memoryview(part).nbytes for part in parts)
+        return f"put-{put}"
+
+    store.put = discard  # type: ignore[method-assign]
+    tracemalloc.start()
+    try:
+        done = clean_partition(
+            item, store, map_bytes=128 << 10, piece_bytes=64 << 10, chunk_bytes=128 << 10
+        )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert put >= stored, "all keys differ: nothing was dropped"
+    assert done.dropped_records == 0
+    assert done.read_bytes > 8 * stored, "20,000 keys of 24 bytes don't fit into 128 KiB"
+    assert len(done.objects) > 10
+    assert peak < stored / 3
