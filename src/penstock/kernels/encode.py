@@ -173,7 +173,7 @@ def _finished(
 ) -> list[EncodedBatch]:
     view = memoryview(out.data)
     finished = []
-    for position, size, count, newest, _, first in batches.tolist():
+    for position, size, count, newest, first in batches.tolist():
         body = view[position : position + size]
         if codec:
             block = compress(codec, body[HEADER_BYTES:])

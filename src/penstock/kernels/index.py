@@ -13,8 +13,8 @@ from numpy import int64, uint8
 from typing_extensions import Buffer
 
 from penstock.kernels.arrays import Int64s, Uint8s, wide
-from penstock.kernels.bigendian import read_int
 from penstock.kernels.jit import kernel
+from penstock.kernels.memory import read_int
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import CRC_FROM, HEADER_BYTES, LENGTH_END, MAGIC
 
@@ -114,20 +114,21 @@ def check_crcs(index: BatchIndex, which: Iterable[int], *, subject: str = "batch
 def _index(data: Uint8s, position: int, rows: Rows, count: int) -> tuple[int, int, int]:
     """Fill rows from `position` on until they are full: (rows filled, position, fault)."""
     end = len(data)
+    address = data.ctypes.data
     expected = wide(0)
     if count:
         expected = rows[count - 1, BASE_OFFSET] + rows[count - 1, LAST_DELTA] + 1
     while position < end and count < len(rows):
         if end - position < HEADER_BYTES:
             return count, position, _TRUNCATED
-        size = read_int(data, position + 8, 4) + LENGTH_END
+        size = read_int(address, position + 8, 4) + LENGTH_END
         if size < HEADER_BYTES or size > end - position:
             return count, position, _BAD_SIZE
         if data[position + 16] != MAGIC:
             return count, position, _BAD_MAGIC
-        base_offset = read_int(data, position, 8)
-        last_delta = read_int(data, position + 23, 4)
-        records = read_int(data, position + 57, 4)
+        base_offset = read_int(address, position, 8)
+        last_delta = read_int(address, position + 23, 4)
+        records = read_int(address, position + 57, 4)
         # Compaction by key leaves fewer records than offsets, none at all too.
         if last_delta < 0 or records < 0 or records > last_delta + 1:
             return count, position, _BAD_COUNT
@@ -138,12 +139,12 @@ def _index(data: Uint8s, position: int, rows: Rows, count: int) -> tuple[int, in
         rows[count, SIZE] = size
         rows[count, BASE_OFFSET] = base_offset
         rows[count, LAST_DELTA] = last_delta
-        rows[count, ATTRIBUTES] = read_int(data, position + 21, 2)
-        rows[count, BASE_TIMESTAMP] = read_int(data, position + 27, 8)
-        rows[count, MAX_TIMESTAMP] = read_int(data, position + 35, 8)
-        rows[count, PRODUCER_ID] = read_int(data, position + 43, 8)
+        rows[count, ATTRIBUTES] = read_int(address, position + 21, 2)
+        rows[count, BASE_TIMESTAMP] = read_int(address, position + 27, 8)
+        rows[count, MAX_TIMESTAMP] = read_int(address, position + 35, 8)
+        rows[count, PRODUCER_ID] = read_int(address, position + 43, 8)
         rows[count, RECORD_COUNT] = records
-        rows[count, CRC] = read_int(data, position + 17, 4) & 0xFFFFFFFF
+        rows[count, CRC] = read_int(address, position + 17, 4) & 0xFFFFFFFF
         count += 1
         position += size
     return count, position, _FINE

@@ -4,8 +4,8 @@ some of their records."""
 from typing import Final
 
 from penstock.kernels.arrays import Int64s, Uint8s, Uint64s, byte, wide
-from penstock.kernels.bigendian import copy_bytes
 from penstock.kernels.jit import kernel
+from penstock.kernels.memory import copy_bytes
 from penstock.kernels.parse import (
     BAD_COUNT,
     BAD_FIELD,
@@ -48,6 +48,7 @@ def find_keys(
         spans: shape (records, 2): where a record begins, with its length, and ends.
     """
     row = 0
+    address = data.ctypes.data
     for block in range(len(blocks)):
         count = blocks[block, BLOCK_COUNT]
         if count == 0:
@@ -59,31 +60,31 @@ def find_keys(
         previous = wide(-1)
         for _ in range(count):
             start = position
-            length, position = read_varint(data, position, block_end)
+            length, position = read_varint(address, position, block_end)
             if position < 0 or length < 1 or length > block_end - position:
                 return row, BAD_LENGTH, block
             end = position + length
-            timestamp_delta, position = read_varint(data, position + 1, end)
+            timestamp_delta, position = read_varint(address, position + 1, end)
             if position < 0:
                 return row, BAD_FIELD, block
-            delta, position = read_varint(data, position, end)
+            delta, position = read_varint(address, position, end)
             if position < 0:
                 return row, BAD_FIELD, block
             if delta <= previous or delta > blocks[block, BLOCK_LAST_DELTA]:
                 return row, BAD_OFFSET, block
             previous = delta
-            key_length, position = read_varint(data, position, end)
+            key_length, position = read_varint(address, position, end)
             if position < 0 or key_length > end - position:
                 return row, BAD_FIELD, block
             key_at = position
             position += max(key_length, wide(0))
-            value_length, position = read_varint(data, position, end)
+            value_length, position = read_varint(address, position, end)
             if position < 0 or value_length > end - position:
                 return row, BAD_FIELD, block
             flag = 0
             if key_length >= 0:
                 flag = HAS_KEY
-                high, low = siphash(data, key_at, key_at + key_length, hash_key)
+                high, low = siphash(address, key_at, key_at + key_length, hash_key[0], hash_key[1])
                 hashes[row, 0] = high
                 hashes[row, 1] = low
             else:
@@ -123,6 +124,7 @@ def write_kept(
         out: room for all, and 12 bytes a record more with a horizon.
     """
     size = wide(0)
+    source, target = data.ctypes.data, out.ctypes.data
     count = wide(0)
     newest = wide(-0x8000000000000000)
     for row in range(first, last):
@@ -132,15 +134,15 @@ def write_kept(
         count += 1
         start, end = spans[row, 0], spans[row, 1]
         if horizon < 0:
-            copy_bytes(out, size, data, start, end - start)
+            copy_bytes(target, size, source, start, end - start)
             size += end - start
         else:
-            _, at = read_varint(data, start, end)
-            _, behind = read_varint(data, at + 1, end)
+            _, at = read_varint(source, start, end)
+            _, behind = read_varint(source, at + 1, end)
             delta = timestamps[row] - horizon
-            size = write_varint(out, size, 1 + varint_bytes(delta) + end - behind)
+            size = write_varint(target, size, 1 + varint_bytes(delta) + end - behind)
             out[size] = data[at]
-            size = write_varint(out, size + 1, delta)
-            copy_bytes(out, size, data, behind, end - behind)
+            size = write_varint(target, size + 1, delta)
+            copy_bytes(target, size, source, behind, end - behind)
             size += end - behind
     return size, count, newest

@@ -7,8 +7,8 @@ record, and the record against its block, before a byte is looked at.
 from typing import Final
 
 from penstock.kernels.arrays import Int32s, Int64s, Uint8s, byte, wide
-from penstock.kernels.bigendian import copy_bytes
 from penstock.kernels.jit import kernel
+from penstock.kernels.memory import copy_bytes
 from penstock.kernels.varints import read_varint
 
 RECORD_BYTES_MIN: Final = 7
@@ -71,6 +71,7 @@ def find_fields(
         key_bytes, value_bytes: lengths, -1 for null.
     """
     row = 0
+    address = data.ctypes.data
     for block in range(len(blocks)):
         position = blocks[block, BLOCK_START]
         block_end = blocks[block, BLOCK_END]
@@ -83,40 +84,40 @@ def find_fields(
             return row, BAD_COUNT, block
         previous = wide(-1)
         for _ in range(count):
-            length, position = read_varint(data, position, block_end)
+            length, position = read_varint(address, position, block_end)
             if position < 0 or length < 1 or length > block_end - position:
                 return row, BAD_LENGTH, block
             end = position + length
             # The attributes byte is unused.
-            timestamp_delta, position = read_varint(data, position + 1, end)
+            timestamp_delta, position = read_varint(address, position + 1, end)
             if position < 0:
                 return row, BAD_FIELD, block
-            delta, position = read_varint(data, position, end)
+            delta, position = read_varint(address, position, end)
             if position < 0:
                 return row, BAD_FIELD, block
             if delta <= previous or delta > last_delta:
                 return row, BAD_OFFSET, block
             previous = delta
-            key_length, position = read_varint(data, position, end)
+            key_length, position = read_varint(address, position, end)
             if position < 0 or key_length > end - position:
                 return row, BAD_FIELD, block
             key_at = position
             position += max(key_length, wide(0))
-            value_length, position = read_varint(data, position, end)
+            value_length, position = read_varint(address, position, end)
             if position < 0 or value_length > end - position:
                 return row, BAD_FIELD, block
             value_at = position
             position += max(value_length, wide(0))
-            headers, position = read_varint(data, position, end)
+            headers, position = read_varint(address, position, end)
             if position < 0 or headers < 0 or headers > end - position:
                 return row, BAD_HEADERS, block
             headers_at = position
             for _ in range(headers):
-                name_length, position = read_varint(data, position, end)
+                name_length, position = read_varint(address, position, end)
                 if position < 0 or name_length < 0 or name_length > end - position:
                     return row, BAD_HEADERS, block
                 position += name_length
-                header_length, position = read_varint(data, position, end)
+                header_length, position = read_varint(address, position, end)
                 if position < 0 or header_length > end - position:
                     return row, BAD_HEADERS, block
                 position += max(header_length, wide(0))
@@ -171,9 +172,10 @@ def copy_column(
     out: Uint8s,
 ) -> None:
     """Copy one field of all records one behind the other."""
+    source, target = data.ctypes.data, out.ctypes.data
     for row in range(len(places)):
         at = offsets[row]
-        copy_bytes(out, at, data, places[row, field], offsets[row + 1] - at)
+        copy_bytes(target, at, source, places[row, field], offsets[row + 1] - at)
 
 
 @kernel
@@ -191,15 +193,16 @@ def find_headers(
         header_places: shape (headers, 2): where name and value begin.
     """
     header = 0
+    address = data.ctypes.data
     for row in range(len(counts)):
         position = places[row, FIELD_HEADERS_AT]
         end = places[row, FIELD_HEADERS_END]
         for _ in range(counts[row]):
-            name_length, position = read_varint(data, position, end)
+            name_length, position = read_varint(address, position, end)
             header_places[header, 0] = position
             name_bytes[header] = name_length
             position += name_length
-            value_length, position = read_varint(data, position, end)
+            value_length, position = read_varint(address, position, end)
             header_places[header, 1] = position
             value_bytes[header] = max(value_length, wide(-1))
             position += max(value_length, wide(0))

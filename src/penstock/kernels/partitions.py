@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy import int64
 
-from penstock.kernels.arrays import Int64s, Uint8s, wide
+from penstock.kernels.arrays import Int64s, wide
 from penstock.kernels.build import Bytes
 from penstock.kernels.columns import bytes_column
 from penstock.kernels.jit import kernel
+from penstock.kernels.memory import load
 
 
 def partition_of_keys(keys: Any, partition_count: int) -> Int64s:
@@ -28,25 +29,26 @@ def partition_of_keys(keys: Any, partition_count: int) -> Int64s:
 @kernel
 def _partitions(keys: Bytes, partition_count: int, out: Int64s) -> None:
     data, ends, valid = keys
+    address = data.ctypes.data
     for row in range(len(out)):
         if valid[row] == 0:
             out[row] = -1
         else:
-            value = _murmur2(data, wide(ends[row]), wide(ends[row + 1]))
+            value = _murmur2(address, wide(ends[row]), wide(ends[row + 1]))
             out[row] = (value & 0x7FFFFFFF) % partition_count
 
 
 @kernel
-def _murmur2(data: Uint8s, start: int, end: int) -> int:
+def _murmur2(address: int, start: int, end: int) -> int:
     length = end - start
     value = (0x9747B28C ^ length) & 0xFFFFFFFF
     whole = start + (length & ~3)
     for at in range(start, whole, 4):
         word = (
-            wide(data[at])
-            | wide(data[at + 1]) << 8
-            | wide(data[at + 2]) << 16
-            | wide(data[at + 3]) << 24
+            load(address, at)
+            | load(address, at + 1) << 8
+            | load(address, at + 2) << 16
+            | load(address, at + 3) << 24
         )
         word = (word * 0x5BD1E995) & 0xFFFFFFFF
         word ^= word >> 24
@@ -55,7 +57,7 @@ def _murmur2(data: Uint8s, start: int, end: int) -> int:
     if whole < end:
         word = wide(0)
         for at in range(whole, end):
-            word |= wide(data[at]) << (8 * (at - whole))
+            word |= load(address, at) << (8 * (at - whole))
         value ^= word
         value = (value * 0x5BD1E995) & 0xFFFFFFFF
     value ^= value >> 13

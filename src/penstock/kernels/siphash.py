@@ -5,8 +5,8 @@ The slow twin is `penstock.records.keyed.siphash`, whose source it names.
 
 import numpy as np
 
-from penstock.kernels.arrays import Uint8s, Uint64s
 from penstock.kernels.jit import kernel
+from penstock.kernels.memory import load, load_word
 
 _0 = np.uint64(0x736F6D6570736575)
 _1 = np.uint64(0x646F72616E646F6D)
@@ -39,28 +39,28 @@ def _round(
 
 
 @kernel
-def siphash(data: Uint8s, start: int, end: int, hash_key: Uint64s) -> tuple[np.uint64, np.uint64]:
+def siphash(
+    address: int, start: int, end: int, k0: np.uint64, k1: np.uint64
+) -> tuple[np.uint64, np.uint64]:
     """The hash of the bytes [start, end): (high, low).
 
     Args:
-        hash_key: shape (2,).
+        k0, k1: the hash's key.
     """
-    v0 = hash_key[0] ^ _0
-    v1 = hash_key[1] ^ _1 ^ _EE
-    v2 = hash_key[0] ^ _2
-    v3 = hash_key[1] ^ _3
+    v0 = k0 ^ _0
+    v1 = k1 ^ _1 ^ _EE
+    v2 = k0 ^ _2
+    v3 = k1 ^ _3
     whole = start + ((end - start) & ~7)
     for at in range(start, whole, 8):
-        word = np.uint64(0)
-        for index in range(8):
-            word |= np.uint64(data[at + index]) << np.uint64(8 * index)
+        word = load_word(address, at)
         v3 ^= word
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
     word = np.uint64((end - start) & 0xFF) << np.uint64(56)
     for index in range(end - whole):
-        word |= np.uint64(data[whole + index]) << np.uint64(8 * index)
+        word |= np.uint64(load(address, whole + index)) << np.uint64(8 * index)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)

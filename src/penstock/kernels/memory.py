@@ -1,0 +1,120 @@
+"""Bytes at addresses, inside kernels: integers of files' order, and copies.
+
+Helpers of kernels take a buffer's address and not its array: numba counts references to an array
+at each call that it is handed to, also where the call is compiled in, and two atomic counts cost
+more than a varint. The kernel that Python calls has the array, and its caller keeps it alive.
+"""
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from penstock.kernels.jit import kernel
+
+_INT: Final = types.int64
+_LLVM_ALIGN: Final = 1  # nothing in a batch lies on a multiple of its size
+
+
+def _generate_load(_context: Any, address: Any, position: Any) -> Any:
+    """One byte."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        pointer = _pointer(builder, arguments[0], arguments[1], 8)
+        return builder.zext(builder.load(pointer), cgutils.intp_t)
+
+    del _context, address, position
+    return types.int64(_INT, _INT), generate
+
+
+def _generate_load_word(_context: Any, address: Any, position: Any) -> Any:
+    """Eight bytes, the first the lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        found = builder.load(_pointer(builder, arguments[0], arguments[1], 64))
+        found.align = _LLVM_ALIGN
+        return found
+
+    del _context, address, position
+    return types.uint64(_INT, _INT), generate
+
+
+def _generate_store(_context: Any, address: Any, position: Any, value: Any) -> Any:
+    """The low byte of an integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(builder, arguments[0], arguments[1], 8)
+        low = builder.trunc(arguments[2], pointer.type.pointee)
+        builder.store(low, pointer)
+        del signature
+        return context.get_dummy_value()
+
+    del _context, address, position, value
+    return types.void(_INT, _INT, _INT), generate
+
+
+def _generate_copy(
+    _context: Any, target: Any, target_at: Any, source: Any, source_at: Any, count: Any
+) -> Any:
+    """C's memcpy between two places that don't overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        copy: Any = cgutils.raw_memcpy
+        copy(
+            builder,
+            _pointer(builder, arguments[0], arguments[1], 8),
+            _pointer(builder, arguments[2], arguments[3], 8),
+            arguments[4],
+            1,
+        )
+        del signature
+        return context.get_dummy_value()
+
+    del _context, target, target_at, source, source_at, count
+    return types.void(_INT, _INT, _INT, _INT, _INT), generate
+
+
+def _pointer(builder: Any, address: Any, position: Any, bits: int) -> Any:
+    place = builder.add(address, position)
+    return builder.inttoptr(place, ir.IntType(bits).as_pointer())
+
+
+load: Any = intrinsic(_generate_load)
+"""load(address, position): the byte there, as a number."""
+load_word: Any = intrinsic(_generate_load_word)
+"""load_word(address, position): eight bytes as uint64, the first the lowest."""
+store: Any = intrinsic(_generate_store)
+"""store(address, position, value): the value's low byte."""
+_memory_copy: Any = intrinsic(_generate_copy)
+
+
+@kernel
+def read_int(address: int, position: int, size: int) -> int:
+    """A signed integer of `size` bytes (at most 8), the first the highest."""
+    value: int = load(address, position)
+    for index in range(1, size):
+        value = (value << 8) | load(address, position + index)
+    shift = 64 - 8 * size
+    return (value << shift) >> shift
+
+
+@kernel
+def write_int(address: int, position: int, value: int, size: int) -> None:
+    """Write the low `size` bytes of an integer, the highest first."""
+    for index in range(size):
+        store(address, position + index, value >> (8 * (size - 1 - index)))
+
+
+@kernel
+def copy_bytes(target: int, target_at: int, source: int, source_at: int, count: int) -> None:
+    """Copy bytes; the caller has checked both bounds."""
+    if count < 16:
+        # A call costs more than so few bytes.
+        for index in range(count):
+            store(target, target_at + index, load(source, source_at + index))
+    else:
+        _memory_copy(target, target_at, source, source_at, count)
