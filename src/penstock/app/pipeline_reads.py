@@ -27,6 +27,7 @@ from penstock.lake.door import (
     TopicsRequest,
     TopicState,
 )
+from penstock.log.serving import ServingLog
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import RunRows
 from penstock.metadata.view import Topic
@@ -209,10 +210,7 @@ class _Reads:
         key = sources.partition(topic_id, partition)
         log = sources.log
         subject = f"partition {partition} of topic {topic_id}"
-        if start < log.log_start(key):
-            raise NotFoundError(
-                "read", subject, f"offset {start}; the log begins at {log.log_start(key)}"
-            )
+        _check_start(log, key, start, subject)
         end = min(end, log.high_watermark(key))
         body = bytearray()
         offset = start
@@ -225,6 +223,8 @@ class _Reads:
             for view in read.views:
                 body += view
             offset = read.end_offset
+        # Again: what was trimmed meanwhile was passed over like a gap.
+        _check_start(log, key, start, subject)
         return Response(
             bytes(body),
             media_type="application/octet-stream",
@@ -239,8 +239,7 @@ class _Reads:
             NotFoundError: the log begins later by now, or the partition is gone.
         """
         sources = self._sources
-        if offset < sources.log.log_start(key):
-            raise NotFoundError("read", subject, f"offset {offset} was trimmed just now")
+        _check_start(sources.log, key, offset, subject)
         await sources.log.let_queries_find()
         runs = await sources.ask(
             lambda queries: queries.run_rows_within(key, offset, end, limit=1).rows
@@ -248,6 +247,12 @@ class _Reads:
         if runs:
             sources.log.reader.forget_places(key)
             raise RetryableError("read", subject, f"offset {offset} moves just now")
+
+
+def _check_start(log: ServingLog, key: PartitionKey, offset: int, subject: str) -> None:
+    log_start = log.log_start(key)
+    if offset < log_start:
+        raise NotFoundError("read", subject, f"offset {offset}; the log begins at {log_start}")
 
 
 def _now(queries: Queries) -> tuple[int, int]:

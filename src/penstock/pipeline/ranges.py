@@ -139,6 +139,7 @@ def _read_planned(
     """Parts from `offset` on by one listing of runs. Raises: _GoneError."""
     rest = Range(wanted.topic_id, wanted.partition, offset, wanted.end)
     gathered: list[_Run] = []
+    gathered_bytes = 0
     listed = offset
     for page in client.runs([rest]):
         # Not before: what retention removes between a look at the log's start and a listing would
@@ -148,16 +149,23 @@ def _read_planned(
             listed = max(listed, run.end_offset)
             if run.end_offset <= offset:
                 continue
-            small = run.object_key and run.length <= bytes_max and run.base_offset >= offset
-            if small and sum(one.length for one in gathered) + run.length <= bytes_max:
+            small = (
+                run.object_key
+                and run.length <= bytes_max
+                and offset <= run.base_offset
+                and run.end_offset <= wanted.end
+            )
+            if small and gathered_bytes + run.length <= bytes_max:
                 gathered.append(run)
+                gathered_bytes += run.length
                 continue
             if gathered:
                 yield _read_whole(objects, gathered)
                 offset = gathered[-1].end_offset
-                gathered = []
+                gathered, gathered_bytes = [], 0
             if small:
                 gathered.append(run)
+                gathered_bytes = run.length
                 continue
             parts = (
                 _read_object(objects, run, offset, wanted.end, bytes_max)
