@@ -21,6 +21,9 @@ CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 CLIENT_VARIABLES: Final = frozenset({"PENSTOCK_SERVER", "PENSTOCK_STATUS_URL"})
 """Read by the commands that talk to a server; a server ignores them."""
 LIKENESS_MIN: Final = 0.6
+PIPELINE_SECTION: Final = "pipeline"
+"""Of a TOML file: the settings of `penstock pipeline`, whose variables have its prefix."""
+_PIPELINE_PREFIX: Final = "PENSTOCK_PIPELINE_"
 _RESERVED_PREFIXES: Final = ("PENSTOCK_TEST_", "PENSTOCK_BENCH_", "PENSTOCK_PEERS")
 
 
@@ -47,6 +50,8 @@ def load_settings(
         file = Path(environment[CONFIG_VARIABLE])
     if file is not None:
         for name, value in _read_toml(file).items():
+            if name == PIPELINE_SECTION and isinstance(value, dict):
+                continue
             values[name] = _parse(name, value, f"file {file}")
     for name, value in _from_environment(environment).items():
         values[name] = _parse(name, value, f"environment variable {_variable(name)}")
@@ -55,6 +60,17 @@ def load_settings(
     settings = ServerSettings(**values)
     check_together(settings)
     return settings
+
+
+def read_pipeline_section(file: Path) -> dict[str, Any]:
+    """The section [pipeline] of a TOML file, which may be a server's; empty where there is none.
+
+    Raises:
+        InvalidRequestError: it is not TOML, or has settings that no server has.
+        NotFoundError: there is no such file.
+    """
+    section = _read_toml(file).get(PIPELINE_SECTION, {})
+    return section if isinstance(section, dict) else {}
 
 
 def _variable(name: str) -> str:
@@ -81,7 +97,9 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise InvalidRequestError("read settings", str(file), error.strerror or "") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError("read settings", str(file), f"not TOML: {error}") from error
-    for name in table:
+    for name, value in table.items():
+        if name == PIPELINE_SECTION and isinstance(value, dict):
+            continue
         if name not in setting_fields():
             raise _unknown(name, f"file {file}", setting_fields())
     return table
@@ -98,6 +116,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         if variable.startswith(_RESERVED_PREFIXES):
             continue
         if variable not in by_variable:
+            if variable.startswith(_PIPELINE_PREFIX):
+                continue
             raise _unknown(variable, "the environment", by_variable)
         values[by_variable[variable]] = environment[variable]
     return values

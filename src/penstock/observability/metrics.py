@@ -112,6 +112,15 @@ _TABLE: Final = (
         "join: of the newest 256 of each partition.",
     ),
     Metric("penstock_compaction_backlog_bytes", _G, "The same in bytes."),
+    # `penstock pipeline run --http`.
+    Metric(
+        "penstock_pipeline_job_runs_total",
+        _C,
+        "Runs of a job of the pipeline that ended well.",
+        "job",
+    ),
+    Metric("penstock_pipeline_job_failures_total", _C, "Runs that failed.", "job"),
+    Metric("penstock_pipeline_job_duration_seconds", _H, "One run, well or not.", "job"),
     # The object store.
     Metric(
         "penstock_store_requests_total",

@@ -1,0 +1,242 @@
+"""`penstock pipeline run`."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.cli.options import parse_pairs
+from penstock.cli.pipeline_options import (
+    Command,
+    door_options,
+    engine_options,
+    make_door,
+    open_engine,
+)
+from penstock.config.addresses import parse_address
+from penstock.config.sources import PIPELINE_SECTION, read_pipeline_section
+from penstock.model.errors import InvalidRequestError
+from penstock.observability.logs import configure_logs
+from penstock.observability.metrics import Metrics
+from penstock.system.clock import SystemClock
+from penstock.system.randomness import SystemRandom
+
+if TYPE_CHECKING:
+    from penstock.pipeline.schedule import Outcome
+
+NOT_DRAINED_EXIT_STATUS: Final = 1
+
+
+def _read_config(context: click.Context, _option: click.Parameter, file: Path | None) -> None:
+    """Make the section of a TOML file the options' defaults: the environment and the command line
+    go before it."""
+    if file is None:
+        return
+    known = {option.name for option in context.command.params}
+    values: dict[str, Any] = {}
+    for name, value in read_pipeline_section(file).items():
+        option = name.replace("-", "_")
+        option = _LIST_NAMES.get(option, option)
+        if option not in known:
+            raise InvalidRequestError(
+                "read setting", f"{PIPELINE_SECTION}.{name}", f"file {file} sets what is no setting"
+            )
+        values[option] = (
+            [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
+        )
+    context.default_map = values
+
+
+_LIST_NAMES: Final[Mapping[str, str]] = {
+    "url": "urls",
+    "access": "objects",
+    "catalog_property": "catalog_properties",
+}
+
+
+def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Command]:
+    return click.option(
+        f"--{name}-interval",
+        f"{name}_interval_s",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        default=seconds,
+        show_default=True,
+        help=text,
+    )
+
+
+@click.command("run", context_settings={"auto_envvar_prefix": "PENSTOCK_PIPELINE"})
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="PENSTOCK_PIPELINE_CONFIG",
+    is_eager=True,
+    expose_value=False,
+    callback=_read_config,
+    help="TOML file whose section [pipeline] has these options by name; a server's will do.",
+)
+@_interval("compaction", 60.0, "Between two looks at what there is to compact; 0: never.")
+@_interval("table", 30.0, "Between two commits of each topic with penstock.table; 0: never.")
+@_interval("maintenance", 3600.0, "Between two maintenances of each table; 0: never.")
+@click.option(
+    "--warehouse",
+    metavar="LOCATION",
+    default="warehouse",
+    show_default=True,
+    help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
+)
+@click.option("--catalog", metavar="NAME", default="penstock", show_default=True)
+@click.option(
+    "--catalog-property",
+    "catalog_properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="PyIceberg's; secrets come from the environment alone.",
+)
+@click.option("--registry", metavar="URL", default="", help="Schema registry of typed tables.")
+@click.option(
+    "--parallel",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Jobs that run at the same time.",
+)
+@click.option(
+    "--drain",
+    "drain_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="How long running jobs are waited for at the end.",
+)
+@click.option(
+    "--http",
+    "monitor",
+    metavar="HOST:PORT",
+    default="",
+    help="Serve /metrics, /v1/status and /health there.",
+)
+@click.option("--once", is_flag=True, help="Run each job once, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run of a job.")
+@door_options
+@engine_options
+@click.pass_context
+def command(
+    context: click.Context,
+    compaction_interval_s: float,
+    table_interval_s: float,
+    maintenance_interval_s: float,
+    warehouse: str,
+    catalog: str,
+    catalog_properties: tuple[str, ...],
+    registry: str,
+    parallel: int,
+    drain_s: float,
+    monitor: str,
+    once: bool,
+    as_json: bool,
+    urls: tuple[str, ...],
+    secret_file: str,
+    objects: str,
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
+) -> None:
+    """Run all jobs of a cluster on a schedule: compaction, and tables of topics that have one.
+
+    Each job fails by itself, and is tried again later and later. SIGTERM and Ctrl-C let running
+    jobs end, for --drain; one that is killed leaves nothing but objects that the agents delete.
+    """
+    configure_logs("warning")
+    door = make_door(urls, secret_file, objects)
+    from penstock.pipeline.client import DoorClient
+    from penstock.pipeline.jobs import JobsSettings, job_finder
+    from penstock.pipeline.monitor import Monitor, count, status_of
+    from penstock.pipeline.schedule import Schedule
+    from penstock.pipeline.tables.settings import CatalogSettings
+
+    settings = JobsSettings(
+        compaction_interval_s=compaction_interval_s,
+        table_interval_s=table_interval_s,
+        maintenance_interval_s=maintenance_interval_s,
+        catalog=CatalogSettings(
+            warehouse=warehouse,
+            name=catalog,
+            properties=parse_pairs(catalog_properties, option="--catalog-property"),
+        ),
+        registry=registry,
+    )
+    settings.catalog.check()
+    metrics = Metrics()
+    failed: set[str] = set()
+
+    def report(outcome: "Outcome") -> None:
+        count(metrics, outcome)
+        (failed.add if outcome.error else failed.discard)(outcome.name)
+        _print(outcome, as_json=as_json)
+
+    with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
+        schedule = Schedule(
+            job_finder(client, running, settings),
+            clock=SystemClock(),
+            random=SystemRandom(),
+            report=report,
+            parallel=parallel,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: schedule.stop())
+        if monitor:
+            address = parse_address(monitor, setting="--http")
+            with Monitor(
+                (address.host, address.port), metrics, lambda: status_of(schedule)
+            ) as server:
+                click.echo(f"metrics on http://{address.host}:{server.port}/metrics", err=True)
+                drained = schedule.run(drain_s=drain_s, once=once)
+        else:
+            drained = schedule.run(drain_s=drain_s, once=once)
+    if not drained or (once and failed):
+        context.exit(NOT_DRAINED_EXIT_STATUS)
+
+
+def _print(outcome: "Outcome", *, as_json: bool) -> None:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    if as_json:
+        line = {
+            "time": now,
+            "job": outcome.name,
+            "seconds": round(outcome.seconds, 3),
+            "error": outcome.error,
+            "failures_in_a_row": outcome.failures_in_a_row,
+            "summary": outcome.summary,
+        }
+        click.echo(json.dumps(line, ensure_ascii=False, default=str))
+    elif outcome.error:
+        click.echo(f"{now} {outcome.name} failed: {outcome.error}", err=True)
+    elif changed := shown_counts(outcome.summary):
+        click.echo(f"{now} {outcome.name}: {changed}, {outcome.seconds:.1f} s")
+    sys.stdout.flush()
+
+
+_SHOWN: Final = (
+    "items", "runs_before", "runs_after", "rows", "bad_records", "files", "commits", "behind",
+    "files_joined", "files_written", "snapshots_expired", "orphans_deleted",
+)  # fmt: skip
+
+
+def shown_counts(summary: Mapping[str, Any]) -> str:
+    """What a run did, in a line; "" when that was nothing."""
+    counts = {name: summary[name] for name in _SHOWN if summary.get(name)}
+    lost = len(summary.get("lost", ()))
+    if lost:
+        counts["lost_ranges"] = lost
+    return ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counts.items())

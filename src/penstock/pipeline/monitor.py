@@ -1,0 +1,102 @@
+"""What `penstock pipeline run` shows of itself over HTTP: /metrics, /v1/status, /health."""
+
+import json
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.observability.metrics import Metrics
+from penstock.pipeline.schedule import Outcome, Schedule
+from penstock.version import VERSION
+
+RUNS: Final = "penstock_pipeline_job_runs_total"
+FAILURES: Final = "penstock_pipeline_job_failures_total"
+SECONDS: Final = "penstock_pipeline_job_duration_seconds"
+
+
+def count(metrics: Metrics, outcome: Outcome) -> None:
+    """Count a run."""
+    metrics.add(FAILURES if outcome.error else RUNS, 1, outcome.name)
+    metrics.histogram(SECONDS, outcome.name).observe(outcome.seconds)
+
+
+def status_of(schedule: Schedule) -> dict[str, Any]:
+    """All jobs that this process knows, as JSON."""
+    return {
+        "version": VERSION,
+        "jobs": {
+            state.work.name: {
+                "running": state.is_running,
+                "runs": state.run_count,
+                "failures": state.failure_count,
+                "failures_in_a_row": state.failures_in_a_row,
+                "done_ms": state.done_ms,
+                "error": state.error,
+                "summary": state.summary,
+            }
+            for state in schedule.states()
+        },
+    }
+
+
+class Monitor:
+    """A small server in a thread; a context manager.
+
+    Args:
+        address: host and port; port 0 gives a free one, `port` says which.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], metrics: Metrics, status: Callable[[], dict[str, Any]]
+    ) -> None:
+        from penstock.observability.exposition import CONTENT_TYPE, Exposition
+
+        exposition = Exposition(metrics, version=VERSION)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/metrics":
+                    self._answer(exposition.text(), CONTENT_TYPE)
+                elif self.path == "/v1/status":
+                    self._answer(json.dumps(status(), default=str).encode(), "application/json")
+                elif self.path == "/health":
+                    self._answer(b"ok\n", "text/plain")
+                else:
+                    self.send_error(HTTPStatus.NOT_FOUND)
+
+            def _answer(self, body: bytes, kind: str) -> None:
+                self.send_response(HTTPStatus.OK)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments: Any) -> None:
+                """Scrapes are no event."""
+
+        self._server = ThreadingHTTPServer(address, Handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="monitor", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,147 @@
+"""`penstock pipeline run` as a process beside a server: tables appear, a signal ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.commands.pipeline_run import command, shown_counts
+from penstock.config.sources import load_settings
+from support.door import Door, serve_in_thread
+from support.server import free_port
+from support.topics import Topics
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+END_S = 60
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with serve_in_thread(tmp_path / "data") as found:
+        yield found
+
+
+def start(door: Door, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    environment = {key: value for key, value in os.environ.items() if "PENSTOCK_" not in key}
+    environment["PYTHONPATH"] = str(REPOSITORY / "src")
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "pipeline", "run", "--json", "--engine", "local",
+         "--url", str(door.server.http_address), "--warehouse", str(folder / "warehouse"),
+         *arguments],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+    )  # fmt: skip
+
+
+def outcomes(process: "subprocess.Popen[str]") -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def end(process: "subprocess.Popen[str]") -> str:
+    process.send_signal(signal.SIGTERM)
+    try:
+        _, errors = process.communicate(timeout=END_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    return errors
+
+
+def rows_in(warehouse: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in warehouse.rglob("*.parquet"))
+
+
+def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(door: Door, tmp_path: Path) -> None:
+    topics = Topics(str(door.server.kafka_address))
+    name = topics.make(2, penstock_table="iceberg")
+    topics.make(1)
+    topics.write(name, [b"%d" % n for n in range(500)])
+    port = free_port()
+    process = start(
+        door, tmp_path, "--table-interval", "0.2", "--http", f"127.0.0.1:{port}"
+    )  # fmt: skip
+    try:
+        seen = []
+        for outcome in outcomes(process):
+            seen.append(outcome)
+            assert not outcome["error"], outcome
+            if outcome["summary"].get("rows"):
+                break
+        assert {one["job"] for one in seen} <= {
+            "compaction", f"table of {name}", f"maintenance of the table of {name}",
+        }  # fmt: skip
+        assert rows_in(tmp_path / "warehouse") == 500
+        # What comes later is followed, too.
+        topics.write(name, [b"more"] * 7, partition=1)
+        for outcome in outcomes(process):
+            if outcome["summary"].get("rows"):
+                assert outcome["summary"]["rows"] == 7
+                break
+        assert rows_in(tmp_path / "warehouse") == 507
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+        assert f'penstock_pipeline_job_runs_total{{job="table of {name}"}}' in text
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status") as answer:
+            assert json.load(answer)["jobs"][f"table of {name}"]["runs"] >= 2
+        errors = end(process)
+    finally:
+        process.kill()
+        process.communicate()
+    assert "Traceback" not in errors
+    # The journal has it: whoever asks a server sees it.
+    assert [row.table for row in door.client.tables()] == [f"penstock.{name.replace('-', '_')}"]
+
+
+def test_once_runs_each_job_once_and_tells_a_failure_by_its_status(
+    door: Door, tmp_path: Path
+) -> None:
+    topics = Topics(str(door.server.kafka_address))
+    name = topics.make(1, penstock_table="iceberg", penstock_table_partition="nonsense(value)")
+    topics.write(name, [b"1"])
+    process = start(door, tmp_path, "--once")
+    seen = list(outcomes(process))
+    process.communicate(timeout=END_S)
+    assert process.returncode == 1
+    failed = [one for one in seen if one["error"]]
+    assert [one["job"] for one in failed] == [f"table of {name}"]
+    assert any(one["job"] == "compaction" and not one["error"] for one in seen)
+
+
+def test_a_servers_file_may_hold_the_settings_of_the_pipeline(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        'data = "d"\n[pipeline]\nurl = ["127.0.0.1:1"]\ntable-interval = 5\n'
+        'catalog-property = {type = "rest", uri = "http://127.0.0.1:2"}\n'
+    )
+    settings = load_settings(
+        file=file, environment={"PENSTOCK_PIPELINE_TABLE_INTERVAL": "3"}, command_line={}
+    )
+    assert settings.data == "d"
+
+
+def test_a_misspelt_setting_of_the_pipeline_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("[pipeline]\ntable-intervall = 5\n")
+    done = CliRunner().invoke(command, ["--config", str(file)])
+    assert "pipeline.table-intervall" in str(done.exception)
+
+
+def test_a_secret_in_a_catalogs_property_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["--catalog-property", "token=abc"])
+    assert "PYICEBERG_CATALOG__PENSTOCK__TOKEN" in str(done.exception)
+    assert "abc" not in str(done.exception)
+
+
+def test_a_run_that_did_nothing_has_no_line() -> None:
+    assert shown_counts({"items": 0, "seconds": 1.0}) == ""
+    assert shown_counts({"rows": 12345, "lost": [1]}) == "12,345 rows, 1 lost ranges"
