@@ -1,6 +1,7 @@
 """Catalogs by PyIceberg, and the tables in them."""
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ RETRIES_PROPERTY: Final = "commit.retry.num-retries"
 NO_RETRIES: Final = "0"
 """PyIceberg would otherwise lay a refused commit over whatever was committed meanwhile, though
 that may hold the same offsets."""
+_OPENING: Final = threading.Lock()
 TOPIC_PROPERTY: Final = "penstock.topic"
 _NEW_TABLE: Final = {
     "format-version": "2",
@@ -85,7 +87,8 @@ def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
 def open_catalog(settings: CatalogSettings) -> Catalog:
     """The catalog. Raises: as `catalog_properties`; InvalidRequestError: PyIceberg refuses it."""
     properties = catalog_properties(settings)
-    with translated("open catalog", settings.name):
+    # One at a time: a catalog in SQLite makes its tables, which fails for whoever is second.
+    with _OPENING, translated("open catalog", settings.name):
         catalog = load_catalog(settings.name, **properties)
         create = getattr(catalog, "create_tables", None)
         if create is not None:
