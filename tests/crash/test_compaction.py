@@ -1,0 +1,89 @@
+"""Drivers of compaction that are killed at every step leave what nothing names, and no more."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.segment import parse_job_key
+from support.compacted_log import CompactedLog, drive
+from support.compaction_driver import STEPS
+from support.server import ServerProcess, run_penstock
+from support.waiting import eventually
+
+SETTINGS = {
+    "SEGMENT_AGE_MS": "100",
+    "RETENTION_CHECK_MS": "200",
+    "DELETE_GRACE_MS": "1000",
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", SETTINGS)
+    server.start()
+    yield server
+    if server.running():
+        server.kill()
+
+
+def job_objects(server: ServerProcess) -> set[str]:
+    root = server.data / "objects"
+    keys = {path.relative_to(root).as_posix() for path in root.rglob("*.seg")}
+    return {key for key in keys if parse_job_key(key) is not None}
+
+
+def test_killed_drivers_cost_nothing(server: ServerProcess) -> None:
+    url = f"http://127.0.0.1:{server.http_port}"
+    with DoorClient(DoorOptions(urls=(url,))) as client:
+        log = CompactedLog(server.bootstrap, client)
+        log.create()
+        log.write(4)
+        for step in STEPS:
+            before = log.run_counts()
+            killed = drive(url, step=step)
+            assert killed.returncode == -signal.SIGKILL, (step, killed.stderr)
+            changed = [p for p, count in log.run_counts().items() if count != before[p]]
+            assert len(changed) == (1 if step == "committed" else 0), step
+            log.check_read()
+        finished = drive(url)
+        assert finished.returncode == 0, finished.stderr
+        summary = json.loads(finished.stdout)
+        assert (summary["partitions"], summary["refused"]) == (2, [])
+        assert log.run_counts() == dict.fromkeys(range(log.partitions), 1)
+        log.check_read_from_everywhere()
+        # The leases of the killed are over, their objects are condemned, and deleted after the
+        # grace.
+        eventually(lambda: job_objects(server), lambda found: found == log.named_objects())
+        log.check_read()
+    assert server.stop() == 0
+    verified = run_penstock("verify", "--data", str(server.data))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "all as it must be" in verified.stdout
+
+
+def test_consumers_notice_nothing(server: ServerProcess) -> None:
+    """A real consumer reads at all offsets, while runs come, are replaced, and are deleted."""
+    url = f"http://127.0.0.1:{server.http_port}"
+    with DoorClient(DoorOptions(urls=(url,))) as client:
+        log = CompactedLog(server.bootstrap, client)
+        log.create()
+        log.write(4)
+        with log.readers() as faults:
+            for _ in range(2):
+                assert drive(url).returncode == 0
+                log.write(4)
+            replaced = log.named_objects()
+            assert drive(url).returncode == 0
+            eventually(
+                lambda: {key for key in replaced if (server.data / "objects" / key).exists()},
+                lambda left: left <= log.named_objects(),
+            )
+        assert not faults
+        log.check_read()
+        log.check_read_from_everywhere()

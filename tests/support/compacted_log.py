@@ -1,0 +1,195 @@
+"""A topic that consumers read while it is compacted, and what they must get."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import support.quiet
+from penstock.lake.door import RUN_FIELDS
+from penstock.pipeline.client import DoorClient
+from support.adapters import ConfluentAdapter
+from support.records import NewRecord, ReadRecord
+from support.server import REPOSITORY
+from support.waiting import eventually
+
+assert support.quiet  # before the adapters, which import the client libraries
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass
+class CompactedLog:
+    """One topic, its clients and its door.
+
+    Args:
+        bootstrap: of any Kafka client.
+        client: of the pipeline's door.
+    """
+
+    bootstrap: str
+    client: DoorClient
+    topic: str = "compacted"
+    partitions: int = 3
+    records: dict[tuple[int, int], ReadRecord] = field(default_factory=dict)
+    _number: int = 0
+
+    def create(self, **configs: str) -> None:
+        """Create the topic."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        # Its records are of long ago.
+        config = {"retention.ms": "-1", **configs}
+        topic = NewTopic(self.topic, self.partitions, config=config)
+        for future in admin.create_topics([topic]).values():
+            future.result(20)
+
+    def write(self, rounds: int, *, count: int = 30) -> None:
+        """So many runs in objects more per partition, each of another codec, idempotent or not."""
+        for _ in range(rounds):
+            before = self.run_counts()
+            self._number += 1
+            codec = CODECS[self._number % len(CODECS)]
+            new = [
+                NewRecord(
+                    partition=number % self.partitions,
+                    key=b"k%d" % number,
+                    value=None if number % 7 == 3 else b"%d-%d" % (self._number, number) * 20,
+                    timestamp_ms=1_700_000_000_000 + number,
+                    headers=(("h", b"%d" % number),) if number % 2 else (),
+                )
+                for number in range(count)
+            ]
+            offsets = ConfluentAdapter().write(
+                self.bootstrap, self.topic, new, codec=codec, idempotent=bool(self._number % 2)
+            )
+            for record, (partition, offset) in zip(new, offsets, strict=True):
+                self.records[partition, offset] = ReadRecord(
+                    partition, offset, record.key, record.value, record.timestamp_ms, record.headers
+                )
+            # One more run each: what is written next must not be joined with it by the uploader.
+            eventually(self.run_counts, lambda now, old=before: all(now[p] > old[p] for p in now))
+
+    def run_counts(self) -> dict[int, int]:
+        """Runs in objects by partition."""
+        (topic,) = self.client.topics([self.topic]).topics
+        counts = dict.fromkeys(range(self.partitions), 0)
+        for page in self.client.runs(with_wal=False):
+            for index in page.rows[0::RUN_FIELDS]:
+                topic_id, partition = page.partitions[index]
+                if topic_id == topic.topic_id:
+                    counts[partition] += 1
+        return counts
+
+    def named_objects(self) -> set[str]:
+        """Keys of all objects that hold a run."""
+        return {key for page in self.client.runs(with_wal=False) for key in page.object_keys}
+
+    def check_read(self) -> None:
+        """A consumer gets all, from the start on."""
+        read = ConfluentAdapter().read(
+            self.bootstrap, self.topic, self.partitions, len(self.records)
+        )
+        assert {(one.partition, one.offset): one for one in read} == self.records
+        assert len(read) == len(self.records)
+
+    def check_read_from_everywhere(self) -> None:
+        """From each offset on the next record is the right one."""
+        with _Reader(self) as reader:
+            for place in self.records:
+                reader.check(place)
+
+    @contextmanager
+    def readers(self) -> Iterator[list[str]]:
+        """A consumer that goes on reading at random offsets; what it found wrong."""
+        faults: list[str] = []
+        count = 0
+        stopping = threading.Event()
+        places = list(self.records)
+        choice = random.Random(1)
+
+        def read() -> None:
+            nonlocal count
+            try:
+                with _Reader(self) as reader:
+                    while not stopping.is_set():
+                        reader.check(choice.choice(places))
+                        count += 1
+            except BaseException as error:
+                faults.append(repr(error))
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            eventually(lambda: count > 5 or faults)
+            yield faults
+            reached = count
+            eventually(lambda: count > reached + 5 or faults)
+        finally:
+            stopping.set()
+            thread.join(60)
+
+
+class _Reader:
+    def __init__(self, log: CompactedLog) -> None:
+        from confluent_kafka import Consumer
+
+        self._log = log
+        self._consumer: Any = Consumer(
+            {
+                "bootstrap.servers": log.bootstrap,
+                "group.id": "unused-reader",
+                "enable.auto.commit": False,
+                "check.crcs": True,
+                "fetch.wait.max.ms": 50,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def check(self, place: tuple[int, int]) -> None:
+        """Read the record at a place."""
+        from confluent_kafka import TopicPartition
+
+        partition, offset = place
+        self._consumer.assign([TopicPartition(self._log.topic, partition, offset)])
+        deadline = time.monotonic() + 30
+        while True:
+            message = self._consumer.poll(1.0)
+            if message is not None:
+                break
+            assert time.monotonic() < deadline, f"nothing at {place}"
+        assert message.error() is None, message.error()
+        expected = self._log.records[place]
+        assert (message.partition(), message.offset()) == place
+        assert (message.key(), message.value()) == (expected.key, expected.value)
+
+
+def drive(
+    url: str, engine: str = "local", step: str = "", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `support.compaction_driver`."""
+    import os
+
+    paths = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
+    return subprocess.run(
+        [sys.executable, "-m", "support.compaction_driver", url, engine, step],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

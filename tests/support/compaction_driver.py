@@ -1,0 +1,101 @@
+"""A compaction driver in a process of its own that kills itself at a step.
+
+    python -m support.compaction_driver URL ENGINE STEP
+
+ENGINE: local or spark. STEP: one of STEPS, or "" to go on to the end. Prints its summary.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+STEPS = ("opened", "planned", "putting", "put", "committing", "committed")
+SPARK_STEPS = ("planned", "committing", "committed")
+"""Those of a Spark driver: what its tasks do, they do in other processes."""
+LEASE_MS = 1000
+
+
+def die(*_: Any, **__: Any) -> Any:
+    """End this process as a crash would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that is never made."""
+    del call
+    return die
+
+
+def after(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call whose answer nobody hears."""
+
+    def then_die(*arguments: Any, **named: Any) -> Any:
+        call(*arguments, **named)
+        die()
+
+    return then_die
+
+
+class KilledOnce:
+    """A task whose process dies at the first attempt, before or after it has put its object."""
+
+    def __init__(self, task: Any, step: str, marker: str) -> None:
+        self.task, self.step, self.marker = task, step, marker
+
+    def __call__(self, item: Any) -> Any:
+        from penstock.pipeline.objects import ObjectAccess
+
+        whole = ObjectAccess.put
+        if not Path(self.marker).exists():
+            Path(self.marker).write_text("here")
+            ObjectAccess.put = (before if self.step == "putting" else after)(whole)
+        try:
+            return self.task(item)
+        finally:
+            ObjectAccess.put = whole
+
+
+def main(url: str, engine_name: str, step: str) -> None:
+    """Compact."""
+    from penstock.lake.compaction.items import CompactionSettings
+    from penstock.pipeline import compaction
+    from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+    from penstock.pipeline.engine import LocalEngine, spark_engine
+    from penstock.pipeline.objects import ObjectAccess
+
+    compaction.JobLease = functools.partial(JobLease, lease_ms=LEASE_MS)
+    match step:
+        case "opened":
+            compaction.plan_compaction = die
+        case "planned":
+            compaction.with_producers = after(compaction.with_producers)
+        case "putting":
+            ObjectAccess.put = before(ObjectAccess.put)
+        case "put":
+            ObjectAccess.put = after(ObjectAccess.put)
+        case "committing":
+            DoorClient.replace = before(DoorClient.replace)
+        case "committed":
+            DoorClient.replace = after(DoorClient.replace)
+    settings = CompactionSettings(item_partitions_max=1)
+    if engine_name == "spark":
+        from penstock.pipeline.session import session
+
+        engine = spark_engine(session("local[2]", memory="512m"))
+    else:
+        engine = LocalEngine(2)
+    with DoorClient(DoorOptions(urls=(url,))) as client:
+        summary = compaction.compact(client, engine, settings)
+    print(msgspec.json.encode(summary).decode())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
