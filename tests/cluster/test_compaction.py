@@ -1,0 +1,85 @@
+"""Compaction of a cluster: raw objects in a real S3 server, read and put by presigned URLs, with
+several agents at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.lake.compaction.items import CompactionSettings
+from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.compaction import compact
+from penstock.pipeline.engine import LocalEngine
+from support.agents import SECRET, Agents
+from support.compacted_log import CompactedLog
+from support.s3 import S3Server, environment
+
+SETTINGS = {"SEGMENT_AGE_MS": "100", "FLUSH_INTERVAL_MS": "20"}
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path,
+    postgres_url: str,
+    journal_name: str,
+    s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Agents]:
+    monkeypatch.setenv("PENSTOCK_CLUSTER_SECRET", SECRET)
+    with Agents(
+        tmp_path,
+        postgres_url,
+        f"s3://{s3.make_bucket()}/some/prefix",
+        environment=environment(s3.endpoint),
+        settings={"CLUSTER_NAME": journal_name, **SETTINGS},
+    ) as agents:
+        agents.add()
+        agents.add()
+        agents.wait_live()
+        yield agents
+
+
+@pytest.mark.parametrize("durability", ["object", "wal"])
+def test_consumers_notice_nothing(cluster: Agents, durability: str) -> None:
+    urls = tuple(f"http://{agent.http}" for agent in cluster.agents)
+    with DoorClient(DoorOptions(urls=urls)) as client:
+        assert client.info().objects == "presigned"
+        log = CompactedLog(cluster.bootstrap, client, topic=f"t-{durability}")
+        log.create(**{"penstock.durability": durability})
+        log.write(5)
+        with log.readers() as faults:
+            summary = compact(client, LocalEngine(2), CompactionSettings())
+            assert not summary.refused
+            log.write(4)
+            compact(client, LocalEngine(2), CompactionSettings())
+        assert not faults
+        assert max(log.run_counts().values()) <= 2
+        log.check_read()
+        log.check_read_from_everywhere()
+
+
+def test_a_killed_agent_stops_no_job(cluster: Agents) -> None:
+    """The driver and the items go on with the other agent."""
+    urls = tuple(f"http://{agent.http}" for agent in cluster.agents)
+    with DoorClient(DoorOptions(urls=urls, objects="agent")) as client:
+        log = CompactedLog(cluster.bootstrap, client)
+        log.create(**{"penstock.durability": "object"})
+        log.write(5)
+
+        class Killing:
+            name = "local"
+            parallelism = 1
+
+            def run(self, task, items, *, attempts=3):
+                for index, outcome in LocalEngine(1).run(task, items, attempts=attempts):
+                    if cluster.agents[0].server.running():
+                        cluster.agents[0].server.kill()
+                    yield index, outcome
+
+        summary = compact(client, Killing(), CompactionSettings(item_partitions_max=1))
+        assert (summary.partitions, summary.refused, summary.failures) == (3, [], [])
+        assert set(log.run_counts().values()) == {1}
+        log.bootstrap = cluster.agents[1].address
+        log.check_read()
