@@ -36,6 +36,20 @@ def fetch_from(
     address: str, topic: str, partition: int, offset: int, *, wait_ms: int = 200
 ) -> Fetched:
     """Fetch (version 11) one partition from an offset on, from exactly this agent."""
+    number, code, data = fetch_bytes(address, topic, partition, offset, wait_ms=wait_ms)
+    records, _ = read_batches(TopicPartition(topic, number), data, offset)
+    return Fetched(
+        number,
+        code_name(code),
+        [record.offset for record in records],
+        [record.value or b"" for record in records],
+    )
+
+
+def fetch_bytes(
+    address: str, topic: str, partition: int, offset: int, *, wait_ms: int = 200
+) -> tuple[int, int, bytes]:
+    """The same as it comes: partition, code of the error, batches."""
     name = topic.encode()
     body = struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, 0, -1)
     body += struct.pack(f">ih{len(name)}si", 1, len(name), name, 1)
@@ -48,20 +62,14 @@ def fetch_from(
         connection.close()
     _, code, _, topics = _HEAD.unpack_from(answer)
     if code or not topics:
-        return Fetched(partition, code_name(code), [])
+        return partition, code, b""
     at = _HEAD.size
     at += 2 + struct.unpack_from(">h", answer, at)[0] + 4
     number, code, _, _, _, aborted = _PARTITION.unpack_from(answer, at)
     at += _PARTITION.size + max(0, aborted) * 16 + 4
     length = max(0, struct.unpack_from(">i", answer, at)[0])
     data = answer[at + 4 : at + 4 + length]
-    records, _ = read_batches(TopicPartition(topic, number), data, offset)
-    return Fetched(
-        number,
-        code_name(code),
-        [record.offset for record in records],
-        [record.value or b"" for record in records],
-    )
+    return number, code, data
 
 
 class RawProducer:
