@@ -234,6 +234,9 @@ class ServingLog(ABC):
         for change in changes:
             if isinstance(change, RunsMoved):
                 self.reader.forget_places(change.partition_key)
+                if change.cleaned:
+                    # What compaction has removed must not come out of memory either.
+                    self.tail.forget_before(change.partition_key, change.end)
             elif isinstance(change, TopicDeleted):
                 self._forget_topic(change)
 

@@ -111,7 +111,7 @@ class _Replacing:
         if inputs:
             if not self._is_as_listed(key, inputs):
                 return Refusal.INPUT_CHANGED
-            self._move(key, partition, inputs, outputs)
+            self._move(key, partition, inputs, outputs, cleaned=listed.clean_end >= 0)
         if listed.clean_end >= 0:
             tables.execute(_CLEAN, (key, listed.clean_end, self._context.time_ms))
         return None
@@ -130,7 +130,13 @@ class _Replacing:
         )
 
     def _move(
-        self, key: int, partition: PartitionRow, inputs: list[_Run], outputs: list[_Run]
+        self,
+        key: int,
+        partition: PartitionRow,
+        inputs: list[_Run],
+        outputs: list[_Run],
+        *,
+        cleaned: bool,
     ) -> None:
         tables = self._context.tables
         start, end = inputs[0][0], inputs[-1][1]
@@ -152,7 +158,7 @@ class _Replacing:
             partition.bytes_live += row[5]
         tables.dirty_partitions.add(key)
         self._context.changes.append(
-            RunsMoved(partition_key=PartitionKey(key), start=start, end=end)
+            RunsMoved(partition_key=PartitionKey(key), start=start, end=end, cleaned=cleaned)
         )
 
 

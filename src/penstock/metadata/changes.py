@@ -48,11 +48,13 @@ class HeadMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsMoved:
-    """Runs of a partition in [start, end) lie elsewhere now (StoreSegment, ReplaceRuns)."""
+    """Runs of a partition in [start, end) lie elsewhere now (StoreSegment, ReplaceRuns). `cleaned`:
+    and no longer have all the records that they had."""
 
     partition_key: PartitionKey
     start: int
     end: int
+    cleaned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -352,8 +352,8 @@ class ReplacedPartition(Struct, frozen=True, array_like=True, kw_only=True):
     between the first's base offset and the last's end offset.
     `outputs`: flat, OUTPUT_FIELDS integers per run: base offset, end offset, index in the command's
     `objects`, byte position, length, max timestamp in ms, batch count; in offset order, without
-    overlap, within the inputs' offsets, up to their end. Below `clean_end` and the log's start there
-    may be gaps, as compaction by key leaves them.
+    overlap, within the inputs' offsets, up to their end. Below `clean_end` and the log's start
+    there may be gaps, as compaction by key leaves them.
     Without inputs there are no outputs, and only `clean_end` is noted.
     """
 

@@ -76,3 +76,24 @@ def test_a_forgotten_partition_keeps_the_byte_count_right() -> None:
         cache.add(PartitionKey(9), number, number + 1, view(100))
     assert cache.bytes == 2 * (100 + ENTRY_BYTES)
     assert cache.start_offset(KEY) is None
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 8))
+def test_what_was_forgotten_does_not_come_back(forgotten: int, more: int, kept: int) -> None:
+    """Compaction has removed it; eviction goes on as if it were there."""
+    cache = TailCache(kept * (100 + ENTRY_BYTES))
+    views = [view(100) for _ in range(20)]
+    for number in range(8):
+        cache.add(KEY, number, number + 1, views[number])
+    cache.forget_before(KEY, forgotten)
+    for number in range(8, 8 + more):
+        cache.add(KEY, number, number + 1, views[number])
+    cached = range(max(0, 8 + more - kept), 8 + more)
+    for offset in range(8 + more):
+        read = cache.read(KEY, offset, 1)
+        if offset < forgotten or offset not in cached:
+            assert read is None
+        else:
+            assert read is not None
+            assert [id(each) for each in read.views] == [id(views[offset])]
+    assert cache.bytes <= kept * (100 + ENTRY_BYTES)

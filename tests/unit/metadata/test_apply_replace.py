@@ -160,6 +160,8 @@ def test_gaps_are_kept(pipeline: Pipeline) -> None:
     command = replacing(pipeline.queries, job, clean_end=30)
     apart = altered(command, outputs=[3, 5, 0, 16, 20, 7, 1, 22, 30, 0, 36, 30, 9, 2])
     assert pipeline.one(apart) == RunsReplaced([0])
+    cleaned = RunsMoved(partition_key=KEY, start=0, end=30, cleaned=True)
+    assert pipeline.changes[-1] == cleaned, "readers' memories must forget what is gone"
     assert pipeline.runs() == [(3, 5, key_of(job)), (22, 30, key_of(job))]
     assert pipeline.live_runs()[key_of(job)] == 2
     assert pipeline.bytes_of() == 50

@@ -30,7 +30,8 @@ class TailRead:
 
 @dataclass(slots=True)
 class _Partition:
-    """`ends[i]` is the end offset of `views[i]`; what lies before `first` was evicted."""
+    """`ends[i]` is the end offset of `views[i]`; what lies before `first` was evicted, and what
+    ends at or before `start_offset` was forgotten."""
 
     start_offset: int
     ends: list[int] = field(default_factory=list)
@@ -42,7 +43,7 @@ class _Partition:
         return self.ends[-1] if len(self.ends) > self.first else self.start_offset
 
     def drop_first(self) -> None:
-        self.start_offset = self.ends[self.first]
+        self.start_offset = max(self.start_offset, self.ends[self.first])
         self.views[self.first] = _EMPTY
         self.first += 1
         if self.first >= _COMPACT_AT and self.first * 2 >= len(self.ends):
@@ -116,6 +117,17 @@ class TailCache:
             length += size
             index += 1
         return TailRead(views[first:index], length, ends[index - 1])
+
+    def forget_before(self, key: PartitionKey, offset: int) -> None:
+        """Drop the batches of a partition that end at or before an offset. Their bytes leave as
+        eviction reaches them."""
+        partition = self._partitions.get(key)
+        if partition is None or offset <= partition.start_offset:
+            return
+        end = bisect_right(partition.ends, offset, partition.first)
+        for index in range(partition.first, end):
+            partition.views[index] = _EMPTY
+        partition.start_offset = offset
 
     def forget(self, key: PartitionKey) -> None:
         """Drop a partition (its topic was deleted). Its bytes leave as eviction reaches them."""
