@@ -463,8 +463,8 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         default="",
         check=_table_name,
         documentation=(
-            "The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the topic's "
-            "name, where what is no letter, digit or `_` becomes `_`."
+            "The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the "
+            "topic's name, where what is no letter, digit or `_` becomes `_`."
         ),
         standing=_S,
         reason="the pipeline's tables act on it",

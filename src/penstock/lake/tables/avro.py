@@ -24,7 +24,6 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
     TimeType,
-    UUIDType,
 )
 
 from penstock.lake.tables.formats import (
@@ -56,7 +55,6 @@ _LOGICAL: Final[dict[tuple[str, str], IcebergType]] = {
     ("long", "timestamp-micros"): TimestamptzType(),
     ("long", "local-timestamp-millis"): TimestampType(),
     ("long", "local-timestamp-micros"): TimestampType(),
-    ("string", "uuid"): UUIDType(),
 }
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -147,6 +145,9 @@ def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[A
                 "read Avro schema", at, f"{precision} digits, a column has {_DECIMAL_DIGITS_MAX}"
             )
         return DecimalType(precision, schema.get("scale", 0)), _same
+    if (kind, logical) == ("string", "uuid"):
+        # As text: Arrow's own type of UUIDs can't be filtered or joined yet.
+        return StringType(), str
     if kind == "enum":
         return StringType(), _same
     if kind == "fixed":
@@ -155,7 +156,7 @@ def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[A
         return FixedType(schema["size"]), _same
     found = _LOGICAL.get((kind, logical))
     if found is not None:
-        return found, _uuid_bytes if isinstance(found, UUIDType) else _same
+        return found, _same
     # An unknown logical type is its plain one: the specification says so.
     return _primitive(kind, at), _same
 
@@ -202,11 +203,6 @@ def _primitive(name: str, at: str) -> IcebergType:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _uuid_bytes(value: Any) -> bytes:
-    data: bytes = value.bytes
-    return data
 
 
 def _head(text: str) -> str:

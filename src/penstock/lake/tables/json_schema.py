@@ -20,7 +20,6 @@ from pyiceberg.types import (
     LongType,
     StringType,
     TimestamptzType,
-    UUIDType,
 )
 
 from penstock.lake.tables.formats import (
@@ -123,9 +122,9 @@ class JsonDecoder:
             if "." in name or not name:
                 raise _unsupported(f"{at}.{name}", "a column's name has no dot, and is not empty")
             kind, convert, nullable = self._nullable(entry, root, f"{at}.{name}", depth)
-            is_required = name in required and not nullable
-            fields.append(FieldType(name=name, type=kind, required=is_required))
-            converts[name] = (convert, is_required)
+            must_be = name in required
+            fields.append(FieldType(name=name, type=kind, required=must_be and not nullable))
+            converts[name] = (convert, must_be)
 
         def apply(value: Any) -> Any:
             if not isinstance(value, dict):
@@ -136,10 +135,10 @@ class JsonDecoder:
                     f"{_shown(at)} has properties beside its schema: {_few(unknown)}"
                 )
             record: dict[str, Any] = {}
-            for name, (convert, is_required) in converts.items():
+            for name, (convert, must_be) in converts.items():
                 if name in value:
                     record[name] = convert(value[name])
-                elif is_required:
+                elif must_be:
                     raise BadValueError(f"{_shown(f'{at}.{name}')} is missing")
             return record
 
@@ -193,7 +192,7 @@ def _scalar(kind: str, form: str, at: str) -> tuple[IcebergType, Convert] | None
         return {
             "date": (DateType(), _parsed(date.fromisoformat, at, "date")),
             "date-time": (TimestamptzType(), _parsed(_instant, at, "time with its zone")),
-            "uuid": (UUIDType(), _parsed(lambda text: uuid.UUID(text).bytes, at, "UUID")),
+            "uuid": (StringType(), _parsed(lambda text: str(uuid.UUID(text)), at, "UUID")),
         }.get(form, (StringType(), _of(str, at, "string")))
     if kind == "integer":
         return LongType(), _integer(at)

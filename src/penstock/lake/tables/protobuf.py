@@ -108,6 +108,7 @@ class ProtobufDecoder:
             ) from error
         self._file = file
         self._message = message
+        self._path = _path_of(message)
         self._class = message_factory.GetMessageClass(message)
         self._type, self._apply = _record(message, message.name, 0)
 
@@ -120,7 +121,7 @@ class ProtobufDecoder:
         """A value. Raises: BadValueError."""
         if self._framed:
             indexes, start = _indexes(payload)
-            if indexes != _path_of(self._message):
+            if indexes != self._path:
                 raise BadValueError(
                     f"message {indexes} of its schema, and the table has {self._message.full_name}"
                 )
@@ -163,13 +164,14 @@ def _first(file: FileDescriptor) -> str:
 
 
 def _path_of(message: Descriptor) -> list[int]:
+    """Indexes from the file's messages to this one, in the order of the file."""
     path: list[int] = []
-    inner = message
-    while True:
-        path.insert(0, inner.index)
-        if inner.containing_type is None:
-            return path
-        inner = inner.containing_type
+    while message.containing_type is not None:
+        outer = message.containing_type
+        path.insert(0, [inner.name for inner in outer.nested_types].index(message.name))
+        message = outer
+    proto = descriptor_pb2.FileDescriptorProto.FromString(message.file.serialized_pb)
+    return [[inner.name for inner in proto.message_type].index(message.name), *path]
 
 
 def _indexes(payload: bytes) -> tuple[list[int], int]:

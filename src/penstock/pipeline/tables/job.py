@@ -59,6 +59,8 @@ from penstock.system.randomness import SystemRandom
 from penstock.system.waiting import pause
 
 CONFLICTS_MAX: Final = 20
+MODE_PROPERTY: Final = "penstock.mode"
+"""Of a table: append or upsert, for as long as it lives."""
 TRUNCATIONS_MAX: Final = 5
 _REST_S: Final = 0.2
 _LOST_IN_STATE_MAX: Final = 100
@@ -247,7 +249,10 @@ class TableJob:
                 table, written = kind.write(
                     table, target_of(table, self._settings.target_file_bytes), items
                 )
-                table = self._commit(catalog, table, held, items, written, letters, files)
+                try:
+                    table = self._commit(catalog, table, held, items, written, letters, files)
+                finally:
+                    files.delete(written.scratch)
             except ConflictError:
                 # Another driver let the columns follow a schema meanwhile.
                 conflicts += 1
@@ -288,7 +293,7 @@ class TableJob:
                 spec=design.spec,
                 topic=topic.name,
                 topic_id=topic.topic_id,
-                properties=design.properties,
+                properties={**design.properties, MODE_PROPERTY: settings.mode},
             )
             if self._progress is not None:
                 # Of the table that is gone: retention has to wait for this one from the start.
@@ -310,6 +315,14 @@ class TableJob:
                 table.transaction() as transaction,
             ):
                 transaction.set_properties({TOPIC_ID_PROPERTY: topic.topic_id})
+        mode = table.properties.get(MODE_PROPERTY, settings.mode)
+        if mode != settings.mode:
+            raise InvalidRequestError(
+                "follow topic",
+                topic.name,
+                f"table {settings.full_name} was made for {mode}, not for {settings.mode}",
+                "name another table",
+            )
         kind.check(table)
         return table
 
@@ -372,7 +385,7 @@ class TableJob:
                 return table
             now = held_by(table, self._topic.topic_id, self._known_offsets())
             is_overtaken = dict(now.offsets) != dict(held.offsets)
-            if is_overtaken or written.removed or _layout(table) != layout:
+            if is_overtaken or written.is_by_snapshot or _layout(table) != layout:
                 # Another driver took these ranges, or somebody changed what these files were
                 # made for. They are named by nothing, unless a commit in doubt still arrives.
                 if not in_doubt:

@@ -1,6 +1,6 @@
 """What tables differ in: their columns, and how ranges become files of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,6 @@ from penstock.lake.tables.columns import raw_schema
 from penstock.lake.tables.evolution import check_record_columns
 from penstock.lake.tables.partitioning import parse_transforms, partition_spec
 from penstock.lake.tables.values import ValuePlan
-from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import AppendItem, append_rows
@@ -42,6 +41,10 @@ class Written:
     bytes_read: int
     rows: int
     removed: list[DataFile] = field(default_factory=list)
+    scratch: list[str] = field(default_factory=list)
+    """Files that nobody needs once this is committed or given up."""
+    is_by_snapshot: bool = False
+    """Whether it holds for the snapshot that it was made from alone, and not for a later one."""
     columns_added: list[str] = field(default_factory=list)
 
 
@@ -75,7 +78,9 @@ class TableKind(Protocol):
 def kind_of(settings: TableSettings, client: DoorClient, engine: Engine) -> TableKind:
     """The kind that the settings ask for."""
     if settings.mode == UPSERT:
-        raise InvalidRequestError("make a table", settings.topic, "upsert is not there yet")
+        from penstock.pipeline.tables.upsert import UpsertKind
+
+        return UpsertKind(settings, client, engine)
     if settings.schema == RAW:
         return RawKind(settings, client, engine)
     from penstock.pipeline.tables.typed import TypedKind
@@ -96,6 +101,16 @@ def target_of(table: Table, target_file_bytes: int) -> FileTarget:
         },
         target_file_bytes=target_file_bytes,
     )
+
+
+def live_files(table: Table) -> Iterator[DataFile]:
+    """The files of the current snapshot; none of them is read."""
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return
+    for manifest in snapshot.manifests(table.io):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            yield entry.data_file
 
 
 class RawKind:

@@ -12,8 +12,6 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 
@@ -33,8 +31,13 @@ from penstock.pipeline.tables.catalog import (
 )
 from penstock.pipeline.tables.dead_letters import decode_dead_letters
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, is_local
-from penstock.pipeline.tables.kinds import target_of
-from penstock.pipeline.tables.parquet import FileTarget, PartitionedWriter, WrittenFile
+from penstock.pipeline.tables.kinds import live_files, target_of
+from penstock.pipeline.tables.parquet import (
+    FileTarget,
+    PartitionedWriter,
+    WrittenFile,
+    read_data_file,
+)
 from penstock.pipeline.tables.settings import TableSettings, resolve
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -45,7 +48,6 @@ _SMALL: Final = 2
 """A file of less than the target's 1/_SMALL is small."""
 _FILES_MIN: Final = 4
 """Fewer small files of a partition are left alone: each rewrite is read and written bytes."""
-_BATCH_ROWS: Final = 65_536
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,19 +87,6 @@ def join_files(item: JoinItem) -> list[WrittenFile]:
             for rows in read_data_file(files, url, item.target):
                 writer.add(fit_rows(rows, schema))
         return writer.finish()
-
-
-def read_data_file(files: TableFiles, url: str, target: FileTarget) -> Iterator[Any]:
-    """The rows of a data file, by the table's present names: columns are found by their ids, since
-    somebody may have renamed them after it was written."""
-    names = {column.field_id: column.name for column in target.iceberg_schema().fields}
-    reader = pq.ParquetFile(files.open(url))
-    ids = [
-        int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in reader.schema_arrow
-    ]
-    kept = [index for index, field_id in enumerate(ids) if field_id in names]
-    for batch in reader.iter_batches(batch_size=_BATCH_ROWS):
-        yield pa.table([batch.column(i) for i in kept], names=[names[ids[i]] for i in kept])
 
 
 def maintain_table(
@@ -141,16 +130,6 @@ def maintain_table(
         orphans_deleted=deleted,
         orphan_bytes=deleted_bytes,
     )
-
-
-def live_files(table: Table) -> Iterator[DataFile]:
-    """The data files of the current snapshot, without reading any."""
-    snapshot = table.current_snapshot()
-    if snapshot is None:
-        return
-    for manifest in snapshot.manifests(table.io):
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            yield entry.data_file
 
 
 def _join(

@@ -5,7 +5,7 @@ executor's memory is bounded however large the files become; a finished file is 
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -30,6 +30,7 @@ from penstock.pipeline.tables.files import TableFiles
 ROW_GROUP_BYTES: Final = 32 << 20
 BUFFERED_BYTES_MAX: Final = 192 << 20
 OPEN_FILES_MAX: Final = 64
+_BATCH_ROWS: Final = 65_536
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 3
 
@@ -75,6 +76,30 @@ class WrittenFile(msgspec.Struct, frozen=True):
             equality_ids=None,
             key_metadata=None,
             **self.statistics,
+        )
+
+
+def read_data_file(
+    files: TableFiles, url: str, target: FileTarget, *, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a data file, by the table's present names: columns are found by their ids, since
+    somebody may have renamed them after it was written.
+
+    Args:
+        columns: only these; None: all that the file has.
+    """
+    names = {
+        column.field_id: column.name
+        for column in target.iceberg_schema().fields
+        if columns is None or column.name in columns
+    }
+    reader = pq.ParquetFile(files.open(url))
+    schema = reader.schema_arrow
+    ids = {field.name: int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in schema}
+    wanted = [name for name in schema.names if ids[name] in names]
+    for batch in reader.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
+        yield pa.Table.from_batches([batch]).rename_columns(
+            [names[ids[name]] for name in batch.schema.names]
         )
 
 

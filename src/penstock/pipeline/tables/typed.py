@@ -1,8 +1,8 @@
 """Tables whose columns are the values' fields: schemas are found, followed, and then read by."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from pyiceberg.schema import Schema
@@ -30,7 +30,6 @@ from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import (
     AppendItem,
-    AppendResult,
     ScanItem,
     append_rows,
     find_schema_ids,
@@ -46,6 +45,9 @@ SCHEMAS_PROPERTY: Final = "penstock.schemas"
 """Of a table: which schemas it has followed, as JSON."""
 _FIRST_ID: Final = 1
 
+T = TypeVar("T")
+R = TypeVar("R", bound="Result")
+
 
 class Followed(msgspec.Struct, frozen=True):
     """The schemas that a table has followed: ids of a registry; the text of a file."""
@@ -60,6 +62,8 @@ class ValueSchemas:
 
     settings: TableSettings
     columns_added: list[str] = field(default_factory=list)
+    missing: set[int] = field(default_factory=set)
+    """Ids that the registry does not have, as far as this call has asked."""
     _registry: Registry | None = None
 
     @property
@@ -93,12 +97,12 @@ class ValueSchemas:
         """For errors."""
         return f"schema {schema_id} of {self.settings.topic}" if self.is_framed else "the file's"
 
-    def plan(self, followed: Followed, missing: set[int]) -> ValuePlan:
+    def plan(self, followed: Followed) -> ValuePlan:
         """How executors read values."""
         if not self.is_framed:
             return ValuePlan(BARE, {BARE_ID: self.text(BARE_ID)})
         schemas = {schema_id: self.text(schema_id) for schema_id in followed.ids}
-        return ValuePlan(REGISTRY, schemas | dict.fromkeys(missing, SchemaText(kind="")))
+        return ValuePlan(REGISTRY, schemas | dict.fromkeys(self.missing, SchemaText(kind="")))
 
     def follow(self, table: Table, ids: Sequence[int]) -> Table:
         """Let the table's columns become what the schemas of these ids need, oldest first.
@@ -148,7 +152,6 @@ class TypedKind:
         self._client = client
         self._engine = engine
         self._schemas = ValueSchemas(settings)
-        self._missing: set[int] = set()
 
     def design(self, items: Sequence[Sequence[Range]]) -> Design | None:
         """The oldest schema among the first records."""
@@ -157,15 +160,10 @@ class TypedKind:
             return None
         schema = typed_schema(self._schemas.type(first))
         transforms = parse_transforms(self._settings.partition, rename=renaming(schema))
-        followed = (
-            Followed(ids=[first])
-            if self._schemas.is_framed
-            else Followed(text=self._settings.value_schema)
-        )
         return Design(
             schema=schema,
             spec=partition_spec(schema, transforms),
-            properties={SCHEMAS_PROPERTY: msgspec.json.encode(followed).decode()},
+            properties=followed_property(self._schemas, first),
         )
 
     def check(self, table: Table) -> None:
@@ -177,35 +175,20 @@ class TypedKind:
     def write(
         self, table: Table, target: FileTarget, items: Sequence[Sequence[Range]]
     ) -> tuple[Table, Written]:
-        """See `TableKind.write`. Items that meet schemas which the table has not followed yet come
-        back with their ids; the table follows them, and the items run again."""
-        table = self._schemas.follow_file(table)
-        waiting = list(items)
-        results: list[AppendResult] = []
-        while waiting:
-            plan = self._schemas.plan(followed_by(table), self._missing)
-            tasks = [
-                AppendItem(
-                    door=self._client.options,
-                    files=files_options(table.io.properties),
-                    target=msgspec.structs.replace(target, schema=table.schema().model_dump_json()),
-                    ranges=list(ranges),
-                    values=plan,
-                )
-                for ranges in waiting
-            ]
-            again: list[Sequence[Range]] = []
-            unknown: set[int] = set()
-            for index, result in self._engine.run(append_rows, tasks):
-                if result.unknown_schemas:
-                    again.append(waiting[index])
-                    unknown.update(result.unknown_schemas)
-                else:
-                    results.append(result)
-            known = {i for i in unknown if not self._schemas.text(i).is_missing}
-            self._missing |= unknown - known
-            table = self._schemas.follow(table, sorted(known))
-            waiting = again
+        """See `TableKind.write`."""
+
+        def new_item(now: Table, ranges: Sequence[Range], values: ValuePlan) -> AppendItem:
+            return AppendItem(
+                door=self._client.options,
+                files=files_options(now.io.properties),
+                target=msgspec.structs.replace(target, schema=now.schema().model_dump_json()),
+                ranges=list(ranges),
+                values=values,
+            )
+
+        table, results = run_following(
+            self._engine, self._schemas, table, items, append_rows, new_item
+        )
         added = [file for result in results for file in result.files]
         return table, Written(
             added=added,
@@ -214,6 +197,61 @@ class TypedKind:
             rows=sum(file.row_count for file in added),
             columns_added=self._schemas.columns_added,
         )
+
+
+class Result(Protocol):
+    """Of a task that reads values."""
+
+    @property
+    def unknown_schemas(self) -> list[int]:
+        """Ids that its plan did not have; it made nothing then."""
+        ...
+
+
+def run_following(
+    engine: Engine,
+    schemas: ValueSchemas | None,
+    table: Table,
+    items: Sequence[Sequence[Range]],
+    task: Callable[[T], R],
+    new_item: Callable[[Table, Sequence[Range], ValuePlan], T],
+) -> tuple[Table, list[R]]:
+    """Run a task on ranges. Items that meet schemas which the table has not followed yet come back
+    with their ids; the table follows them, and these items run again.
+
+    Args:
+        schemas: None: values are raw.
+    """
+    if schemas is None:
+        tasks = [new_item(table, ranges, ValuePlan()) for ranges in items]
+        return table, [result for _, result in engine.run(task, tasks)]
+    table = schemas.follow_file(table)
+    waiting = list(items)
+    results: list[R] = []
+    while waiting:
+        plan = schemas.plan(followed_by(table))
+        tasks = [new_item(table, ranges, plan) for ranges in waiting]
+        again: list[Sequence[Range]] = []
+        unknown: set[int] = set()
+        for index, result in engine.run(task, tasks):
+            if result.unknown_schemas:
+                again.append(waiting[index])
+                unknown.update(result.unknown_schemas)
+            else:
+                results.append(result)
+        known = {number for number in unknown if not schemas.text(number).is_missing}
+        schemas.missing |= unknown - known
+        table = schemas.follow(table, sorted(known))
+        waiting = again
+    return table, results
+
+
+def followed_property(schemas: ValueSchemas, first: int) -> dict[str, str]:
+    """Of a new table that begins with a schema."""
+    followed = (
+        Followed(ids=[first]) if schemas.is_framed else Followed(text=schemas.settings.value_schema)
+    )
+    return {SCHEMAS_PROPERTY: msgspec.json.encode(followed).decode()}
 
 
 def typed_schema(values: RecordType) -> Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import threading
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_rows_are_the_records(door: Door, lake: Lake, topic: str) -> None:
     produce(door, topic, 0, [new_record(b"other", b"", timestamp_ms=-1)])
     summary = follow(door, lake, topic)
     assert (summary.rows, summary.commits, summary.behind) == (3, 1, 0)
-    time = datetime.datetime.fromtimestamp(NOW_MS / 1000, datetime.UTC)
+    time = dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
     assert lake.rows(topic, "partition", "offset", "key", "value", "timestamp", "headers") == [
         (0, 0, b"other", b"", None, []),
         (

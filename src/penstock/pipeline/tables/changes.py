@@ -1,0 +1,257 @@
+"""An executor's parts of an upsert: ranges into changes by bucket, and a bucket's files anew.
+
+Changes go from the first tasks to the second through staged Parquet files of the table's location,
+sorted by bucket, a row group for each: a shuffle whose driver sees names and numbers alone.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import BinaryType
+
+from penstock.lake.door import Range
+from penstock.lake.tables.columns import arrow_schema
+from penstock.lake.tables.newest import newest_rows
+from penstock.lake.tables.rows import decode_records, split_bad
+from penstock.lake.tables.values import RAW, ValuePlan, ValueReader, fit_rows
+from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.objects import ObjectAccess
+from penstock.pipeline.ranges import read_range
+from penstock.pipeline.tables.dead_letters import BadFile, BadWriter
+from penstock.pipeline.tables.files import FilesOptions, TableFiles
+from penstock.pipeline.tables.parquet import (
+    FileTarget,
+    PartitionedWriter,
+    WrittenFile,
+    read_data_file,
+)
+from penstock.system.randomness import SystemRandom
+
+FOLDER: Final = "penstock-changes"
+"""In a table's location."""
+DELETED: Final = "penstock_deleted"
+_STORED: Final = "penstock_stored"
+_REDUCE_BYTES: Final = 64 << 20
+
+
+class ChangesItem(msgspec.Struct, frozen=True):
+    """One task: ranges into changes. `prefix`: of the columns that every record has."""
+
+    door: DoorOptions
+    files: FilesOptions
+    target: FileTarget
+    ranges: list[Range]
+    values: ValuePlan
+    buckets: int
+    prefix: str
+
+
+class ChangesFile(msgspec.Struct, frozen=True):
+    """Staged changes. `buckets`: of each row group, in their order; `bytes_of`: their sizes."""
+
+    url: str
+    buckets: list[int]
+    bytes_of: list[int]
+
+
+class ChangesResult(msgspec.Struct, frozen=True):
+    """What a task staged; as `AppendResult` for the rest."""
+
+    changes: list[ChangesFile]
+    bad: list[BadFile]
+    bytes_read: int
+    unknown_schemas: list[int]
+
+
+class MergeItem(msgspec.Struct, frozen=True):
+    """One task: a bucket's files with its changes. `changes`: staged files and row groups."""
+
+    files: FilesOptions
+    target: FileTarget
+    bucket: int
+    stored: list[str]
+    changes: list[tuple[str, int]]
+    prefix: str
+
+
+class MergeResult(msgspec.Struct, frozen=True):
+    """What a task wrote, for which of the stored files; `rows`: keys that are new or changed."""
+
+    files: list[WrittenFile]
+    replaced: list[str]
+    rows: int
+
+
+def stage_changes(item: ChangesItem) -> ChangesResult:
+    """Read the item's ranges and stage the newest record of each key. Raises: as `append_rows`."""
+    attempt = SystemRandom().token_bytes(8).hex()
+    files = TableFiles(item.files)
+    schema = arrow_schema(item.target.iceberg_schema())
+    reader = ValueReader(item.values, schema)
+    staged = _staged_schema(schema)
+    gathered = staged.empty_table()
+    bytes_read = 0
+    unknown: set[int] = set()
+    with (
+        DoorClient(item.door) as client,
+        ObjectAccess(client) as objects,
+        BadWriter(item.target.location, files, name=f"{attempt}-bad") as bad,
+    ):
+        for wanted in item.ranges:
+            for part in read_range(client, objects, wanted):
+                bytes_read += len(part.body)
+                for records in decode_records(
+                    part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
+                ):
+                    bad.add(records.bad)
+                    keyed = split_bad(records.rows, pc.is_null(records.rows["key"]), "no key")
+                    bad.add(keyed.bad)
+                    rows, wrong, ids = _changes(keyed.rows, reader, item, staged)
+                    unknown |= ids
+                    if unknown:
+                        continue
+                    bad.add(wrong)
+                    gathered = pa.concat_tables([gathered, rows])
+                    if gathered.nbytes > _REDUCE_BYTES:
+                        gathered = newest_rows(gathered, prefix=item.prefix)
+        if unknown:
+            return ChangesResult([], [], bytes_read, sorted(unknown))
+        gathered = newest_rows(gathered, prefix=item.prefix)
+        changes = _stage(gathered, item, files, attempt)
+        return ChangesResult(changes, bad.finish(), bytes_read, [])
+
+
+def merge_bucket(item: MergeItem) -> MergeResult:
+    """Write a bucket's changes, and those of its files anew that hold rows which they replace.
+
+    Raises:
+        NotFoundError: a file is gone.
+    """
+    attempt = SystemRandom().token_bytes(8).hex()
+    files = TableFiles(item.files)
+    schema = arrow_schema(item.target.iceberg_schema())
+    staged = _staged_schema(schema)
+    changes = pa.concat_tables(
+        [staged.empty_table()]
+        + [
+            fit_rows(pq.ParquetFile(files.open(url)).read_row_group(group), staged)
+            for url, group in item.changes
+        ]
+    )
+    changes = newest_rows(changes, prefix=item.prefix)
+    changes, replaced_keys, touched = _decide(changes, files, item)
+    name = f"upsert-{item.bucket:05}-{attempt}"
+    with PartitionedWriter(item.target, files, name=lambda n: f"{name}-{n:03}") as writer:
+        for url in touched:
+            for rows in read_data_file(files, url, item.target):
+                rows = fit_rows(rows, schema)
+                keys = rows.column(f"{item.prefix}key")
+                writer.add(rows.filter(pc.invert(pc.is_in(keys, value_set=replaced_keys))))
+        writer.add(fit_rows(changes.filter(pc.invert(changes[DELETED])), schema))
+        return MergeResult(writer.finish(), touched, changes.num_rows)
+
+
+def _changes(
+    records: pa.Table, reader: ValueReader, item: ChangesItem, staged: pa.Schema
+) -> tuple[pa.Table, pa.Table, frozenset[int]]:
+    """Records as changes: rows, and tombstones; with bad ones and unknown schemas."""
+    is_deleted = pc.is_null(records.column("value"))
+    tombstones = records.filter(is_deleted)
+    read = reader.read(records.filter(pc.invert(is_deleted)))
+    if item.values.kind != RAW:
+        tombstones = tombstones.drop_columns(["value"])
+    tombstones = tombstones.rename_columns(
+        [f"{item.prefix}{name}" for name in tombstones.column_names]
+    )
+    rows = pa.concat_tables(
+        [
+            fit_rows(_marked(read.rows, is_deleted=False), staged),
+            fit_rows(_marked(tombstones, is_deleted=True), staged),
+        ]
+    )
+    return rows, read.bad, read.unknown_schemas
+
+
+def _stage(rows: pa.Table, item: ChangesItem, files: TableFiles, attempt: str) -> list[ChangesFile]:
+    """Write changes as one file, a row group for each bucket."""
+    if not rows.num_rows:
+        return []
+    keys = rows.column(f"{item.prefix}key").combine_chunks()
+    if isinstance(keys, pa.ChunkedArray):
+        keys = pa.concat_arrays(keys.chunks)
+    transform = BucketTransform(item.buckets).pyarrow_transform(BinaryType())
+    buckets = transform(keys).to_numpy(zero_copy_only=False)
+    order = np.argsort(buckets, kind="stable")
+    rows, buckets = rows.take(pa.array(order)), buckets[order]
+    numbers, starts = np.unique(buckets, return_index=True)
+    ends = [*starts[1:].tolist(), len(buckets)]
+    sizes: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-table-") as folder:
+        path = Path(folder) / "changes.parquet"
+        with pq.ParquetWriter(path, rows.schema, compression="lz4") as writer:
+            for start, end in zip(starts.tolist(), ends, strict=True):
+                group = rows.slice(start, end - start)
+                sizes.append(group.nbytes)
+                writer.write_table(group, row_group_size=group.num_rows)
+        url = f"{item.target.location}/{FOLDER}/{attempt}.parquet"
+        files.put_file(url, path)
+    return [ChangesFile(url, numbers.tolist(), sizes)]
+
+
+def _decide(
+    changes: pa.Table, files: TableFiles, item: MergeItem
+) -> tuple[pa.Table, pa.Array, list[str]]:
+    """Which changes count, whose stored rows go, and the files that these lie in.
+
+    Only keys and places of stored rows are read for it, so a file without any of the keys costs
+    a column, and is left as it is.
+    """
+    key = f"{item.prefix}key"
+    keys = changes.column(key).combine_chunks()
+    met: dict[str, pa.Table] = {}
+    for url in item.stored:
+        found = [
+            rows.filter(pc.is_in(rows.column(key), value_set=keys))
+            for rows in read_data_file(files, url, item.target, columns=_places(item.prefix))
+        ]
+        rows = pa.concat_tables(found) if found else None
+        if rows is not None and rows.num_rows:
+            met[url] = rows
+    if not met:
+        return changes, keys.slice(0, 0), []
+    places = changes.select(_places(item.prefix))
+    stored = pa.concat_tables(met.values()).cast(places.schema)
+    contest = pa.concat_tables(
+        [
+            stored.append_column(_STORED, pa.array([True] * stored.num_rows)),
+            places.append_column(_STORED, pa.array([False] * places.num_rows)),
+        ]
+    )
+    winners = newest_rows(contest, prefix=item.prefix)
+    changed = winners.filter(pc.invert(winners.column(_STORED))).column(key).combine_chunks()
+    changes = changes.filter(pc.is_in(changes.column(key), value_set=changed))
+    touched = [
+        url for url, rows in met.items() if pc.any(pc.is_in(rows[key], value_set=changed)).as_py()
+    ]
+    return changes, changed, touched
+
+
+def _places(prefix: str) -> list[str]:
+    return [f"{prefix}{name}" for name in ("key", "partition", "offset", "timestamp")]
+
+
+def _staged_schema(schema: pa.Schema) -> pa.Schema:
+    """A table's columns as changes have them: a tombstone has no value, whatever is required."""
+    fields = [field.with_nullable(True) for field in schema]  # noqa: FBT003 - pyarrow's
+    return pa.schema([*fields, pa.field(DELETED, pa.bool_())])
+
+
+def _marked(rows: pa.Table, *, is_deleted: bool) -> pa.Table:
+    return rows.append_column(DELETED, pa.array([is_deleted] * rows.num_rows, pa.bool_()))

@@ -1,0 +1,168 @@
+"""Tables with one row per key: changes are staged by bucket, then touched files rewritten."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
+
+from penstock.lake.door import Range
+from penstock.lake.tables.columns import TYPED_PREFIX, raw_schema
+from penstock.lake.tables.evolution import check_record_columns
+from penstock.lake.tables.partitioning import Transform, partition_spec
+from penstock.lake.tables.values import ValuePlan
+from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.pipeline.client import DoorClient
+from penstock.pipeline.engine import Engine
+from penstock.pipeline.tables.changes import (
+    ChangesItem,
+    MergeItem,
+    merge_bucket,
+    stage_changes,
+)
+from penstock.pipeline.tables.files import files_options
+from penstock.pipeline.tables.kinds import Design, Written, live_files, target_of
+from penstock.pipeline.tables.parquet import FileTarget
+from penstock.pipeline.tables.settings import RAW, TableSettings
+from penstock.pipeline.tables.typed import (
+    ValueSchemas,
+    check_followed,
+    first_schema,
+    followed_property,
+    run_following,
+    typed_schema,
+)
+
+
+class UpsertKind:
+    """One row per key: the newest record; a tombstone deletes."""
+
+    def __init__(self, settings: TableSettings, client: DoorClient, engine: Engine) -> None:
+        self._settings = settings
+        self._client = client
+        self._engine = engine
+        self._schemas = None if settings.schema == RAW else ValueSchemas(settings)
+        self._prefix = "" if self._schemas is None else TYPED_PREFIX
+
+    def design(self, items: Sequence[Sequence[Range]]) -> Design | None:
+        """Buckets of the key, and the columns of an appended table."""
+        properties: dict[str, str] = {}
+        schema = raw_schema()
+        if self._schemas is not None:
+            first = first_schema(self._schemas, self._client, self._engine, items)
+            if first is None:
+                return None
+            schema = typed_schema(self._schemas.type(first))
+            properties = followed_property(self._schemas, first)
+        bucket = Transform(kind="bucket", column=f"{self._prefix}key", size=self._settings.buckets)
+        return Design(schema=schema, spec=partition_spec(schema, (bucket,)), properties=properties)
+
+    def check(self, table: Table) -> None:
+        """Raises: InvalidRequestError: columns or buckets are others now."""
+        name = ".".join(table.name())
+        check_record_columns(
+            table.schema(), prefix=self._prefix, with_value=self._schemas is None, table=name
+        )
+        if self._schemas is not None:
+            check_followed(self._schemas, table)
+        self._buckets(table)
+
+    def write(
+        self,
+        table: Table,
+        target: FileTarget,  # noqa: ARG002 - made anew behind what the columns have become
+        items: Sequence[Sequence[Range]],
+    ) -> tuple[Table, Written]:
+        """See `TableKind.write`.
+
+        Raises:
+            ConflictError: stored files went while they were read; plan again.
+        """
+        files = files_options(table.io.properties)
+        size = self._settings.target_file_bytes
+
+        def new_item(now: Table, ranges: Sequence[Range], values: ValuePlan) -> ChangesItem:
+            return ChangesItem(
+                door=self._client.options,
+                files=files,
+                target=target_of(now, size),
+                ranges=list(ranges),
+                values=values,
+                buckets=self._buckets(now),
+                prefix=self._prefix,
+            )
+
+        table, staged = run_following(
+            self._engine, self._schemas, table, items, stage_changes, new_item
+        )
+        changes: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for result in staged:
+            for file in result.changes:
+                for group, bucket in enumerate(file.buckets):
+                    changes[bucket].append((file.url, group))
+        stored = self._stored(table)
+        tasks = [
+            MergeItem(
+                files=files,
+                target=target_of(table, size),
+                bucket=bucket,
+                stored=[file.file_path for file in stored.get(bucket, {}).values()],
+                changes=places,
+                prefix=self._prefix,
+            )
+            for bucket, places in sorted(changes.items())
+        ]
+        try:
+            merged = [
+                (tasks[index].bucket, result)
+                for index, result in self._engine.run(merge_bucket, tasks)
+            ]
+        except NotFoundError as error:
+            raise ConflictError(
+                "rewrite table", ".".join(table.name()), f"somebody was faster: {error}"
+            ) from error
+        return table, Written(
+            added=[file for _, result in merged for file in result.files],
+            removed=[stored[bucket][url] for bucket, result in merged for url in result.replaced],
+            bad=[file for result in staged for file in result.bad],
+            scratch=[file.url for result in staged for file in result.changes],
+            bytes_read=sum(result.bytes_read for result in staged),
+            rows=sum(result.rows for _, result in merged),
+            columns_added=[] if self._schemas is None else self._schemas.columns_added,
+            is_by_snapshot=True,
+        )
+
+    def _stored(self, table: Table) -> dict[int, dict[str, DataFile]]:
+        """The current snapshot's files by bucket and path."""
+        name = ".".join(table.name())
+        spec_id = table.spec().spec_id
+        stored: dict[int, dict[str, DataFile]] = defaultdict(dict)
+        for file in live_files(table):
+            if file.content != DataFileContent.DATA:
+                raise InvalidRequestError(
+                    "upsert into table",
+                    name,
+                    "somebody else's row-level deletes are in it, which are not read here",
+                    "let them be rewritten, for example by Spark's rewrite_data_files",
+                )
+            if file.spec_id != spec_id:
+                raise InvalidRequestError(
+                    "upsert into table", name, f"{file.file_path} is of other buckets"
+                )
+            stored[file.partition[0]][file.file_path] = file
+        return stored
+
+    def _buckets(self, table: Table) -> int:
+        fields = table.spec().fields
+        key = table.schema().find_field(f"{self._prefix}key")
+        if len(fields) == 1 and fields[0].source_id == key.field_id:
+            transform = fields[0].transform
+            if isinstance(transform, BucketTransform):
+                return transform.num_buckets
+        raise InvalidRequestError(
+            "upsert into table",
+            ".".join(table.name()),
+            f"it is partitioned by {table.spec()}, not by buckets of its key",
+            "begin a new table: another --table, or --restart once this one is dropped",
+        )

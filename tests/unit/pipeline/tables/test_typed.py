@@ -1,0 +1,451 @@
+"""Typed tables: values by the schemas of a real registry over HTTP, or of a file."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import io
+import json
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+from penstock.lake.tables.evolution import IncompatibleSchemaError
+from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.pipeline.tables import registry as registry_module
+from penstock.pipeline.tables.schema_files import read_schema_file
+from support.door import Door
+from support.registry import Registry, serve_registry
+from support.tables import Lake, follow, produce_values, records_of
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Registry]:
+    with serve_registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def registry(served: Registry) -> Registry:
+    served.failures, served.user = 0, ""
+    served.schemas.clear()
+    served.versions.clear()
+    served.asked.clear()
+    return served
+
+
+def avro(schema_id: int, schema: Any, *values: Any) -> list[bytes]:
+    parsed = fastavro.parse_schema(schema)
+    found = []
+    for value in values:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, parsed, value)
+        found.append(wire(schema_id, stream.getvalue()))
+    return found
+
+
+def wire(schema_id: int, payload: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + payload
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": "Flight",
+        "fields": [{"name": name, "type": kind} for name, kind in fields],
+    }
+
+
+def typed(door: Door, lake: Lake, topic: str, registry: Registry, **changes: Any) -> Any:
+    return follow(door, lake, topic, schema="registry", registry=registry.url, **changes)
+
+
+def reasons(door: Door, topic: str) -> list[str]:
+    return [
+        dict(record.headers)["penstock.reason"].decode()  # type: ignore[union-attr]
+        for record in records_of(door, f"{topic}.dlq")
+    ]
+
+
+def test_avro_values_are_columns(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+    schema = record(
+        ("id", "int"),
+        ("carrier", {"type": "enum", "name": "Carrier", "symbols": ["AA", "DL"]}),
+        ("delay", ["null", "double"]),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("day", {"type": "int", "logicalType": "date"}),
+        ("trace", {"type": "string", "logicalType": "uuid"}),
+        ("stops", {"type": "array", "items": record(("airport", "string")) | {"name": "Stop"}}),
+        ("tags", {"type": "map", "values": ["null", "long"]}),
+        ("raw", {"type": "fixed", "name": "Four", "size": 4}),
+    )
+    number = registry.register(f"{topic}-value", schema)
+    at = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    value = {
+        "id": 7,
+        "carrier": "DL",
+        "delay": None,
+        "price": Decimal("12.34"),
+        "at": at,
+        "day": dt.date(2024, 2, 29),
+        "trace": uuid.UUID(int=5),
+        "stops": [{"airport": "ATL"}],
+        "tags": {"a": 1, "b": None},
+        "raw": b"abcd",
+    }
+    produce_values(door, topic, avro(number, schema, value))
+    summary = typed(door, lake, topic, registry)
+    assert (summary.rows, summary.bad_records) == (1, 0)
+    (row,) = lake.table(topic).scan().to_arrow().to_pylist()
+    assert row["tags"] == [("a", 1), ("b", None)]
+    assert row["trace"] == str(uuid.UUID(int=5))
+    plain = {key: row[key] for key in value if key not in ("tags", "trace")}
+    assert plain == {key: value[key] for key in plain}
+    assert (row["kafka_partition"], row["kafka_offset"], row["kafka_key"]) == (0, 0, None)
+    # Fields without null are required columns: readers may rely on them.
+    required = {column.name for column in lake.table(topic).schema().fields if column.required}
+    assert required == (value.keys() - {"delay"}) | {
+        "kafka_partition",
+        "kafka_offset",
+        "kafka_headers",
+    }
+
+
+def test_a_newer_schema_adds_columns_and_widens_types(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    first = record(("id", "int"), ("speed", "float"))
+    one = registry.register(f"{topic}-value", first)
+    produce_values(door, topic, avro(one, first, {"id": 1, "speed": 0.5}))
+    typed(door, lake, topic, registry)
+    second = record(
+        ("id", "long"),
+        ("speed", "double"),
+        ("gate", "string"),
+        ("seat", record(("row", "int")) | {"name": "S"}),
+    )
+    two = registry.register(f"{topic}-value", second)
+    large = {"id": 2**40, "speed": 0.1, "gate": "B2", "seat": {"row": 3}}
+    # Old and new ones mixed, as while producers are rolled over.
+    produce_values(
+        door,
+        topic,
+        avro(two, second, large) + avro(one, first, {"id": 2, "speed": 0.25}),
+    )
+    summary = typed(door, lake, topic, registry)
+    assert sorted(summary.columns_added) == ["gate", "seat"]
+    assert lake.rows(topic, "id", "speed", "gate", "seat") == [
+        (1, 0.5, None, None),
+        (2**40, 0.1, "B2", {"row": 3}),
+        (2, 0.25, None, None),
+    ]
+    produce_values(door, topic, avro(two, second, large | {"id": 3}))
+    assert typed(door, lake, topic, registry).columns_added == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ([("id", "int")], "column name is gone"),
+        ([("id", "int"), ("title", ["null", "string"])], "column name is gone"),
+        ([("id", "string"), ("name", ["null", "string"])], "column id is string, and int in the"),
+        ([("id", "double"), ("name", ["null", "string"])], "column id is double, and int in the"),
+        ([("id", ["null", "int"]), ("name", ["null", "string"])], "column id may be null"),
+    ],
+)
+def test_any_other_change_stops_this_table_alone_and_nothing_becomes_null(
+    door: Door,
+    lake: Lake,
+    topic: str,
+    registry: Registry,
+    fields: list[tuple[str, Any]],
+    problem: str,
+) -> None:
+    first = record(("id", "int"), ("name", ["null", "string"]))
+    one = registry.register(f"{topic}-value", first)
+    produce_values(door, topic, avro(one, first, {"id": 1, "name": "a"}))
+    typed(door, lake, topic, registry)
+    other = record(*fields)
+    two = registry.register(f"{topic}-value", other)
+    produce_values(door, topic, [wire(two, b"\x02\x02\x02\x02")])
+    produce_values(door, topic, avro(one, first, {"id": 2, "name": "b"}), partition=1)
+    with pytest.raises(IncompatibleSchemaError, match=problem):
+        typed(door, lake, topic, registry)
+    assert lake.rows(topic, "id", "name") == [(1, "a")]
+    (progress,) = door.client.tables(door.topics[topic][0])
+    assert '"status":"stopped"' in progress.state
+    assert problem in progress.state
+    assert progress.offsets == [(0, 1)], "retention goes on waiting for what the table lacks"
+    # Another table of the same server and warehouse goes on.
+    door.create(f"{topic}-other")
+    produce_values(door, f"{topic}-other", [b"x"])
+    assert follow(door, lake, f"{topic}-other").rows == 1
+
+
+def test_bad_values_are_set_aside_and_the_table_goes_on(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    schema = record(("id", "int"), ("name", "string"))
+    number = registry.register(f"{topic}-value", schema)
+    (good,) = avro(number, schema, {"id": 1, "name": "a"})
+    values = [good, b"plain text", None, wire(99, b"x"), good[:-1], good + b"!", b"", good]
+    produce_values(door, topic, values)
+    summary = typed(door, lake, topic, registry)
+    assert (summary.rows, summary.bad_records) == (2, 6)
+    assert lake.rows(topic, "id", "kafka_offset") == [(1, 0), (1, 7)]
+    assert [record.value for record in records_of(door, f"{topic}.dlq")] == values[1:-1]
+    assert reasons(door, topic) == [
+        "the value does not begin with a schema id",
+        "no value",
+        "the registry has no schema 99",
+        "not of its Avro schema: EOFError",
+        "not of its Avro schema: 1 bytes are left over",
+        "the value does not begin with a schema id",
+    ]
+
+
+def test_json_values_are_columns(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "name": {"type": ["string", "null"]},
+            "ratio": {"type": "number"},
+            "day": {"type": "string", "format": "date"},
+            "at": {"oneOf": [{"type": "null"}, {"type": "string", "format": "date-time"}]},
+            "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}},
+            "extra": {"type": "object", "additionalProperties": {"type": "boolean"}},
+        },
+        "$defs": {"tag": {"type": "object", "properties": {"t": {"type": "string"}}}},
+        "required": ["id", "name"],
+    }
+    number = registry.register(f"{topic}-value", schema, kind="JSON")
+    values: list[Any] = [
+        {"id": 1, "name": None, "ratio": 2, "day": "2024-02-29", "at": "2024-02-29T12:00:00+02:00",
+         "tags": [{"t": "x"}], "extra": {"a": True}},
+        {"id": 2, "name": "b"},
+        {"id": "3", "name": "c"},
+        {"id": 4},
+        {"id": 5, "name": "e", "unknown": 1},
+        {"id": 6.5, "name": "f"},
+        {"id": 7, "name": "g", "day": "tomorrow"},
+        {"id": 2**63, "name": "h"},
+    ]  # fmt: skip
+    payloads = [wire(number, json.dumps(value).encode()) for value in values]
+    produce_values(door, topic, [*payloads, wire(number, b"{")])
+    summary = typed(door, lake, topic, registry)
+    assert (summary.rows, summary.bad_records) == (2, 7)
+    first, second = lake.table(topic).scan().to_arrow().sort_by("id").to_pylist()
+    assert first["at"] == dt.datetime(2024, 2, 29, 10, tzinfo=dt.UTC)
+    assert (first["ratio"], first["day"]) == (2.0, dt.date(2024, 2, 29))
+    assert (first["tags"], first["extra"]) == ([{"t": "x"}], [("a", True)])
+    assert (second["id"], second["name"], second["ratio"]) == (2, "b", None)
+    assert reasons(door, topic)[:6] == [
+        "id is no integer",
+        "name is missing",
+        "the value has properties beside its schema: unknown",
+        "id is no integer",
+        "day is no date",
+        "id is beyond 64 bits",
+    ]
+
+
+def flight_descriptor() -> descriptor_pb2.FileDescriptorProto:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="f", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    file.message_type.add(name="Other").field.add(
+        name="x", number=1, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL
+    )
+    flight = file.message_type.add(name="Flight")
+    flight.oneof_decl.add(name="_gate")
+    add = flight.field.add
+    one = kinds.LABEL_OPTIONAL
+    add(name="id", number=1, type=kinds.TYPE_INT32, label=one)
+    add(name="big", number=2, type=kinds.TYPE_UINT64, label=one)
+    add(
+        name="gate",
+        number=3,
+        type=kinds.TYPE_STRING,
+        label=one,
+        proto3_optional=True,
+        oneof_index=0,
+    )
+    add(
+        name="at",
+        number=4,
+        type=kinds.TYPE_MESSAGE,
+        label=one,
+        type_name=".google.protobuf.Timestamp",
+    )
+    add(name="stops", number=5, type=kinds.TYPE_STRING, label=kinds.LABEL_REPEATED)
+    return file
+
+
+def flight_message(file: descriptor_pb2.FileDescriptorProto, name: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def test_protobuf_values_are_columns(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    file = flight_descriptor()
+    # The first message of the file is what the wire format's index 0 means.
+    file.message_type[0].CopyFrom(file.message_type[1])
+    del file.message_type[1]
+    text = base64.b64encode(file.SerializeToString()).decode()
+    number = registry.register(f"{topic}-value", text, kind="PROTOBUF")
+    flight = flight_message(file, "f.Flight")
+    full = flight(id=1, big=2**64 - 1, gate="B2", stops=["ATL"])
+    full.at.FromMilliseconds(1_500)
+    produce_values(
+        door,
+        topic,
+        [
+            wire(number, b"\0" + full.SerializeToString()),
+            wire(number, b"\x02\0" + flight().SerializeToString()),
+            wire(number, b"\x02\x02" + flight().SerializeToString()),
+            wire(number, b"\0\xff"),
+            wire(number, b""),
+        ],
+    )
+    summary = typed(door, lake, topic, registry)
+    assert (summary.rows, summary.bad_records) == (2, 3)
+    at = dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=dt.UTC)
+    assert lake.rows(topic, "id", "big", "gate", "at", "stops") == [
+        (1, Decimal(2**64 - 1), "B2", at, ["ATL"]),
+        (0, Decimal(0), None, None, []),
+    ]
+
+
+def test_a_descriptor_set_of_a_file(door: Door, lake: Lake, topic: str, tmp_path: Path) -> None:
+    file = flight_descriptor()
+    known = descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    path = tmp_path / "flight.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[known, file]).SerializeToString())
+    schema = read_schema_file(path, message="f.Flight")
+    message = flight_message(file, "f.Flight")
+    produce_values(door, topic, [message(id=5).SerializeToString()])
+    follow(door, lake, topic, schema="file", value_schema=schema)
+    assert lake.rows(topic, "id") == [(5,)]
+    with pytest.raises(InvalidRequestError, match="--message says which"):
+        read_schema_file(path)
+
+
+def test_a_file_s_schema_evolves_as_a_registry_s(
+    door: Door, lake: Lake, topic: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "flight.avsc"
+    schema: dict[str, Any] = record(("id", "int"))
+    path.write_text(json.dumps(schema))
+    (value,) = avro(0, schema, {"id": 1})
+    produce_values(door, topic, [value[5:]])
+    follow(door, lake, topic, schema="file", value_schema=read_schema_file(path))
+    wider = record(("id", "int"), ("gate", ["null", "string"]))
+    path.write_text(json.dumps(wider))
+    (value,) = avro(0, wider, {"id": 2, "gate": "C"})
+    produce_values(door, topic, [value[5:]])
+    follow(door, lake, topic, schema="file", value_schema=read_schema_file(path))
+    assert lake.rows(topic, "id", "gate") == [(1, None), (2, "C")]
+    path.write_text(json.dumps(record(("gate", ["null", "string"]))))
+    produce_values(door, topic, [b""])
+    with pytest.raises(IncompatibleSchemaError, match="column id is gone"):
+        follow(door, lake, topic, schema="file", value_schema=read_schema_file(path))
+
+
+def test_references_are_followed(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
+    airport = record(("code", "string")) | {"name": "Airport"}
+    registry.register("airport", airport)
+    flight = record(("origin", "Airport"))
+    reference = {"name": "Airport", "subject": "airport", "version": 1}
+    number = registry.register(f"{topic}-value", flight, references=[reference])
+    produce_values(door, topic, [wire(number, b"\x06ATL")])
+    typed(door, lake, topic, registry)
+    assert lake.rows(topic, "origin") == [({"code": "ATL"},)]
+
+
+def test_partition_by_a_value_s_field(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    schema = record(("carrier", "string"), ("id", "int"))
+    number = registry.register(f"{topic}-value", schema)
+    values = [{"carrier": carrier, "id": n} for n, carrier in enumerate(("AA", "DL", "AA"))]
+    produce_values(door, topic, avro(number, schema, *values))
+    partition = "identity(carrier), day(timestamp)"
+    assert typed(door, lake, topic, registry, partition=partition).files == 2
+    scan = lake.table(topic).scan(row_filter="carrier == 'AA'")
+    assert len(list(scan.plan_files())) == 1
+    assert sorted(scan.to_arrow().column("id").to_pylist()) == [0, 2]
+
+
+def test_a_registry_that_is_away_stops_nothing_for_good(
+    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_RETRIES", 0)
+    schema = record(("id", "int"))
+    number = registry.register(f"{topic}-value", schema)
+    produce_values(door, topic, avro(number, schema, {"id": 1}))
+    registry.failures = 1
+    with pytest.raises(RetryableError):
+        typed(door, lake, topic, registry)
+    assert typed(door, lake, topic, registry).rows == 1
+    assert records_of(door, f"{topic}.dlq") == []
+
+
+def test_a_registry_s_user_comes_from_the_environment(
+    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = record(("id", "int"))
+    number = registry.register(f"{topic}-value", schema)
+    produce_values(door, topic, avro(number, schema, {"id": 1}))
+    registry.user = base64.b64encode(b"me:mine").decode()
+    with pytest.raises(InvalidRequestError, match="HTTP 401"):
+        typed(door, lake, topic, registry)
+    monkeypatch.setenv("PENSTOCK_REGISTRY_USER", "me")
+    monkeypatch.setenv("PENSTOCK_REGISTRY_PASSWORD", "mine")
+    assert typed(door, lake, topic, registry).rows == 1
+    with pytest.raises(InvalidRequestError, match="holds a user"):
+        follow(
+            door, lake, topic, schema="registry", registry=registry.url.replace("//", "//me:mine@")
+        )
+
+
+def test_no_table_before_there_is_a_record(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    assert typed(door, lake, topic, registry).commits == 0
+    assert not list(lake.catalog().list_namespaces())
+
+
+def test_a_dropped_column_stops_the_table(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    schema = record(("id", "int"), ("name", ["null", "string"]))
+    number = registry.register(f"{topic}-value", schema)
+    produce_values(door, topic, avro(number, schema, {"id": 1, "name": "a"}))
+    typed(door, lake, topic, registry)
+    with lake.table(topic).update_schema() as update:
+        update.delete_column("name")
+    produce_values(door, topic, avro(number, schema, {"id": 2, "name": "b"}))
+    with pytest.raises(IncompatibleSchemaError, match="column name"):
+        typed(door, lake, topic, registry)
+
+
+def test_a_field_that_is_named_as_a_column_of_every_table(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    schema = record(("kafka_offset", "long"))
+    number = registry.register(f"{topic}-value", schema)
+    produce_values(door, topic, avro(number, schema, {"kafka_offset": 1}))
+    with pytest.raises(InvalidRequestError, match="named as a column that every table has"):
+        typed(door, lake, topic, registry)
