@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.lake.door import Problem
 from penstock.log.serving import ServingLog
-from penstock.metadata.commands import AnyAnswer, AnyCommand, Refusal, Refused, SetFeatureLevel
+from penstock.metadata.commands import AnyAnswer, AnyCommand, Refusal, Refused
 from penstock.metadata.ordering import Heads
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL
@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 BODY_BYTES_MAX: Final = 64 << 20
 """Of a JSON request: a commit of many runs."""
+COMMAND_BYTES_MAX: Final = 16 << 20
+"""Of one journal entry."""
 CORRUPT: Final = "corrupt_data"
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -98,11 +100,12 @@ class PipelineSources:
 
         Raises:
             DoorRefusedError: it was refused.
+            InvalidRequestError: it is too long, or holds a number that no entry can.
         """
+        _check_command(command)
         (answer,) = await self.log.commit([command])
         if isinstance(answer, Refused) and answer.reason is Refusal.LEVEL_NOT_ON:
-            await self._raise_level()
-            (answer,) = await self.log.commit([command])
+            raise self._level_not_on()
         if isinstance(answer, Refused):
             raise refused(answer.reason, answer.detail)
         return answer
@@ -126,16 +129,31 @@ class PipelineSources:
             )
         return partition_key(topic.topic_key, partition)
 
-    async def _raise_level(self) -> None:
-        """Switch the pipeline's commands on, where every agent knows them."""
+    def _level_not_on(self) -> PenstockError:
+        """Agents raise the level by themselves, as soon as each knows it."""
         live = [agent.level_max for agent in self.view.agents() if agent.live]
+        text = f"feature level {self.view.feature_level} is on, jobs need {PIPELINE_LEVEL}"
         if min(live, default=0) < PIPELINE_LEVEL:
-            raise refused(
+            return refused(
                 Refusal.LEVEL_NOT_ON,
-                f"feature level {self.view.feature_level} is on, jobs need {PIPELINE_LEVEL}, and "
-                "an agent of an older release takes part still: upgrade it",
+                f"{text}, and an agent of an older release takes part still: upgrade it",
             )
-        await self.log.commit([SetFeatureLevel(level=PIPELINE_LEVEL)])
+        return RetryableError("commit", "job", f"{text}: it is being switched on")
+
+
+def _check_command(command: AnyCommand) -> None:
+    # Here, and not where entries are made: what fails there is an error of all that wait.
+    try:
+        size_bytes = len(msgspec.msgpack.encode(command))
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequestError("commit", type(command).__name__, str(error)) from error
+    if size_bytes > COMMAND_BYTES_MAX:
+        raise InvalidRequestError(
+            "commit",
+            type(command).__name__,
+            f"{size_bytes} bytes, {COMMAND_BYTES_MAX} at most",
+            "commit fewer runs at once",
+        )
 
 
 def url_without_credentials(location: str) -> str:
@@ -162,10 +180,15 @@ def refused(reason: Refusal, detail: str) -> DoorRefusedError:
 
 def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
     """Routes for an application that has checked the secret."""
-    from penstock.app import pipeline_commits, pipeline_objects, pipeline_reads
+    from penstock.app import (
+        pipeline_commits,
+        pipeline_objects,
+        pipeline_reads,
+        pipeline_stored,
+    )
 
     routes: list[BaseRoute] = []
-    for module in (pipeline_reads, pipeline_objects, pipeline_commits):
+    for module in (pipeline_reads, pipeline_objects, pipeline_commits, pipeline_stored):
         for path, method, name, handle in module.calls(sources):
             answer = _answered(handle, name, sources.metrics)
             routes.append(Route(path, answer, methods=[method]))
@@ -220,7 +243,8 @@ async def _answer(handle: Handler, request: Request) -> Response:
         return await handle(request)
     except ClientDisconnect:
         return _problem(400, "invalid", "the request's body ended early")
-    except InvalidRequestError as error:
+    except (InvalidRequestError, OverflowError) as error:
+        # The latter of a number that no state can hold.
         return _problem(400, "invalid", str(error))
     except NotFoundError as error:
         return _problem(404, "not_found", str(error))

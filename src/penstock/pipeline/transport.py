@@ -18,6 +18,7 @@ from urllib3.exceptions import HTTPError, LocationValueError
 from penstock.lake.door import Problem
 from penstock.model.errors import (
     ConflictError,
+    CorruptDataError,
     FencedError,
     InvalidRequestError,
     NotFoundError,
@@ -267,6 +268,8 @@ def _error(answer: HttpAnswer, operation: str, subject: str) -> PenstockError:
         )
     if reason in _JOB_OVER:
         return FencedError(operation, subject, text, "the job is over: start it again")
+    if reason == "corrupt_data":
+        return CorruptDataError(operation, subject, text)
     if status == 409:
         return RefusedError(operation, subject, text, reason=reason)
     return InvalidRequestError(operation, subject, text)

@@ -1,17 +1,27 @@
 """The pipeline's door on a whole embedded server: what is listed, read and committed through it."""
 
+import dataclasses
 import http.client
 import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.app.server import Server
-from penstock.lake.door import RUN_FIELDS, Range, TableProgress
-from penstock.model.errors import FencedError, InvalidRequestError, NotFoundError
+from penstock.lake.door import RUN_FIELDS, JobRequest, Range, TableProgress
+from penstock.metadata.queries import Queries
+from penstock.metadata.schema import PIPELINE_LEVEL
+from penstock.model.errors import (
+    FencedError,
+    InvalidRequestError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import LogTruncatedError
@@ -23,6 +33,7 @@ from support.door import (
     serve_in_thread,
     write_request,
 )
+from support.waiting import eventually
 
 
 @pytest.fixture
@@ -399,6 +410,148 @@ def test_web_pages_and_nonsense_are_refused(door: Door) -> None:
     assert status == 400
     status, problem = _raw(door.server, "GET", "/v1/pipeline/writers/nobody")
     assert (status, problem["kind"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("number", [1 << 63, 1 << 70, -(1 << 70)])
+def test_numbers_that_no_state_can_hold_are_refused(door: Door, number: int) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=4)
+    door.drain()
+    job = door.client.open_job(JobRequest(kind="test", name="tests"))
+    calls = {
+        "offsets": {"items": [[topic_id, 0, number]]},
+        "runs": {"ranges": [[topic_id, 0, number, number]]},
+        "producers": {"partitions": [[topic_id, number]]},
+        "replace": {
+            "job": job.job,
+            "n": 1,
+            "input_keys": [],
+            "objects": [],
+            "partitions": [
+                {"topic_id": topic_id, "partition": 0, "inputs": [number], "outputs": []}
+            ],
+        },
+        "write": {
+            "job": job.job,
+            "writer_id": "w",
+            "batch_id": number,
+            "incarnation": "x",
+            "objects": [],
+            "runs": [],
+        },
+    }
+    for path, body in calls.items():
+        status, problem = _raw(
+            door.server, "POST", f"/v1/pipeline/{path}", json.dumps(body).encode()
+        )
+        # Or nothing is found there.
+        assert status in {200, 400, 404, 409}, (path, status, problem)
+    for path in (f"jobs/{1 << 70}/renew", f"jobs/{1 << 63}/renew"):
+        status, _ = _raw(door.server, "POST", f"/v1/pipeline/{path}")
+        assert status in {400, 409}
+    table = {"topic_id": topic_id, "table": "x", "offsets": [[0, number]]}
+    status, _ = _raw(door.server, "PUT", "/v1/pipeline/tables", json.dumps(table).encode())
+    assert status in {400, 409}
+    assert offsets_in(door.read(topic_id, 0, 0, 4)) == [0, 1, 2, 3], "the server goes on"
+
+
+def test_a_range_is_read_on_though_its_objects_are_deleted_meanwhile(tmp_path: Path) -> None:
+    with serve_in_thread(
+        tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100, delete_grace_ms=0
+    ) as door:
+        topic_id = door.create("t", configs={"retention.ms": "-1"})
+        for _ in range(6):
+            door.produce("t", 0, count=5, value=b"x" * 1000)
+            door.drain()
+        (page,) = door.client.runs()
+        assert len(page.object_keys) == 6
+        wanted = door.read(topic_id, 0, 0, 30)
+        parts = door.parts(topic_id, 0, 0, 30, bytes_max=6000)
+        read = [next(parts).body]
+        with JobLease(door.client, kind="test", name="tests") as job:
+            assert door.client.replace(
+                replacement(door.client, door.objects, job, topic_id)
+            ).codes == [""]
+            # While a job is open whatever was live when it began can be read.
+            last = page.object_keys[-1]
+            time.sleep(0.5)
+            assert door.objects.get_range(last, 0, 4) == b"PSEG"
+        eventually(lambda: _is_gone(door, last))
+        read += [part.body for part in parts]
+        assert b"".join(read) == wanted
+
+
+def _is_gone(door: Door, key: str) -> bool:
+    try:
+        door.objects.get_range(key, 0, 4)
+    except NotFoundError:
+        return True
+    return False
+
+
+def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -> None:
+    with serve_in_thread(
+        tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100
+    ) as door:
+        topic_id = door.create("t")
+        opened = door.client.open_job(JobRequest(kind="test", name="tests", lease_ms=1))
+        assert opened.lease_ms == 1000, "no less, whatever is asked for"
+
+        def is_closed() -> bool:
+            # Not by renewing it, which would keep it open.
+            with closing(Queries(tmp_path / "data" / "metadata.sqlite")) as queries:
+                return queries.pipeline_job(opened.job) is None
+
+        eventually(is_closed)
+        with pytest.raises(FencedError):
+            door.client.renew_job(opened.job)
+        with pytest.raises(FencedError):
+            door.objects.put(new_key(opened.job), [b"x"])
+        key = door.client.accesses("GET", [new_key(opened.job)])
+        assert key == [""]
+        with JobLease(door.client, kind="test", name="tests") as job:
+            request = write_request(door.objects, job, topic_id, {0: 1})
+        with pytest.raises(FencedError):
+            door.client.write(request)
+
+
+def test_jobs_wait_until_every_agent_knows_their_commands(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert door.client.info().feature_level < PIPELINE_LEVEL
+    view = door.server.parts.view
+    log: Any = door.server.parts.log
+    # As in a cluster, where membership raises the level.
+    monkeypatch.setattr(log, "commit", log.lane.commit)
+    with (
+        DoorClient(DoorOptions(urls=door.client.options.urls, deadline_s=0.2)) as client,
+        pytest.raises(RetryableError, match="switched on"),
+    ):
+        client.open_job(JobRequest(kind="test", name="tests"))
+    (agent,) = view.agents()
+    older = dataclasses.replace(agent, agent_id=99, level_max=PIPELINE_LEVEL - 1)
+    monkeypatch.setitem(view._agents, 99, older)
+    with pytest.raises(RefusedError, match="older release") as caught:
+        door.client.open_job(JobRequest(kind="test", name="tests"))
+    assert caught.value.reason == "level_not_on"
+    monkeypatch.undo()
+    door.client.open_job(JobRequest(kind="test", name="tests"))
+    assert door.client.info().feature_level == PIPELINE_LEVEL
+
+
+def test_much_that_waits_for_compaction_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve_in_thread(tmp_path / "data", compaction_warn_bytes=1) as door:
+        door.create("t")
+        for count in range(6):
+            door.produce("t", 0, count=1)
+            door.drain()
+            backlog = door.server._backlog
+            assert backlog is not None
+            door.on_loop(backlog.run_once())
+            warned = [text for text in caplog.messages if "wait for compaction" in text]
+            assert len(warned) == int(count >= 3)
 
 
 def test_calls_and_the_backlog_are_counted(door: Door) -> None:
