@@ -87,6 +87,10 @@ class PipelineSources:
                     await self.heads.confirm_head()
             except TimeoutError as error:
                 raise RetryableError("confirm", "journal", "it doesn't answer") from error
+            except NotFoundError as error:
+                # This agent lags behind what the journal still has, and ends. It says nothing of
+                # what was asked for: another agent knows.
+                raise RetryableError("confirm", "journal", str(error)) from error
         await self.log.let_queries_find()
 
     async def ask(self, question: Callable[[Queries], T]) -> T:
