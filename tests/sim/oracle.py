@@ -17,20 +17,38 @@ from penstock.metadata.changes import HeadMoved, TopicDeleted
 from penstock.metadata.commands import (
     ClaimShard,
     ClaimWal,
+    CloseJob,
     CommitOffsets,
     CommitRuns,
+    CommitWrite,
     CondemnObjects,
     DeleteOffsets,
     Entry,
     Fence,
+    OpenJob,
     Refused,
     RegisterAgent,
+    ReplaceRuns,
     SaveGroup,
     StoreSegment,
     decode_entry,
 )
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
+
+_COUNTS = {
+    "live runs": """SELECT key, live_runs, found FROM (
+        SELECT o.key, o.live_runs, (SELECT count(*) FROM object_runs AS r
+            WHERE r.object_id = o.object_id) AS found FROM objects AS o
+        ) WHERE live_runs != found""",
+    "bytes": """SELECT partition_key, bytes, found FROM (
+        SELECT p.partition_key, p.bytes,
+            (SELECT coalesce(sum(length), 0) FROM object_runs AS r
+                WHERE r.partition_key = p.partition_key)
+            + (SELECT coalesce(sum(length), 0) FROM wal_runs AS w
+                WHERE w.partition_key = p.partition_key) AS found
+        FROM partitions AS p) WHERE bytes != found""",
+}
 
 
 class Twin:
@@ -43,6 +61,11 @@ class Twin:
         self._wals: dict[int, tuple[int, int]] = {}
         self._shards: dict[int, int] = {}
         self._condemned: set[str] = set()
+        self.jobs: set[int] = set()
+        """That are open."""
+        self._commits: dict[int, int] = {}
+        self._written: dict[str, int] = {}
+        """By writer: its last batch."""
 
     def applied(self, position: int, entry: Entry, answers: list[Any]) -> None:
         """An entry that was applied."""
@@ -66,10 +89,29 @@ class Twin:
                 self._follow(where, entry, command, answer)
 
     def _follow(self, where: str, entry: Entry, command: Any, answer: Any) -> None:
-        key = getattr(command, "object_key", "")
-        if key and key in self._condemned:
-            self._violate("condemned-named", f"{where}: {key}")
+        if isinstance(command, ReplaceRuns):
+            if self._commits.get(command.job) == command.n:
+                # It came again, and named nothing.
+                return
+            self._commits[command.job] = command.n
+        for key in names_of(command, answer):
+            if key in self._condemned:
+                self._violate("condemned-named", f"{where}: {key}")
         match command:
+            case OpenJob():
+                if answer.job in self.jobs:
+                    self._violate("job-twice", f"{where}: job {answer.job}")
+                self.jobs.add(answer.job)
+            case CloseJob():
+                self.jobs.discard(command.job)
+            case ReplaceRuns() if command.job not in self.jobs:
+                self._violate("closed-job", f"{where}: job {command.job}")
+            case CommitWrite() if not answer.repeated:
+                if command.job not in self.jobs:
+                    self._violate("closed-job", f"{where}: job {command.job}")
+                if command.batch_id <= self._written.get(command.writer_id, -1):
+                    self._violate("stored-twice", f"{where}: {command.writer_id}")
+                self._written[command.writer_id] = command.batch_id
             case Fence():
                 epoch, last_n, _ = self._epochs[command.agent]
                 self._epochs[command.agent] = (epoch, last_n, True)
@@ -88,6 +130,18 @@ class Twin:
                 self._condemned.update(answer.keys)
             case _:
                 pass
+
+
+def names_of(command: Any, answer: Any) -> list[str]:
+    """The objects that a command which was applied has named."""
+    match command:
+        case CommitRuns() | StoreSegment():
+            return [command.object_key] if command.object_key else []
+        case ReplaceRuns():
+            return [new.key for new in command.objects]
+        case CommitWrite() if not answer.repeated:
+            return [new.key for new in command.objects]
+    return []
 
 
 class Oracle:
@@ -151,11 +205,11 @@ class Oracle:
 
     def _check_named(self, position: int, commands: list[Any], answers: list[Any]) -> None:
         for command, answer in zip(commands, answers, strict=True):
-            if not isinstance(command, CommitRuns | StoreSegment) or isinstance(answer, Refused):
+            if isinstance(answer, Refused):
                 continue
-            key = command.object_key
-            if key and key not in self._world.bucket.ever_put:
-                self._violate("named-before-durable", f"position {position}: {key}")
+            for key in names_of(command, answer):
+                if key not in self._world.bucket.ever_put:
+                    self._violate("named-before-durable", f"position {position}: {key}")
 
     def _apply_again(self, position: int, body: bytes) -> None:
         """An entry that comes twice is as one that comes once."""
@@ -189,6 +243,18 @@ class Oracle:
         if waited_ms < self._world.grace_ms - self._world.skew_allowed_ms:
             self._violate("deleted-early", f"{key}, {waited_ms} ms after it was condemned")
 
+        (held,) = self._connection.execute(
+            "SELECT count(*) FROM pipeline_jobs WHERE opened_position <= ?", (condemned_position,)
+        ).fetchone()
+        if held:
+            self._violate("deleted-held", f"{key}, {held} open jobs may read it")
+
+    def input_gone(self, job: int, key: str) -> None:
+        """A job didn't find an object that it had listed: it must have been closed before."""
+        self.catch_up()
+        if job in self._twin.jobs:
+            self._violate("deleted-held", f"{key}, which job {job} reads")
+
     def missing_objects(self) -> list[str]:
         """Objects that runs lie in and that the bucket hasn't got."""
         rows = self._connection.execute(
@@ -218,6 +284,13 @@ class Oracle:
                 self._violate("runs-gap", f"partition {key}: no runs from {start} to {end}")
             if expected is not None and expected != end:
                 self._violate("runs-gap", f"partition {key}: runs end at {expected}, not {end}")
+
+    def check_counts(self) -> None:
+        """Bytes of partitions and runs of objects are counted as they are."""
+        for what, statement in _COUNTS.items():
+            wrong = self._connection.execute(statement).fetchall()
+            if wrong:
+                self._violate("counts", f"{what} (key, noted, found): {wrong[:3]}")
 
     def dump(self) -> list[bytes]:
         """The canonical dump."""

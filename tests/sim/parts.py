@@ -36,14 +36,17 @@ from penstock.replica.follower import FollowerSettings
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedConnection
 from penstock.testing.simulated_store import SimulatedStore
+from sim.door import open_door, sources_of
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from sim.agent import Agent
     from sim.chance import Chance
     from sim.world import World
 
 DATABASE = "replica.sqlite"
-LEVEL = 2
+LEVEL = 3
 WAL_FILE_BYTES = 16 << 10
 WAL_BYTES_MAX = 6 * WAL_FILE_BYTES
 JOB_S = 0.7
@@ -63,6 +66,7 @@ class Parts:
     log: Any = None
     own_blocks: Any = None
     broker: Broker | None = None
+    door: Starlette | None = None
     closes: list[Callable[[], None]] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -226,6 +230,17 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         jobs.append(archiver.run_once)
     for job in jobs:
         parts.tasks.append(asyncio.create_task(_repeat(job, on_end)))
+    parts.door = open_door(
+        sources_of(
+            cluster_id=order.cluster_id,
+            view=view,
+            queries=lambda: queries,
+            log=log,
+            heads=order,
+            store=zone,
+            pool=parts.pool,
+        )
+    )
     parts.broker = Broker(
         view=view,
         committer=order,

@@ -30,6 +30,7 @@ from sim.chance import Chance
 from sim.faults import Faults
 from sim.history import History, Place, ViolationError
 from sim.oracle import Oracle
+from sim.pipeline import Compactor, StreamWriter
 from sim.wire import BrokenError
 
 HEAL_S = 90.0
@@ -343,6 +344,11 @@ class World:
         ]
         if chance.happens(0.5):
             self.actors.append(Consumer(self, "reads1"))
+        self.actors += [
+            Compactor(self, f"compacts{number}") for number in range(chance.pick((0, 0, 1, 1, 2)))
+        ]
+        if chance.happens(0.4):
+            self.actors.append(StreamWriter(self, "stream", 5 + chance.below(15)))
 
     def _durability(self) -> dict[str, str]:
         mode = self.mode if self.mode != "mixed" else self.chance.pick(("object", "wal"))
@@ -389,6 +395,7 @@ class World:
         if missing:
             self.history.violate("missing-object", f"{missing}")
         self.oracle.check_runs()
+        self.oracle.check_counts()
         await self._compare_replicas()
 
     async def _read_all(self, reader: Watcher, agent: Agent, place: Place) -> None:
