@@ -3,12 +3,16 @@ record once, whatever happens to topics in between."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from pyspark.errors import PySparkException
 
@@ -163,6 +167,44 @@ def test_latest_fixes_the_start_before_the_first_batch_is_done(query: Query, top
     assert began["from"] == began["partitions"] == {"0": 10}
     topics.write(topic, numbered(10, 20))
     assert query.run(topic, startingOffsets="latest") == as_values(numbered(10, 20))
+
+
+def test_python_workers_that_are_killed_lose_and_double_nothing(query: Query, topics: Topics):
+    """Tasks' and the planner's: the query fails or not, and goes on from its checkpoint."""
+    topic = topics.make(2)
+    for partition in range(2):
+        topics.write(topic, numbered(0, 200, f"{partition}:"), partition=partition)
+    written = as_values(numbered(0, 200, "0:"), numbered(0, 200, "1:"))
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    failures = 0
+    while query.values() != written:
+        query.start(topic, now=False, **options)
+        done = len(query.batches)
+        wait_for(lambda done=done: len(query.batches) > done or not query.query.isActive)
+        if failures < 3:
+            wait_for(lambda: kill_python_workers(query.spark) or not query.query.isActive)
+        else:
+            wait_for(lambda: query.values() == written or not query.query.isActive)
+        failures += query.query.exception() is not None
+        query.query.stop()
+    assert failures >= 3
+    assert query.values() == written
+
+
+def kill_python_workers(spark: SparkSession) -> bool:
+    """All that the session's JVM has now, again and again. Returns: False."""
+    jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
+    workers: list[psutil.Process] = []
+    for child in jvm.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # they come and go
+            if "pyspark.daemon" in child.cmdline():
+                workers += child.children()
+            elif any("streaming_source_runner" in word for word in child.cmdline()):
+                workers.append(child)
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGKILL)
+    return False
 
 
 def test_partitions_and_topics_that_come_later(query: Query, topics: Topics):
