@@ -43,6 +43,8 @@ RECORDS_BYTES_MAX: Final = 64 << 20
 _PATTERN_LENGTH_MAX: Final = 1000
 _AFTER: Final = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 _WAL: Final = -1
+_ENCODE: Final = msgspec.json.encode
+"""Of a page of runs: in the pool, where its rows were read."""
 _Numbers = dict[PartitionKey, int]
 
 
@@ -188,18 +190,24 @@ class _Reads:
         sources = self._sources
         await sources.confirm()
         if wanted.ranges is None:
-            page = await sources.ask(
-                lambda queries: _all(queries, after, limit=limit, with_wal=wanted.with_wal)
+            return _json(
+                await sources.ask(
+                    lambda queries: _ENCODE(
+                        _all(queries, after, limit=limit, with_wal=wanted.with_wal)
+                    )
+                )
             )
-            return _json(page)
         ranges = [
             (sources.partition(each.topic_id, each.partition), each.start, each.end)
             for each in wanted.ranges
         ]
-        page = await sources.ask(
-            lambda queries: _within(queries, ranges, after, limit=limit, with_wal=wanted.with_wal)
+        return _json(
+            await sources.ask(
+                lambda queries: _ENCODE(
+                    _within(queries, ranges, after, limit=limit, with_wal=wanted.with_wal)
+                )
+            )
         )
-        return _json(page)
 
     async def records(self, request: Request) -> Response:
         topic_id = request.query_params.get("topic_id", "")
@@ -325,8 +333,8 @@ def _page(found: RunRows, topic_ids: dict[int, bytes], after: str) -> RunPage:
     )
 
 
-def _json(page: RunPage) -> Response:
-    return Response(msgspec.json.encode(page), media_type="application/json")
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
 
 
 def _is_wanted(topic: Topic, wanted: TopicsRequest, pattern: re.Pattern[str] | None) -> bool:

@@ -25,6 +25,7 @@ from penstock.lake.door import (
     ReplaceRequest,
     RunPage,
     RunsRequest,
+    Stored,
     TableProgress,
     Tables,
     Topics,
@@ -50,6 +51,8 @@ T = TypeVar("T")
 ACCESSES_PER_CALL: Final = 1000
 ACCESS_SECONDS: Final = 900
 RECORDS_BYTES: Final = 8 << 20
+RUNS_PER_PAGE: Final = 50_000
+"""About 3 MB of JSON."""
 REST_FIRST_S: Final = 0.05
 REST_MAX_S: Final = 2.0
 _JITTER_STEPS: Final = 1 << 16
@@ -207,7 +210,10 @@ class DoorClient:
         after = ""
         while True:
             request = RunsRequest(
-                ranges=None if ranges is None else list(ranges), after=after, with_wal=with_wal
+                ranges=None if ranges is None else list(ranges),
+                after=after,
+                limit=RUNS_PER_PAGE,
+                with_wal=with_wal,
             )
             page = self._post(door.RUNS_PATH, request, RunPage, "list", "runs")
             yield page
@@ -293,6 +299,11 @@ class DoorClient:
         self._transport.call(
             "PUT", _object_path(key), operation="put", subject=key, headers=headers, body=parts
         )
+
+    def stored(self, prefix: str) -> Stored:
+        """What the store and the journal have below `segments/PREFIX/`: two hexadecimal digits."""
+        path = f"{door.STORED_PATH}/{prefix}"
+        return self._get(path, Stored, "list", f"segments/{prefix}")
 
     # -- commits ---------------------------------------------------------------------------------
 
