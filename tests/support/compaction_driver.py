@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 STEPS = ("opened", "planned", "putting", "put", "committing", "committed")
-SPARK_STEPS = ("planned", "committing", "committed")
+SPARK_STEPS = ("committing", "committed")
 """Those of a Spark driver: what its tasks do, they do in other processes."""
 LEASE_MS = 1000
 
