@@ -140,10 +140,7 @@ def merge_bucket(item: MergeItem) -> MergeResult:
     staged = _staged_schema(schema)
     changes = pa.concat_tables(
         [staged.empty_table()]
-        + [
-            fit_rows(pq.ParquetFile(files.open(url)).read_row_group(group), staged)
-            for url, group in item.changes
-        ]
+        + [fit_rows(_read_group(files, url, group), staged) for url, group in item.changes]
     )
     changes = newest_rows(changes, prefix=item.prefix)
     changes, replaced_keys, touched = _decide(changes, files, item)
@@ -203,6 +200,11 @@ def _stage(rows: pa.Table, item: ChangesItem, files: TableFiles, attempt: str) -
         url = f"{item.target.location}/{FOLDER}/{attempt}.parquet"
         files.put_file(url, path)
     return [ChangesFile(url, numbers.tolist(), sizes)]
+
+
+def _read_group(files: TableFiles, url: str, group: int) -> pa.Table:
+    with files.open(url) as file:
+        return pq.ParquetFile(file).read_row_group(group)
 
 
 def _decide(

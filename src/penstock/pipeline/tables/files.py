@@ -4,10 +4,11 @@ Synchronous, for drivers and executors. Credentials are those of the process's e
 endpoint and region come along, since a catalog's properties may name them.
 """
 
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -20,6 +21,7 @@ from penstock.objects.opening import StoreOptions, store_config
 
 _S3_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 _RETRIES: Final = {"max_retries": 8}
+_READ_BYTES: Final = 256 << 10
 
 
 class FilesOptions(msgspec.Struct, frozen=True):
@@ -57,6 +59,43 @@ def warehouse_url(location: str) -> str:
     return location.rstrip("/")
 
 
+class _RangeFile(io.RawIOBase):
+    """A file by reads of its ranges; obstore's own lacks what pyarrow asks of one."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size_bytes: int) -> None:
+        self._read = read
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}
+        self._position = base[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        end = min(self._position + len(view), self._size_bytes)
+        if end <= self._position:
+            return 0
+        data = self._read(self._position, end)
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def _get_range(store: ObjectStore, key: str, start: int, end: int) -> Any:
+    return obstore.get_range(store, key, start=start, end=end)
+
+
 class TableFiles:
     """Files by URL. Usable from any thread.
 
@@ -84,10 +123,16 @@ class TableFiles:
         store, key = self._find(url)
         return bytes(self._do("read", url, obstore.get, store, key).bytes())
 
-    def open(self, url: str) -> Any:
-        """A file to read parts of: `pyarrow.parquet` takes it."""
+    def open(self, url: str) -> BinaryIO:
+        """A file to read parts of; the caller closes it."""
         store, key = self._find(url)
-        return self._do("read", url, obstore.open_reader, store, key)
+        size_bytes = self._do("read", url, obstore.head, store, key)["size"]
+
+        def read(start: int, end: int) -> bytes:
+            return bytes(self._do("read", url, _get_range, store, key, start, end))
+
+        # Parquet reads a footer, then whole column chunks: the buffer only serves small steps.
+        return io.BufferedReader(_RangeFile(read, size_bytes), buffer_size=_READ_BYTES)
 
     def delete(self, urls: list[str]) -> None:
         """Delete files; those that are not there are no error."""

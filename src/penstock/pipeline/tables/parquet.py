@@ -93,14 +93,17 @@ def read_data_file(
         for column in target.iceberg_schema().fields
         if columns is None or column.name in columns
     }
-    reader = pq.ParquetFile(files.open(url))
-    schema = reader.schema_arrow
-    ids = {field.name: int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in schema}
-    wanted = [name for name in schema.names if ids[name] in names]
-    for batch in reader.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
-        yield pa.Table.from_batches([batch]).rename_columns(
-            [names[ids[name]] for name in batch.schema.names]
-        )
+    with files.open(url) as file:
+        reader = pq.ParquetFile(file)
+        schema = reader.schema_arrow
+        ids = {
+            field.name: int((field.metadata or {}).get(b"PARQUET:field_id", -1)) for field in schema
+        }
+        wanted = [name for name in schema.names if ids[name] in names]
+        for batch in reader.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
+            yield pa.Table.from_batches([batch]).rename_columns(
+                [names[ids[name]] for name in batch.schema.names]
+            )
 
 
 class PartitionedWriter:
