@@ -15,6 +15,7 @@ from typing_extensions import Buffer
 from penstock.kernels.arrays import Uint8s
 from penstock.model.errors import CorruptDataError
 from penstock.records.decode import CODECS, DECOMPRESSED_BYTES_MAX, XERIAL_MAGIC
+from penstock.records.lz4 import find_blocks
 
 _GROWTH: Final = 4
 _IS_FULL: Final = "failed to write whole buffer"
@@ -50,6 +51,8 @@ class BlockArena:
                 self.used += len(block)
             elif codec == 2:
                 self._append_snappy(block)
+            elif codec == 3 and self._append_lz4(block):
+                pass
             elif codec in _INTO:
                 self._append_stream(_INTO[codec], block)
             else:
@@ -87,6 +90,32 @@ class BlockArena:
             if end - start >= DECOMPRESSED_BYTES_MAX:
                 raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
             room = min(_GROWTH * (end - start), DECOMPRESSED_BYTES_MAX)
+
+    def _append_lz4(self, frame: memoryview) -> bool:
+        """Add a frame block by block; False: it needs the general decoder."""
+        found = find_blocks(frame)
+        if found is None:
+            return False
+        blocks, bytes_max = found
+        start = self.used
+        for at, end, is_packed in blocks:
+            if not is_packed:
+                if end - at > bytes_max:
+                    raise _RefusedError(f"an LZ4 block of {end - at} bytes")
+                self._reserve(end - at)
+                self.data[self.used : self.used + end - at] = np.frombuffer(
+                    frame[at:end], dtype=uint8
+                )
+                self.used += end - at
+            else:
+                self._reserve(bytes_max)
+                room = memoryview(self.data.data)[self.used : self.used + bytes_max]
+                self.used += cramjam.lz4.decompress_block_into(
+                    frame[at:end], room, output_len=bytes_max
+                )
+            if self.used - start > DECOMPRESSED_BYTES_MAX:
+                raise _RefusedError(f"more than {DECOMPRESSED_BYTES_MAX} bytes when decompressed")
+        return True
 
     def _append_snappy(self, block: memoryview) -> None:
         if bytes(block[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:

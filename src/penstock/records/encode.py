@@ -5,10 +5,10 @@ from typing import Final
 
 import cramjam
 from crc32c import crc32c
-from typing_extensions import Buffer
 
 from penstock.records.batch import CRC_FROM, HEADER, LENGTH_END, MAGIC
 from penstock.records.decode import CODECS, Record
+from penstock.records.lz4 import compress_lz4
 
 _NO_LEADER_EPOCH: Final = -1
 
@@ -65,19 +65,8 @@ def compress(codec: str, body: bytes) -> bytes:
     if codec == "snappy":
         return bytes(cramjam.snappy.compress_raw(body))
     if codec == "lz4":
-        return bytes(compress_lz4(body))
+        return compress_lz4(body)
     return bytes(cramjam.zstd.compress(body))
-
-
-def compress_lz4(body: Buffer, level: int = 0) -> "cramjam.Buffer":
-    """An LZ4 frame whose blocks don't depend on one another.
-
-    Kafka's own reader takes no others ("Dependent block stream is unsupported"), and linked ones
-    are the library's default, as is a level that takes six times as long as 0 for the same size.
-    """
-    compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
-    compressor.compress(bytes(body))
-    return compressor.finish()
 
 
 def write_varint(value: int) -> bytes:
