@@ -98,7 +98,7 @@ _SHOWN_LOST = 5
     "--snapshot-age-hours",
     metavar="N",
     type=click.IntRange(min=0),
-    default=168,
+    default=24,
     show_default=True,
     help="With --maintain: older snapshots are expired.",
 )

@@ -139,16 +139,17 @@ def create_table(
 
 
 def ancestry(table: Table) -> tuple[list[Snapshot], bool]:
-    """The current snapshot and its ancestors, nearest first, and whether the last is the first."""
+    """The current snapshot and its ancestors, nearest first, and whether the last of them is the
+    table's first snapshot. Expiring a snapshot also takes its id from its child, so that only the
+    sequence number tells a first one."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshots: list[Snapshot] = []
     snapshot = table.current_snapshot()
     while snapshot is not None:
         snapshots.append(snapshot)
         parent = snapshot.parent_snapshot_id
-        if parent is None:
-            return snapshots, True
-        snapshot = table.snapshot_by_id(parent)
-    return snapshots, not snapshots
+        snapshot = None if parent is None else by_id.get(parent)
+    return snapshots, not snapshots or snapshots[-1].sequence_number == 1
 
 
 def end_retries(table: Table) -> None:

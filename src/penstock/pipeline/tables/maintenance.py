@@ -53,7 +53,7 @@ _FILES_MIN: Final = 4
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """What is old. `files_min`: small files of a partition that are worth joining."""
 
-    snapshot_age_ms: int = 7 * 86_400_000
+    snapshot_age_ms: int = 86_400_000
     orphan_age_ms: int = 3 * 86_400_000
     files_min: int = _FILES_MIN
 
@@ -192,22 +192,17 @@ def _join(
 
 
 def _expire(table: Table, before_ms: int) -> int:
-    """Expire snapshots, but none of a branch or tag, and never the newest one with offsets."""
-    kept = next(
-        (
-            snapshot.snapshot_id
-            for snapshot in ancestry(table)[0]
-            if OFFSETS_PROPERTY in summary_of(snapshot)
-        ),
-        None,
-    )
-    named = {reference.snapshot_id for reference in table.metadata.refs.values()}
+    """Expire snapshots, but none of a branch or tag, and none from the current one back to the
+    newest with offsets: without those between, nobody would find it."""
+    kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
+    for snapshot in ancestry(table)[0]:
+        kept.add(snapshot.snapshot_id)
+        if OFFSETS_PROPERTY in summary_of(snapshot):
+            break
     old = [
         snapshot.snapshot_id
         for snapshot in table.metadata.snapshots
-        if snapshot.timestamp_ms < before_ms
-        and snapshot.snapshot_id != kept
-        and snapshot.snapshot_id not in named
+        if snapshot.timestamp_ms < before_ms and snapshot.snapshot_id not in kept
     ]
     if old:
         with translated("expire snapshots", ".".join(table.name())):

@@ -1,0 +1,316 @@
+"""What other people do to a topic, a table or its catalog, and upkeep of a table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.lake.tables.offsets import OFFSETS_PROPERTY
+from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.tables.catalog import ancestry, summary_of
+from penstock.pipeline.tables.job import run_table_once
+from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
+from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
+from support.door import Door
+from support.tables import Lake, follow, new_record, produce, produce_values, records_of
+
+HOUR_MS = 3_600_000
+
+
+def values(lake: Lake, topic: str) -> list[bytes]:
+    return [value for (value,) in lake.rows(topic, "value")]
+
+
+def foreign_rows(lake: Lake, topic: str, count: int = 1) -> pa.Table:
+    row = {
+        "key": None,
+        "value": b"foreign",
+        "partition": 1000,
+        "offset": 0,
+        "timestamp": None,
+        "headers": [],
+    }
+    return pa.Table.from_pylist([row] * count, schema=lake.table(topic).schema().as_arrow())
+
+
+def maintain(door: Door, lake: Lake, topic: str, **changes: Any) -> MaintenanceSummary:
+    upkeep = Maintenance(**changes)
+    return maintain_table(door.client, LocalEngine(2), lake.settings(topic), upkeep)
+
+
+def test_a_deleted_topic_leaves_its_table(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    door.delete(topic)
+    with pytest.raises(NotFoundError, match="its table stays as it is"):
+        follow(door, lake, topic)
+    assert values(lake, topic) == [b"a"]
+
+
+def test_a_topic_that_was_made_anew_is_never_taken_for_the_old_one(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    produce_values(door, topic, [b"old"] * 3)
+    follow(door, lake, topic)
+    door.delete(topic)
+    door.create(topic, 1)
+    produce_values(door, topic, [b"new"] * 4)
+    with pytest.raises(InvalidRequestError, match="holds rows of topic"):
+        follow(door, lake, topic)
+    (progress,) = door.client.tables(door.topics[topic][0])
+    assert '"status":"stopped"' in progress.state
+    assert follow(door, lake, topic, adopt=True).rows == 4
+    assert follow(door, lake, topic).rows == 0
+    assert sorted(values(lake, topic)) == [b"new"] * 4 + [b"old"] * 3
+
+
+def test_a_dropped_table_is_not_silently_made_anew(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a", b"b"])
+    follow(door, lake, topic)
+    lake.catalog().drop_table(("penstock", topic))
+    produce_values(door, topic, [b"c"])
+    with pytest.raises(InvalidRequestError, match="is gone, though it held partition 0 up to 2"):
+        follow(door, lake, topic)
+    (progress,) = door.client.tables(door.topics[topic][0])
+    assert progress.offsets == [(0, 2)]
+    assert follow(door, lake, topic, restart=True).rows == 3
+    assert values(lake, topic) == [b"a", b"b", b"c"]
+
+
+def test_foreign_rows_change_no_offsets(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    for _ in range(3):
+        lake.table(topic).append(foreign_rows(lake, topic))
+    produce_values(door, topic, [b"b"])
+    assert follow(door, lake, topic).rows == 1
+    assert values(lake, topic) == [b"a", b"b"] + [b"foreign"] * 3
+
+
+def test_foreign_deletes_stay_deleted(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a", b"b", b"c"])
+    follow(door, lake, topic)
+    lake.table(topic).delete("offset == 1")
+    produce_values(door, topic, [b"d"])
+    follow(door, lake, topic)
+    assert values(lake, topic) == [b"a", b"c", b"d"]
+
+
+def test_offsets_are_found_where_others_expired_all_snapshots_that_say_them(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    """And the door's progress is behind, as after a kill between commit and saving."""
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    (before,) = door.client.tables(door.topics[topic][0])
+    produce_values(door, topic, [b"b"])
+    follow(door, lake, topic)
+    door.client.save_table(before)
+    table = lake.table(topic)
+    table.append(foreign_rows(lake, topic))
+    current = table.current_snapshot()
+    assert current is not None
+    old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current.snapshot_id]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    assert all(OFFSETS_PROPERTY not in summary_of(s) for s in ancestry(lake.table(topic))[0])
+    produce_values(door, topic, [b"c"])
+    assert follow(door, lake, topic).rows == 1
+    assert values(lake, topic) == [b"a", b"b", b"c", b"foreign"]
+
+
+def test_after_a_rollback_what_it_took_is_written_again(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a"])
+    first = follow(door, lake, topic).snapshot_id
+    produce_values(door, topic, [b"b"])
+    follow(door, lake, topic)
+    lake.table(topic).manage_snapshots().rollback_to_snapshot(first).commit()
+    produce_values(door, topic, [b"c"])
+    assert follow(door, lake, topic).rows == 2
+    assert values(lake, topic) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("change", ["drop", "retype", "require"])
+def test_a_changed_column_of_ours_stops_the_table(
+    door: Door, lake: Lake, topic: str, change: str
+) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    with lake.table(topic).update_schema(allow_incompatible_changes=True) as update:
+        if change == "drop":
+            update.delete_column("value")
+        elif change == "retype":
+            update.rename_column("value", "payload")
+        else:
+            update.update_column("key", required=True)
+    produce_values(door, topic, [b"b"])
+    with pytest.raises(InvalidRequestError, match=r"column (value|key)"):
+        follow(door, lake, topic)
+
+
+def test_columns_of_others_are_null_in_our_rows(door: Door, lake: Lake, topic: str) -> None:
+    from pyiceberg.types import StringType
+
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    with lake.table(topic).update_schema() as update:
+        update.add_column("note", StringType())
+    produce_values(door, topic, [b"b"])
+    follow(door, lake, topic)
+    assert lake.rows(topic, "value", "note") == [(b"a", None), (b"b", None)]
+
+
+def test_a_changed_partition_spec_is_followed(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    with lake.table(topic).update_spec() as update:
+        update.add_identity("partition")
+    produce_values(door, topic, [b"b"])
+    produce_values(door, topic, [b"c"], partition=1)
+    assert follow(door, lake, topic).files == 2
+    assert values(lake, topic) == [b"a", b"b", b"c"]
+
+
+def test_somebody_s_table_is_not_written_into(door: Door, lake: Lake, topic: str) -> None:
+    other = f"{topic}-x"
+    door.create(other)
+    produce_values(door, topic, [b"a"])
+    produce_values(door, other, [b"x"])
+    follow(door, lake, topic)
+    with pytest.raises(InvalidRequestError, match="holds rows of topic"):
+        follow(door, lake, other, table=f"penstock.{topic}")
+
+
+def test_a_new_partition_starts_at_its_first_record(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    produce_values(door, topic, [b"b"], partition=1)
+    assert follow(door, lake, topic).offsets == {0: 1, 1: 1}
+
+
+def test_small_files_are_joined_and_rows_stay(door: Door, lake: Lake, topic: str) -> None:
+    for number in range(6):
+        produce_values(door, topic, [b"%d" % number])
+        follow(door, lake, topic)
+    done = maintain(door, lake, topic)
+    assert (done.files_joined, done.files_written) == (6, 1)
+    assert len(list(lake.table(topic).scan().plan_files())) == 1
+    assert values(lake, topic) == [b"%d" % number for number in range(6)]
+    assert maintain(door, lake, topic).files_joined == 0
+    produce_values(door, topic, [b"more"])
+    assert follow(door, lake, topic).rows == 1
+
+
+def test_joining_leaves_a_column_that_was_renamed_in_place(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    from pyiceberg.types import StringType
+
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    with lake.table(topic).update_schema() as update:
+        update.add_column("note", StringType())
+    rows = foreign_rows(lake, topic).drop_columns(["note"]).append_column("note", pa.array(["n"]))
+    lake.table(topic).append(rows)
+    with lake.table(topic).update_schema() as update:
+        update.rename_column("note", "remark")
+    assert maintain(door, lake, topic, files_min=1).files_joined == 2
+    assert lake.rows(topic, "value", "remark") == [(b"a", None), (b"foreign", "n")]
+
+
+def test_rows_that_others_deleted_by_position_do_not_come_back(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    """PyIceberg rewrites files; so what another engine would write is made by hand."""
+    from pyiceberg.manifest import DataFileContent
+
+    from penstock.pipeline.tables import maintenance
+
+    for value in (b"a", b"b", b"c", b"d"):
+        produce_values(door, topic, [value])
+        follow(door, lake, topic)
+    real = maintenance.live_files
+
+    def with_deletes(table: Any) -> Any:
+        for file in real(table):
+            file[0] = DataFileContent.POSITION_DELETES
+            yield file
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(maintenance, "live_files", with_deletes)
+        assert maintain(door, lake, topic).files_joined == 0
+
+
+def test_old_snapshots_expire_and_their_files_go(door: Door, lake: Lake, topic: str) -> None:
+    for number in range(5):
+        produce_values(door, topic, [b"%d" % number])
+        follow(door, lake, topic)
+    orphan = lake.folder / "penstock" / topic / "data" / "killed.parquet"
+    orphan.write_bytes(b"an attempt that was killed")
+    recent = lake.folder / "penstock" / topic / "data" / "now.parquet"
+    recent.write_bytes(b"of a commit that is about to name it")
+    long_ago = time.time() - 100 * 3600
+    for path in (lake.folder / "penstock" / topic).rglob("*"):
+        if path.is_file() and path != recent:
+            os.utime(path, (long_ago, long_ago))
+    # What maintenance writes itself is new, and what it replaces is old.
+    done = maintain(door, lake, topic, snapshot_age_ms=-HOUR_MS, orphan_age_ms=HOUR_MS)
+    assert done.snapshots_expired == 5
+    assert done.orphans_deleted >= 6, "five small files and the orphan"
+    assert not orphan.exists()
+    assert recent.exists()
+    assert values(lake, topic) == [b"%d" % number for number in range(5)]
+    produce_values(door, topic, [b"more"])
+    assert follow(door, lake, topic).rows == 1
+    assert len(values(lake, topic)) == 6
+
+
+def test_the_newest_snapshot_with_offsets_never_expires(door: Door, lake: Lake, topic: str) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    for _ in range(2):
+        lake.table(topic).append(foreign_rows(lake, topic))
+    maintain(door, lake, topic, snapshot_age_ms=-HOUR_MS)
+    properties = lake.table(topic)
+    with properties.transaction() as transaction:
+        transaction.remove_properties(OFFSETS_PROPERTY)
+    door.client.drop_table(door.topics[topic][0], f"penstock.{topic}")
+    assert follow(door, lake, topic).rows == 0
+    assert len(values(lake, topic)) == 3
+
+
+def test_dead_letters_that_wait_are_no_orphans(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.pipeline.client import DoorClient
+    from support.tables import KilledError
+
+    produce(door, topic, 0, [new_record(b"bad", b"", timestamp_ms=2**62)])
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DoorClient, "write", killed)
+        with pytest.raises(KilledError):
+            follow(door, lake, topic)
+    long_ago = dt.datetime(2020, 1, 1, tzinfo=dt.UTC).timestamp()
+    for path in lake.files(topic):
+        os.utime(path, (long_ago, long_ago))
+    maintain(door, lake, topic)
+    follow(door, lake, topic)
+    assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"bad"]
+
+
+def test_secrets_are_refused_as_properties(door: Door, topic: str, tmp_path: Path) -> None:
+    for key in ("s3.secret-access-key", "token", "credential"):
+        catalog = CatalogSettings(warehouse=str(tmp_path), properties={key: "hidden"})
+        with pytest.raises(InvalidRequestError, match="is a secret") as caught:
+            run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
+        assert "hidden" not in str(caught.value)
