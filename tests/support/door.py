@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import itertools
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,7 @@ def replacement(
     offsets_final: bool = True,
     output_changes: Mapping[int, int] | None = None,
     n: int = 0,
+    kept: Callable[[int], bool] | None = None,
 ) -> ReplaceRequest:
     """All runs of partition 0 that lie in objects joined into one, put and not yet committed.
 
@@ -101,6 +102,8 @@ def replacement(
         of: takes inputs and object of this one; nothing new is put.
         put, cut, damage, offsets_final, output_changes: what may be wrong with it.
         n: the commit's number; 0: the job's next, or 1 where it is to be refused.
+        kept: which batches, by base offset: without some there are gaps, as compaction by key
+            leaves them.
     """
     wrong = not put or cut or damage or not offsets_final or output_changes
     number = n or (1 if wrong else job.next_commit())
@@ -126,7 +129,7 @@ def replacement(
             object_key = page.object_keys[index]
             body = objects.get_range(object_key, position, position + length)
             raw = start if page.object_raw[index] else -1
-            views.append((memoryview(bytearray(body)), raw))
+            views.append((memoryview(bytearray(_kept(body, kept) if kept else body)), raw))
             if object_key not in keys:
                 keys.append(object_key)
             inputs += [start, stop, keys.index(object_key), position, length]
@@ -135,7 +138,7 @@ def replacement(
     described = RunDescriber(base_offset=base, operation="join", subject="a test's")
     for view, raw_offset in views:
         described.add(view, raw_offset=raw_offset)
-    assert described.end_offset == end
+    end = described.end_offset
     run = described.describe(bytes.fromhex(topic_id), 0)
     built = build_segment([run], offsets_final=offsets_final)
     body = b"".join(bytes(part) for part in built.parts)
@@ -147,7 +150,13 @@ def replacement(
     output = [base, end, 0, built.positions[0], run.length, run.max_timestamp, run.batch_count]
     for index, changed in (output_changes or {}).items():
         output[index] = changed
-    partition = ReplacedPartition(topic_id=topic_id, partition=0, inputs=inputs, outputs=output)
+    partition = ReplacedPartition(
+        topic_id=topic_id,
+        partition=0,
+        inputs=inputs,
+        outputs=output,
+        clean_end=end if kept else -1,
+    )
     return ReplaceRequest(
         job=job.job,
         n=number,
@@ -155,6 +164,17 @@ def replacement(
         objects=[OutputObject(key, len(body) - cut)],
         partitions=[partition],
     )
+
+
+def _kept(body: bytes, kept: Callable[[int], bool]) -> bytes:
+    batches = []
+    position = 0
+    while position < len(body):
+        header = stored_header(body, position)
+        if kept(header.base_offset):
+            batches.append(body[position : position + header.length])
+        position += header.length
+    return b"".join(batches)
 
 
 def write_request(

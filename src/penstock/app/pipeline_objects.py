@@ -1,6 +1,7 @@
 """The door's calls about objects: presigned URLs, and bytes through this agent."""
 
 import asyncio
+import logging
 import mmap
 import re
 import tempfile
@@ -21,11 +22,14 @@ from penstock.model.errors import (
     CorruptDataError,
     InvalidRequestError,
     OverloadedError,
+    PenstockError,
 )
 from penstock.objects.keys import check_key
 from penstock.objects.origins import ORIGINS_PREFIX
-from penstock.ports.objects import sign_through
+from penstock.ports.objects import ObjectStore, SignedMethod, sign_through
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_job_key
+
+logger = logging.getLogger(__name__)
 
 ACCESS_SECONDS_MAX: Final = 3600
 KEYS_MAX: Final = 10_000
@@ -64,10 +68,10 @@ class _Objects:
         if wanted.method == "GET":
             for key in wanted.keys:
                 _check_readable(key)
-            urls = await sign_through(store, "GET", wanted.keys, wanted.seconds)
+            urls = await sign_or_none(store, "GET", wanted.keys, wanted.seconds)
         elif wanted.method == "PUT":
             await self._check_writable(wanted.keys)
-            urls = await sign_through(store, "PUT", wanted.keys, wanted.seconds)
+            urls = await sign_or_none(store, "PUT", wanted.keys, wanted.seconds)
         else:
             raise InvalidRequestError("sign", repr(wanted.method), "it is GET or PUT")
         return message(Accesses(urls=list(urls)))
@@ -194,6 +198,18 @@ class _Objects:
             jobs.add(parsed.job)
         for job in jobs:
             await check_job(self._sources, job)
+
+
+async def sign_or_none(
+    store: ObjectStore, method: SignedMethod, keys: Sequence[str], seconds: int
+) -> Sequence[str]:
+    """As `sign_through`; "" per key where the store's credentials can't sign, as an instance's may
+    not: then all goes through the agents, which is slower and works."""
+    try:
+        return await sign_through(store, method, keys, seconds)
+    except PenstockError as error:
+        logger.warning("objects go through this agent, since no URL can be signed: %s", error)
+        return [""] * len(keys)
 
 
 async def check_job(sources: PipelineSources, job: int) -> None:

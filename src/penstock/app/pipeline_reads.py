@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.app.pipeline_api import Call, PipelineSources, message, read_message
+from penstock.app.pipeline_objects import sign_or_none
 from penstock.lake import door
 from penstock.lake.door import (
     API_VERSION,
@@ -34,7 +35,7 @@ from penstock.metadata.view import Topic
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key, partition_of, topic_key_of
 from penstock.model.topic_configs import TOPIC_CONFIGS, effective
-from penstock.ports.objects import sign_through
+from penstock.records.batch import stored_header
 
 RUNS_MAX: Final = 100_000
 """Of one page: about 10 MB of JSON."""
@@ -71,7 +72,7 @@ class _Reads:
         await sources.confirm()
         if self._signs is None:
             # Once: no request is made for it, save for credentials.
-            self._signs = bool((await sign_through(sources.store, "GET", ["probe"], 1))[0])
+            self._signs = bool((await sign_or_none(sources.store, "GET", ["probe"], 1))[0])
         position, time_ms = await sources.ask(_now)
         return message(
             Info(
@@ -228,9 +229,12 @@ class _Reads:
                 await self._check_gap(key, offset, end, subject)
                 offset = end
                 break
+            kept_from = len(body)
             for view in read.views:
                 body += view
             offset = read.end_offset
+            if offset > end:
+                offset = _cut(body, kept_from, end)
         # Again: what was trimmed meanwhile was passed over like a gap.
         _check_start(log, key, start, subject)
         return Response(
@@ -255,6 +259,23 @@ class _Reads:
         if runs:
             sources.log.reader.forget_places(key)
             raise RetryableError("read", subject, f"offset {offset} moves just now")
+
+
+def _cut(body: bytearray, position: int, end: int) -> int:
+    """Drop whole batches from the one on that begins at `end` or later; the offset to go on at.
+
+    Args:
+        position: where to look from.
+    """
+    following = end
+    while position < len(body):
+        header = stored_header(body, position)
+        if header.base_offset >= end:
+            del body[position:]
+            break
+        position += header.length
+        following = max(end, header.end_offset)
+    return following
 
 
 def _check_start(log: ServingLog, key: PartitionKey, offset: int, subject: str) -> None:

@@ -109,7 +109,7 @@ _TABLE: Final = (
         "penstock_compaction_backlog_runs",
         _G,
         "Runs shorter than 16 MiB, of partitions that have four or more, which compaction would "
-        "join: of the newest 256 of each partition.",
+        "join: of the newest 256 of each partition. Every agent tells the whole cluster's.",
     ),
     Metric("penstock_compaction_backlog_bytes", _G, "The same in bytes."),
     # `penstock pipeline run --http`.

@@ -169,9 +169,15 @@ class DoorClient:
         """It goes on. Raises: FencedError: it was closed, or is too old."""
         self._call("POST", f"{door.JOBS_PATH}/{job}/renew", "renew job", str(job))
 
-    def close_job(self, job: int) -> None:
+    def close_job(self, job: int, *, deadline_s: float | None = None) -> None:
         """End a job; also one that is over."""
-        self._call("DELETE", f"{door.JOBS_PATH}/{job}", "close job", str(job))
+        self._transport.call(
+            "DELETE",
+            f"{door.JOBS_PATH}/{job}",
+            operation="close job",
+            subject=str(job),
+            deadline_s=deadline_s,
+        )
 
     # -- what there is ---------------------------------------------------------------------------
 

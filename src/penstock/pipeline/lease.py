@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 LEASE_MS: Final = 300_000
 AGE_MAX_MS: Final = 86_400_000
+_END_S: Final = 10.0
+"""How long an end that agents don't hear of is waited for."""
 _RENEWALS_PER_LEASE: Final = 4
 
 
@@ -80,10 +82,10 @@ class JobLease:
     ) -> None:
         self._over.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_END_S)
         # What it holds back is let go by the agents, should they not hear of its end.
         with suppress(PenstockError):
-            self._client.close_job(self.job)
+            self._client.close_job(self.job, deadline_s=_END_S)
 
     def check(self) -> None:
         """

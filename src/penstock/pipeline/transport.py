@@ -118,12 +118,14 @@ class Transport:
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         body: Body = (),
+        deadline_s: float | None = None,
     ) -> HttpAnswer:
         """One call, tried until the deadline.
 
         Args:
             path: from the root on, quoted.
             operation, subject: for errors.
+            deadline_s: instead of the transport's.
 
         Raises:
             RetryableError: no agent gave an answer in time.
@@ -131,7 +133,9 @@ class Transport:
             FencedError: the job is over.
         """
         target = path + (f"?{urlencode(query)}" if query else "")
-        until_s = self._clock.monotonic_s() + self._deadline_s
+        until_s = self._clock.monotonic_s() + (
+            self._deadline_s if deadline_s is None else min(deadline_s, self._deadline_s)
+        )
         delay_s = _FIRST_DELAY_S
         while True:
             failure: RetryableError | None = None

@@ -256,6 +256,35 @@ def test_runs_are_replaced_and_read_on(door: Door) -> None:
         assert door.client.replace(again).codes == ["input_changed"]
 
 
+def test_gaps_that_compaction_leaves_are_passed_over(door: Door) -> None:
+    topic_id = door.create("t")
+    for _ in range(6):
+        door.produce("t", 0, count=2)
+    door.drain()
+    with JobLease(door.client, kind="test", name="tests") as job:
+        request = replacement(
+            door.client, door.objects, job, topic_id, kept=lambda base: base in {2, 10}
+        )
+        assert door.client.replace(request).codes == [""]
+    assert door.client.topics(["t"]).topics[0].partitions[0].clean_end == 12
+    assert offsets_in(door.read(topic_id, 0, 0, 12)) == [2, 3, 10, 11]
+    assert offsets_in(door.read(topic_id, 0, 4, 8)) == []
+    for start, end, found, following in (
+        (0, 12, [2, 3, 10, 11], 12),
+        (0, 3, [2, 3], 4),
+        (3, 6, [2, 3], 6),
+        (4, 8, [], 8),
+        (4, 12, [10, 11], 12),
+    ):
+        body, next_offset = door.client.records(topic_id, 0, start, end)
+        assert (offsets_in(body), next_offset) == (found, following)
+    # What came later is read on, in the WAL and from it.
+    door.produce("t", 0, count=2)
+    assert offsets_in(door.read(topic_id, 0, 3, 14)) == [2, 3, 10, 11, 12, 13]
+    body, _ = door.client.records(topic_id, 0, 4, 14)
+    assert offsets_in(body) == [10, 11, 12, 13]
+
+
 def test_what_an_object_does_not_hold_is_never_named(door: Door) -> None:
     topic_id = door.create("t")
     door.produce("t", 0, count=4)
