@@ -25,6 +25,7 @@ REPLACE_PATH: Final = PREFIX + "/replace"
 WRITE_PATH: Final = PREFIX + "/write"
 WRITERS_PATH: Final = PREFIX + "/writers"
 TABLES_PATH: Final = PREFIX + "/tables"
+STORED_PATH: Final = PREFIX + "/stored"
 
 NEXT_OFFSET_HEADER: Final = "penstock-next-offset"
 RUN_FIELDS: Final = 8
@@ -189,6 +190,26 @@ class Accesses(Message, frozen=True):
     """Per key a presigned URL, or "": through the agent, at OBJECTS_PATH/KEY."""
 
     urls: list[str]
+
+
+class Stored(Message, frozen=True):
+    """Segment objects below one of the store's 256 prefixes, as the store lists them, and those
+    that the journal names there. `sizes`: the store's, in bytes; -1: it is not there. `states`: per
+    key one of the letters below."""
+
+    keys: list[str]
+    sizes: list[int]
+    states: str
+
+
+STORED_LIVE: Final = "L"
+"""Runs name it."""
+STORED_CONDEMNED: Final = "C"
+"""No run names it any more; it will be deleted."""
+STORED_JOB: Final = "J"
+"""Of an open job, which may still commit it."""
+STORED_UNKNOWN: Final = "U"
+"""The journal doesn't know it: an upload that is under way, or an orphan."""
 
 
 # -- commits -------------------------------------------------------------------------------------

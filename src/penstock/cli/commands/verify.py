@@ -3,17 +3,22 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.app.offline import find_data, verify_directory
 from penstock.cli.options import json_option
+from penstock.cli.pipeline_options import engine_options, make_door, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
 from penstock.config.sources import load_settings
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
+
+if TYPE_CHECKING:
+    from penstock.log.verify import VerifyReport
 
 DAMAGE_EXIT_STATUS = 1
 
@@ -41,6 +46,24 @@ DAMAGE_EXIT_STATUS = 1
     help="A cluster's journal. Without it the state is that of the archive's last snapshot.",
 )
 @click.option("--cluster-name", metavar="NAME", default="penstock", show_default=True)
+@click.option(
+    "--url",
+    "urls",
+    metavar="URL",
+    multiple=True,
+    help="Verify a running cluster through this agent's HTTP port, in parallel; several agents are "
+    "tried in turn.",
+)
+@click.option("--secret-file", metavar="FILE", default="", help="With --url: the cluster's secret.")
+@click.option(
+    "--access",
+    "access",
+    type=click.Choice(("auto", "agent", "ambient")),
+    default="auto",
+    show_default=True,
+    help="With --url: how objects are reached.",
+)
+@engine_options
 @json_option
 @click.pass_context
 def command(
@@ -50,18 +73,49 @@ def command(
     objects: str | None,
     journal: str | None,
     cluster_name: str,
+    urls: tuple[str, ...],
+    secret_file: str,
+    access: str,
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
     as_json: bool,
 ) -> None:
-    """Read everything in a data directory or a cluster's bucket and say what is not as it must be.
+    """Read everything that a data directory, a cluster's bucket or a cluster has, and say what is
+    not as it must be.
 
     Checks each batch's CRC, the offsets of each partition, the WAL's frames, the segments'
     indexes, and that no object is missing. Orphans, which nothing names, are told too, but are no
     damage: the server deletes them. Servers may be running.
 
-    Of a cluster, what is only in an agent's WAL is counted and not read.
+    Of a cluster's bucket, what is only in an agent's WAL is counted and not read, and what lies
+    between the archive's snapshots is replayed and compared. With --url what is in WALs is read
+    through the agents, and the work is spread: over threads, or over Spark's executors.
 
     Exit status: 0 as it must be, 1 damaged, 2 there is nothing that could be checked.
     """
+    if urls:
+        if data is not None or config_file is not None or objects is not None:
+            raise click.UsageError("give either --url, or what to read without a server")
+        with Progress("bytes", total=1) as progress:
+
+            def watch(done: int, total: int) -> None:
+                progress.total = total
+                progress.update(done, done)
+
+            from penstock.pipeline.client import DoorClient
+            from penstock.pipeline.verify import verify_cluster as verify_by_agents
+
+            with (
+                DoorClient(make_door(urls, secret_file, access)) as client,
+                open_engine(engine, master, memory, workers) as running,
+            ):
+                report = verify_by_agents(client, running, watch=watch)
+        _print(context, report, as_json=as_json)
+        return
+    if engine is not None or master is not None:
+        raise click.UsageError("--engine and --master go with --url")
     if config_file is not None:
         settings = load_settings(file=config_file, environment=os.environ, command_line={})
         if settings.journal:
@@ -101,6 +155,10 @@ def command(
                 )
         except (NotFoundError, InvalidRequestError) as error:
             raise click.UsageError(str(error)) from error
+    _print(context, report, as_json=as_json)
+
+
+def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> None:
     findings = [
         {"kind": finding.kind.value, "subject": finding.subject, "detail": finding.detail}
         for finding in report.findings

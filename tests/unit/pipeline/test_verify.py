@@ -1,0 +1,208 @@
+"""Verify of a cluster through an agent: it finds each kind of damage, and nothing else."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from crc32c import crc32c
+
+from penstock.cli.commands.verify import command
+from penstock.lake.door import RUN_FIELDS
+from penstock.log.verify import FindingKind, VerifyReport
+from penstock.pipeline.client import JobLease
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.verify import verify_cluster
+from penstock.segment import FOOTER_BYTES, job_object_key
+from penstock.system.randomness import SystemRandom
+from support.door import Door, replacement, serve_in_thread, write_request
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with serve_in_thread(tmp_path / "data") as found:
+        yield found
+
+
+def fill(door: Door) -> str:
+    """A topic with objects, one of them raw, and records in the WAL."""
+    topic_id = door.create("flights", 3)
+    for partition in range(2):
+        for _ in range(20):
+            door.produce("flights", partition, count=10, value=b"v" * 100)
+    door.drain()
+    with JobLease(door.client, kind="write", name="test") as job:
+        door.client.write(write_request(door.objects, job, topic_id, {0: 5, 2: 7}))
+    door.produce("flights", 1, count=3)
+    return topic_id
+
+
+def verify(door: Door) -> VerifyReport:
+    return verify_cluster(door.client, LocalEngine(2))
+
+
+def kinds(report: VerifyReport) -> list[FindingKind]:
+    return [finding.kind for finding in report.findings]
+
+
+def objects_of(door: Door, topic_id: str) -> dict[str, tuple[int, int]]:
+    """Key -> position and length of its first run."""
+    found: dict[str, tuple[int, int]] = {}
+    for page in door.client.runs():
+        for at in range(0, len(page.rows), RUN_FIELDS):
+            _, _, _, index, position, length, _, _ = page.rows[at : at + RUN_FIELDS]
+            if index >= 0:
+                found.setdefault(page.object_keys[index], (position, length))
+    return found
+
+
+def change(tmp_path: Path, key: str, edit: Callable[[bytearray], bytearray]) -> None:
+    (path,) = (tmp_path / "data").rglob(Path(key).name)
+    path.write_bytes(edit(bytearray(path.read_bytes())))
+
+
+def test_a_whole_cluster_is_read_and_has_no_findings(door: Door) -> None:
+    fill(door)
+    report = verify(door)
+    assert report.findings == []
+    assert (report.topics, report.partitions) == (1, 3)
+    assert report.records == 2 * 20 * 10 + 12 + 3
+    assert report.objects == 2
+    assert report.ok
+
+
+def test_what_was_joined_while_it_is_read_is_no_finding(door: Door) -> None:
+    topic_id = fill(door)
+    done = False
+
+    def watch(_read: int, _total: int) -> None:
+        nonlocal done
+        if not done:
+            done = True
+            with JobLease(door.client, kind="compaction", name="test") as job:
+                door.client.replace(replacement(door.client, door.objects, job, topic_id))
+            door.produce("flights", 1, count=3)
+            door.trim("flights", 1, 100)
+
+    report = verify_cluster(door.client, LocalEngine(1), watch=watch)
+    assert report.findings == []
+    assert done
+
+
+def test_a_flipped_bit_in_a_batch_is_damage(door: Door, tmp_path: Path) -> None:
+    topic_id = fill(door)
+    key, (position, _) = next(iter(objects_of(door, topic_id).items()))
+
+    def flip(body: bytearray) -> bytearray:
+        body[position + 80] ^= 1
+        return body
+
+    change(tmp_path, key, flip)
+    report = verify(door)
+    assert kinds(report) == [FindingKind.DAMAGED]
+    assert "CRC-32C differs" in report.findings[0].detail
+    assert "flights-" in report.findings[0].subject
+    assert not report.ok
+
+
+def test_a_flipped_bit_in_an_index_is_damage(door: Door, tmp_path: Path) -> None:
+    topic_id = fill(door)
+    key = next(iter(objects_of(door, topic_id)))
+
+    def flip(body: bytearray) -> bytearray:
+        body[-FOOTER_BYTES - 8] ^= 1
+        return body
+
+    change(tmp_path, key, flip)
+    assert kinds(verify(door)) == [FindingKind.DAMAGED]
+
+
+def test_batches_that_are_not_the_journals_are_damage(door: Door, tmp_path: Path) -> None:
+    """A batch whose CRC is right, with other offsets than are due."""
+    topic_id = fill(door)
+    found = objects_of(door, topic_id)
+    key, (position, _) = next((key, place) for key, place in found.items() if "job" not in key)
+
+    def renumber(body: bytearray) -> bytearray:
+        struct.pack_into(">q", body, position, 1)
+        return body
+
+    change(tmp_path, key, renumber)
+    report = verify(door)
+    assert kinds(report) == [FindingKind.DAMAGED]
+    assert "is due" in report.findings[0].detail
+
+
+def test_records_that_a_batch_lacks_are_damage(door: Door, tmp_path: Path) -> None:
+    """An idempotent producer's batch with fewer records than offsets, its CRC made right."""
+    topic_id = door.create("orders")
+    door.produce("orders", 0, count=10, producer_id=7)
+    door.drain()
+    key, (position, length) = next(iter(objects_of(door, topic_id).items()))
+
+    def drop(body: bytearray) -> bytearray:
+        struct.pack_into(">i", body, position + 57, 9)
+        crc = crc32c(bytes(body[position + 21 : position + length]))
+        struct.pack_into(">I", body, position + 17, crc)
+        return body
+
+    change(tmp_path, key, drop)
+    report = verify(door)
+    assert kinds(report) == [FindingKind.DAMAGED]
+    assert "9 records in 10 offsets" in report.findings[0].detail
+
+
+def test_a_missing_object_is_found_once(door: Door, tmp_path: Path) -> None:
+    topic_id = fill(door)
+    key = next(iter(objects_of(door, topic_id)))
+    (path,) = (tmp_path / "data").rglob(Path(key).name)
+    path.unlink()
+    report = verify(door)
+    assert kinds(report) == [FindingKind.MISSING]
+    assert report.findings[0].subject == key
+
+
+def test_a_cut_object_is_damage(door: Door, tmp_path: Path) -> None:
+    topic_id = fill(door)
+    change(tmp_path, next(iter(objects_of(door, topic_id))), lambda body: body[:-1])
+    report = verify(door)
+    assert set(kinds(report)) == {FindingKind.DAMAGED}
+
+
+def test_an_orphan_is_told_and_is_no_damage(door: Door, tmp_path: Path) -> None:
+    fill(door)
+    with JobLease(door.client, kind="compaction", name="test") as job:
+        key = job_object_key(job=job.job, name=SystemRandom().token_bytes(16).hex())
+        door.objects.put(key, [b"nobody's"])
+        # An open job may still commit it.
+        assert verify(door).findings == []
+    report = verify(door)
+    assert kinds(report) == [FindingKind.ORPHAN]
+    assert report.findings[0].subject == key
+    assert report.ok
+
+
+def test_the_command_prints_findings_and_tells_damage_by_its_status(
+    door: Door, tmp_path: Path
+) -> None:
+    topic_id = fill(door)
+    arguments = ["--url", str(door.server.http_address), "--engine", "local", "--json"]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["ok"] is True
+    key = next(iter(objects_of(door, topic_id)))
+    change(tmp_path, key, lambda body: body[:-1])
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 1
+    shown = CliRunner().invoke(command, arguments[:-1]).output
+    assert "DAMAGED" in shown
+    assert key in shown
+
+
+def test_a_server_and_a_directory_are_not_verified_together(tmp_path: Path) -> None:
+    done = CliRunner().invoke(command, ["--url", "127.0.0.1:1", "--data", str(tmp_path)])
+    assert done.exit_code == 2
+    done = CliRunner().invoke(command, ["--data", str(tmp_path), "--engine", "spark"])
+    assert done.exit_code == 2
