@@ -3,7 +3,9 @@
 A report, not a test. Compare two commits by running it at both, in turns, on one machine:
 
     PYTHONPATH=src:tests python bench/bench_compaction.py [plan] [join] [keyed] [job]
-        [--gb 1 4] [--batch-records 16 256] [--engine local|spark] [--folder DIR]
+        [--gb 1 4] [--batch-records 16 256] [--runs 3]
+        [--engine local|spark] [--access auto|ambient]
+        [--folder DIR]
 
 join and keyed run items' code over files in one process, as an executor on a machine with its
 objects at hand does: reading, checking, copying and writing, without a server. job starts a server,
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import random
 import resource
@@ -51,7 +54,6 @@ GB = 1_000_000_000
 PARTITIONS = 8
 SEGMENT_BYTES = 8 * MIB
 VALUE_BYTES = 1024
-RUNS = 3
 TOPIC_ID = "0" * 31 + "1"
 
 
@@ -163,7 +165,7 @@ def bench_plan() -> None:
     for partitions in (100, 10_000, 200_000):
         listed, topics = pages(partitions, 1_000_000)
         took = []
-        for _ in range(RUNS):
+        for _ in range(3):
             before_s = cpu_s()
             planned = plan(listed, topics, CompactionSettings(), now_ms=10**9, whole=True)
             took.append(cpu_s() - before_s)
@@ -266,7 +268,9 @@ def join_items(
         )
 
 
-def bench_join(folder: Path, sizes: Sequence[float], batch_records: Sequence[int]) -> None:
+def bench_join(
+    folder: Path, sizes: Sequence[float], batch_records: Sequence[int], runs: int
+) -> None:
     """Joining raw, uncompressed runs of 1 KiB values."""
     arena = Arena()
     for records, gigabytes in itertools.product(batch_records, sizes):
@@ -274,7 +278,7 @@ def bench_join(folder: Path, sizes: Sequence[float], batch_records: Sequence[int
         files = Files(folder)
         took: list[tuple[float, float]] = []
         batch_count = 0
-        for _ in range(RUNS + 1):
+        for _ in range(runs + 1):
             before_s, started = cpu_s(), time.monotonic()
             batch_count = 0
             for item in join_items(objects, rows, SEGMENT_BYTES // PARTITIONS):
@@ -292,7 +296,9 @@ def bench_join(folder: Path, sizes: Sequence[float], batch_records: Sequence[int
             (folder / each.key).unlink()
 
 
-def bench_keyed(folder: Path, sizes: Sequence[float], batch_records: Sequence[int]) -> None:
+def bench_keyed(
+    folder: Path, sizes: Sequence[float], batch_records: Sequence[int], runs: int
+) -> None:
     """Cleaning one partition of lz4 batches: by its size a tenth or so of its records stays."""
     from penstock.lake.compaction.keyed import clean_partition
 
@@ -322,7 +328,7 @@ def bench_keyed(folder: Path, sizes: Sequence[float], batch_records: Sequence[in
         )
         files = Files(folder)
         took: list[tuple[float, float]] = []
-        for _ in range(RUNS + 1):
+        for _ in range(runs + 1):
             before_s, started = cpu_s(), time.monotonic()
             done = clean_partition(item, files)
             took.append((cpu_s() - before_s, time.monotonic() - started))
@@ -347,7 +353,7 @@ def peak_mib() -> int:
 # -- a whole job ----------------------------------------------------------------------------------
 
 
-def bench_job(folder: Path, gigabytes: float, engine: str) -> None:
+def bench_job(folder: Path, gigabytes: float, engine: str, access: str) -> None:
     """Compaction through the door of a server that has just taken the records."""
     import psutil
     from confluent_kafka import Producer
@@ -381,34 +387,29 @@ def bench_job(folder: Path, gigabytes: float, engine: str) -> None:
         # The age of a segment has passed.
         time.sleep(5)
         assert server.process is not None
-        for objects in ("auto", "ambient"):
-            before_s = sum(psutil.Process(server.process.pid).cpu_times()[:2])
-            children_s = children_cpu_s()
-            command = [sys.executable, "-m", "penstock", "pipeline", "compact", "--json"]
-            command += [f"--url=http://127.0.0.1:{server.http_port}", f"--engine={engine}"]
-            command += [f"--access={objects}"]
-            done = subprocess.run(
-                command,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
-            import json
-
-            summary = json.loads(done.stdout)
-            job_s = children_cpu_s() - children_s
-            server_s = sum(psutil.Process(server.process.pid).cpu_times()[:2]) - before_s
-            size = summary["read_bytes"]
-            if not size:
-                break
-            print(
-                f"job    {size / GB:.2f} GB by {objects}, {engine}: {summary['runs_before']} runs "
-                f"-> {summary['runs_after']} in {summary['seconds']:.1f} s, "
-                f"job {job_s:.1f} CPU s with its start, server {server_s:.1f} CPU s",
-                flush=True,
-            )
+        before_s = sum(psutil.Process(server.process.pid).cpu_times()[:2])
+        children_s = children_cpu_s()
+        command = [sys.executable, "-m", "penstock", "pipeline", "compact", "--json"]
+        command += [f"--url=http://127.0.0.1:{server.http_port}", f"--engine={engine}"]
+        command += [f"--access={access}"]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        summary = json.loads(done.stdout)
+        job_s = children_cpu_s() - children_s
+        server_s = sum(psutil.Process(server.process.pid).cpu_times()[:2]) - before_s
+        print(
+            f"job    {summary['read_bytes'] / GB:.2f} GB by {access}, {engine}: "
+            f"{summary['runs_before']} runs -> {summary['runs_after']} in "
+            f"{summary['seconds']:.1f} s, job {job_s:.1f} CPU s with its start, "
+            f"server {server_s:.1f} CPU s",
+            flush=True,
+        )
     finally:
         server.kill()
 
@@ -425,7 +426,9 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["plan", "join", "keyed", "job"])
     parser.add_argument("--gb", nargs="*", type=float, default=[1.0])
     parser.add_argument("--batch-records", nargs="*", type=int, default=[16, 256])
+    parser.add_argument("--runs", type=int, default=3, help="after a first one, not counted")
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
+    parser.add_argument("--access", choices=("auto", "agent", "ambient"), default="auto")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-compaction-", dir=options.folder))
@@ -433,11 +436,11 @@ def main() -> None:
         if "plan" in options.what:
             bench_plan()
         if "join" in options.what:
-            bench_join(folder, options.gb, options.batch_records)
+            bench_join(folder, options.gb, options.batch_records, options.runs)
         if "keyed" in options.what:
-            bench_keyed(folder, options.gb, options.batch_records)
+            bench_keyed(folder, options.gb, options.batch_records, options.runs)
         if "job" in options.what:
-            bench_job(folder, options.gb[0], options.engine)
+            bench_job(folder, options.gb[0], options.engine, options.access)
     finally:
         shutil.rmtree(folder)
 

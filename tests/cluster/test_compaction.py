@@ -12,9 +12,10 @@ from penstock.lake.compaction.items import CompactionSettings
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.compaction import compact
 from penstock.pipeline.engine import LocalEngine
-from support.agents import SECRET, Agents
+from support.agents import SECRET, Agents, run_cli
 from support.compacted_log import CompactedLog
 from support.s3 import S3Server, environment
+from support.s3_proxy import Rule, S3ProxyProcess
 
 SETTINGS = {"SEGMENT_AGE_MS": "100", "FLUSH_INTERVAL_MS": "20"}
 
@@ -83,3 +84,55 @@ def test_a_killed_agent_stops_no_job(cluster: Agents) -> None:
         assert set(log.run_counts().values()) == {1}
         log.bootstrap = cluster.agents[1].address
         log.check_read()
+
+
+def test_a_faulty_store_costs_time_alone(
+    tmp_path: Path,
+    postgres_url: str,
+    journal_name: str,
+    s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A third of all requests of agents and of items goes wrong, also after it was carried out."""
+    monkeypatch.setenv("PENSTOCK_CLUSTER_SECRET", SECRET)
+    objects = f"s3://{s3.make_bucket()}/prefix"
+    with (
+        S3ProxyProcess(upstream=s3.endpoint, log=tmp_path / "proxy.log", seed=3) as proxy,
+        Agents(
+            tmp_path,
+            postgres_url,
+            objects,
+            environment=environment(proxy.endpoint),
+            settings={"CLUSTER_NAME": journal_name, **SETTINGS},
+        ) as agents,
+    ):
+        agents.add()
+        agents.wait_live()
+        urls = (f"http://{agents.agents[0].http}",)
+        with DoorClient(DoorOptions(urls=urls)) as client:
+            log = CompactedLog(agents.bootstrap, client)
+            log.create()
+            log.write(6)
+            proxy.clear_counts()
+            proxy.set_rules(
+                *(
+                    Rule(fault=fault, percent=7)
+                    for fault in ("slow_down", "error", "reset", "lost_reply")
+                ),
+                Rule(fault="cut_body", operations=["get"], percent=15),
+            )
+            summary = compact(client, LocalEngine(2), CompactionSettings(item_partitions_max=1))
+            faults = proxy.counts()["faults"]
+            proxy.set_rules()
+            assert sum(faults.values()) > 3, faults
+            assert (summary.partitions, summary.refused, summary.failures) == (3, [], [])
+            assert set(log.run_counts().values()) == {1}
+            log.check_read_from_everywhere()
+        assert agents.stop() == [0]
+        done = run_cli(
+            "verify",
+            f"--objects={objects}",
+            f"--journal={postgres_url}",
+            f"--cluster-name={journal_name}",
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

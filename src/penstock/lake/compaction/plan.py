@@ -159,7 +159,9 @@ def _garbage(
         ordinal = len(stretches)
         taken = {index for stretch in stretches for index in range(stretch.start, stretch.end)}
         for index, number in enumerate(runs.objects):
-            if number in garbage and index not in taken:
+            # A longer run would not fit into an executor's memory, and its object waits.
+            fits = runs.lengths[index] <= settings.object_bytes_target
+            if number in garbage and index not in taken and fits:
                 yield _Piece(
                     topic_id,
                     partition,

@@ -153,8 +153,8 @@ def test_plans_keep_the_rules(runs: list[Run], page_runs: int, whole: bool) -> N
         assert places == sorted(set(places)), "as a segment wants them"
         assert len(places) <= SMALL.item_partitions_max
         assert len(item.objects) == len({each.key for each in item.objects})
+        assert item.size_bytes <= SMALL.object_bytes_target
         if len(places) > 1:
-            assert item.size_bytes <= SMALL.object_bytes_target
             assert item.run_count <= SMALL.item_runs_max
         for each in item.partitions:
             order = orders[each.topic_id, each.partition]
@@ -205,6 +205,13 @@ def test_objects_with_little_live_are_emptied() -> None:
     assert "50% is live" in item.reason
     # Where other topics' runs may lie in it, nobody knows how much of it is live.
     assert not plan(pages(runs, 9, sizes), topics(1, 1), SMALL, now_ms=NOW_MS, whole=False).items
+
+
+def test_a_run_that_is_longer_than_an_object_stays_where_it_is() -> None:
+    length = SMALL.object_bytes_target + 1
+    runs = [Run(0, 0, 0, 5, "mostly dead", 16, length)]
+    sizes = {"mostly dead": 9 * length}
+    assert not plan(pages(runs, 9, sizes), topics(1, 1), SMALL, now_ms=NOW_MS, whole=True).items
 
 
 def test_nothing_is_joined_over_the_end_of_what_is_clean() -> None:
