@@ -11,9 +11,12 @@ from urllib.parse import unquote, urlsplit
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
+    ForbiddenError,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
+    OAuthError,
     TableAlreadyExistsError,
+    UnauthorizedError,
     ValidationException,
 )
 from pyiceberg.partitioning import PartitionSpec
@@ -178,7 +181,7 @@ def translated(operation: str, subject: str) -> Iterator[None]:
 
     Raises:
         ConflictError: another commit was first; nothing of this one happened.
-        InvalidRequestError: the table is gone.
+        InvalidRequestError: the table is gone, or the catalog knows nobody of that name.
         InDoubtError: anything else. Catalogs raise what their drivers raise (SQLAlchemy's,
             HTTP's, the store's), and whether a commit happened is not to be told from it.
     """
@@ -191,6 +194,13 @@ def translated(operation: str, subject: str) -> Iterator[None]:
     except NoSuchTableError as error:
         raise InvalidRequestError(
             operation, subject, "the table was dropped meanwhile", "--restart makes it anew"
+        ) from error
+    except (UnauthorizedError, ForbiddenError, OAuthError) as error:
+        raise InvalidRequestError(
+            operation,
+            subject,
+            f"{type(error).__name__}: {error}",
+            "the catalog's secrets are PYICEBERG_CATALOG__NAME__TOKEN and its like",
         ) from error
     except Exception as error:
         raise InDoubtError(operation, subject, f"{type(error).__name__}: {error}") from error
