@@ -41,6 +41,14 @@ class MemoryStore:
     def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
         return [self.get_range(key, start, end, origin=at) for key, start, end, at in ranges]
 
+    def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
+        at = 0
+        for body in self.get_ranges(ranges):
+            size = memoryview(body).nbytes
+            space[at : at + size] = body
+            at += size
+        assert at == space.nbytes
+
     def put(self, parts: Sequence[Buffer]) -> str:
         key = f"object-{len(self.objects)}-{self._random.randrange(1 << 32)}"
         self.objects[key] = b"".join(parts)

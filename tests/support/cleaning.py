@@ -48,6 +48,14 @@ class LoopStore:
     def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
         return [self.get_range(key, start, end) for key, start, end, _ in ranges]
 
+    def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
+        at = 0
+        for body in self.get_ranges(ranges):
+            size = memoryview(body).nbytes
+            space[at : at + size] = body
+            at += size
+        assert at == space.nbytes
+
     def put(self, parts: Sequence[Buffer]) -> str:
         key = job_object_key(job=self._job, name=self.token_bytes(16).hex())
         self._wait(self._store.put(key, parts, if_absent=True))

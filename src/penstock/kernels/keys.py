@@ -57,6 +57,8 @@ class KeyChunk:
         batch_of: per record the row of its batch in `batches`.
         bounds: per batch of the chunk where its records begin, and at the end where all end.
         is_opaque: per batch of the chunk whether its records can't be told; it has none here then.
+        is_skipped: per batch of the chunk whether nobody looked; it has no records here then, and
+            none that is kept.
     """
 
     batches: BatchIndex
@@ -72,6 +74,7 @@ class KeyChunk:
     data: Uint8s
     spans: Int64s
     is_opaque: Uint8s
+    is_skipped: Uint8s
 
     @property
     def record_count(self) -> int:
@@ -85,6 +88,8 @@ def key_chunks(
     *,
     chunk_bytes: int = CHUNK_BYTES,
     keeps_opaque: bool = False,
+    skips: Uint8s | None = None,
+    arena: BlockArena | None = None,
     subject: str = "batches",
 ) -> Iterator[KeyChunk]:
     """Look into a region of whole batches, chunk by chunk.
@@ -98,6 +103,8 @@ def key_chunks(
         keeps_opaque: what to do with a batch whose CRC is right and whose records aren't what its
             header says: a client has sent it so, to a topic for which nobody looks into batches.
             True: it is as a control batch, without records and kept as it is.
+        skips: per batch of the region whether it isn't looked into, since nothing of it is kept.
+        arena: to decompress into, whose memory is used again; None: one of its own.
 
     Raises:
         CorruptDataError: the bytes are not whole, undamaged batches.
@@ -109,7 +116,10 @@ def key_chunks(
     blocks[rows[:, ATTRIBUTES] & CONTROL != 0, parse.BLOCK_COUNT] = 0
     key = np.array(hash_key, dtype=uint64)
     opaque = np.zeros(len(rows), dtype=uint8)
-    arena = BlockArena()
+    skipped = np.zeros(len(rows), dtype=uint8) if skips is None else skips
+    blocks[skipped != 0, parse.BLOCK_COUNT] = 0
+    arena = BlockArena() if arena is None else arena
+    arena.clear()
     first, in_chunk = 0, 0
     for row, (codec, start, end, count) in enumerate(
         zip(
@@ -132,15 +142,15 @@ def key_chunks(
                 arena.used, blocks[row, parse.BLOCK_COUNT], opaque[row] = before, 0, 1
             in_chunk = arena.used
         if in_chunk >= chunk_bytes:
+            marks = opaque, skipped
             yield _chunk(
-                index, first, row + 1, blocks, arena.data, key, opaque, keeps_opaque, subject
+                index, first, row + 1, blocks, arena.data, key, marks, keeps_opaque, subject
             )
             arena.clear()
             first, in_chunk = row + 1, 0
     if first < len(rows):
-        yield _chunk(
-            index, first, len(rows), blocks, arena.data, key, opaque, keeps_opaque, subject
-        )
+        marks = opaque, skipped
+        yield _chunk(index, first, len(rows), blocks, arena.data, key, marks, keeps_opaque, subject)
 
 
 def key_index(
@@ -184,7 +194,7 @@ def retain(
         is_control
         | (chunk.is_opaque != 0)
         | np.where(rows[:, RECORD_COUNT] == 0, empties, (kept == records) & (horizons < 0))
-    )
+    ) & (chunk.is_skipped == 0)
     view = chunk.batches.view
     parts: list[memoryview] = []
     stretch = -1
@@ -214,12 +224,12 @@ def _chunk(
     blocks: Int64s,
     data: Uint8s,
     hash_key: Uint64s,
-    opaque: Uint8s,
+    marks: tuple[Uint8s, Uint8s],
     keeps_opaque: bool,  # noqa: FBT001 - private
     subject: str,
 ) -> KeyChunk:
-    all_blocks, all_opaque = blocks, opaque
-    blocks, opaque = blocks[first:last], opaque[first:last]
+    all_blocks = blocks
+    blocks, opaque = blocks[first:last], marks[0][first:last]
     counts = blocks[:, parse.BLOCK_COUNT]
     room = blocks[:, parse.BLOCK_END] - blocks[:, parse.BLOCK_START]
     crowded = np.flatnonzero(counts * parse.RECORD_BYTES_MIN > room)
@@ -246,9 +256,7 @@ def _chunk(
             )
             if fault != parse.FINE:
                 counts[at], opaque[at] = 0, 1
-        return _chunk(
-            index, first, last, all_blocks, data, hash_key, all_opaque, keeps_opaque, subject
-        )
+        return _chunk(index, first, last, all_blocks, data, hash_key, marks, keeps_opaque, subject)
     return KeyChunk(
         batches=index,
         first=first,
@@ -263,6 +271,7 @@ def _chunk(
         data=data,
         spans=spans,
         is_opaque=opaque,
+        is_skipped=marks[1][first:last],
     )
 
 

@@ -1,29 +1,25 @@
-"""An item's batches piece by piece, with final offsets, however large its runs are. Pure.
+"""An item's batches lot by lot, with final offsets, however large its runs are. Pure.
 
-Compaction by key goes over a partition several times, so what is held of it is bounded by pieces
-and not by runs.
+Compaction by key goes over a partition several times, so what is held of it is bounded by lots and
+not by runs, and all lots lie in the same memory: new memory for each costs more than reading it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final
 
-from typing_extensions import Buffer
+import numpy as np
 
-from penstock.lake.compaction.items import InputObject, ItemPartition, ItemStore
+from penstock.kernels.settle import NO_BATCH, settle
+from penstock.lake.compaction.items import ItemStore, KeyedItem
 from penstock.model.errors import CorruptDataError
-from penstock.records.batch import HEADER_BYTES, LENGTH_END, patch_run
 
 _OPERATION: Final = "compact"
 _INPUT_FIELDS: Final = 5
-_LOT_COUNT: Final = 256
-_BOUNDS: Final = Struct(">qi11xi")
-"""Base offset, batch length, last offset delta. Source: `penstock.records.batch`."""
+_LOT_COUNT: Final = 1024
 
-PIECE_BYTES: Final = 8 << 20
-LOT_PIECES: Final = 4
-"""Asked for together, so that a store can read several at once."""
+LOT_BYTES: Final = 16 << 20
+"""Asked for together, so that a store can read several stretches at once."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,127 +31,100 @@ class _Part:
     end: int
 
 
-def read_batches(
-    objects: Sequence[InputObject],
-    partition: ItemPartition,
-    store: ItemStore,
-    *,
-    from_offset: int = 0,
-    piece_bytes: int = PIECE_BYTES,
-) -> Iterator[memoryview]:
-    """Whole batches in offset order, some megabytes at a time.
+class KeyedSource:
+    """Reads an item's batches, as often as is asked.
 
-    Batches that lie wholly below the log's start are left out, save the very last one.
-
-    Args:
-        from_offset: begin with the run that ends past it.
-
-    Raises:
-        NotFoundError, RetryableError: as the store.
-        CorruptDataError: the batches of a run aren't those that the journal names.
+    Batches that lie wholly below the log's start are left out.
     """
-    reader = _Reader(objects, partition)
-    parts = list(_parts(partition, from_offset, piece_bytes))
-    for lot in _lots(parts, piece_bytes):
-        for part, body in zip(
-            lot, store.get_ranges([reader.place(part) for part in lot]), strict=True
-        ):
-            batches = reader.take(part, body)
-            if batches.nbytes:
-                yield batches
 
+    def __init__(self, item: KeyedItem, store: ItemStore, *, lot_bytes: int = LOT_BYTES) -> None:
+        self._objects = item.objects
+        self._partition = item.partition
+        self._store = store
+        self._lot_bytes = lot_bytes
+        self._subject = (
+            f"partition {item.partition.partition} of topic id {item.partition.topic_id}"
+        )
+        self._space = bytearray()
+        self.read_bytes = 0
 
-def _parts(partition: ItemPartition, from_offset: int, piece_bytes: int) -> Iterator[_Part]:
-    inputs = partition.inputs
-    for run in range(partition.run_count):
-        _, end_offset, _, _, length = inputs[_INPUT_FIELDS * run : _INPUT_FIELDS * (run + 1)]
-        if end_offset <= from_offset:
-            continue
-        for start in range(0, length, piece_bytes):
-            yield _Part(run, start, min(start + piece_bytes, length))
+    def regions(self, *, first_run: int = 0, end_run: int | None = None) -> Iterator[memoryview]:
+        """Whole batches of runs [first_run, end_run) in offset order. What is given is overwritten
+        by what comes next.
 
+        Raises:
+            NotFoundError, RetryableError: as the store.
+            CorruptDataError: the batches of a run aren't those that the journal names.
+        """
+        runs = range(first_run, self._partition.run_count if end_run is None else end_run)
+        rest = b""
+        expected = 0
+        for lot in self._lots(runs):
+            length = sum(part.end - part.start for part in lot)
+            if len(self._space) < len(rest) + length:
+                self._space = bytearray(len(rest) + length)
+            space = memoryview(self._space)
+            space[: len(rest)] = rest
+            places = [self._place(part) for part in lot]
+            self._store.read_into(space[len(rest) : len(rest) + length], places)
+            self.read_bytes += length
+            data = np.frombuffer(space, dtype=np.uint8)
+            at, limit, wanted = 0, len(rest), 0
+            for part in lot:
+                base_offset, end_offset, number, _, run_bytes = self._run(part.run)
+                limit += part.end - part.start
+                if part.start == 0:
+                    expected = base_offset
+                behind, expected, begin = settle(
+                    data,
+                    at,
+                    limit,
+                    expected=expected,
+                    is_raw=self._objects[number].raw,
+                    log_start=self._partition.log_start,
+                )
+                if behind == NO_BATCH:
+                    raise self._fault(f"no batch at byte {part.start + begin - at} of its run")
+                if part.end == run_bytes and (behind != limit or expected != end_offset):
+                    raise self._fault(
+                        f"batches up to offset {expected - 1} and {limit - behind} bytes more, in a"
+                        f" run that ends at {end_offset - 1}"
+                    )
+                if begin > at:
+                    wanted = begin
+                at = behind
+            if at > wanted:
+                yield space[wanted:at]
+            rest = space[at:limit].tobytes()
 
-def _lots(parts: Sequence[_Part], piece_bytes: int) -> Iterator[list[_Part]]:
-    lot: list[_Part] = []
-    size = 0
-    for part in parts:
-        length = part.end - part.start
-        if lot and (size + length > LOT_PIECES * piece_bytes or len(lot) >= _LOT_COUNT):
+    def _lots(self, runs: range) -> Iterator[list[_Part]]:
+        lot: list[_Part] = []
+        size = 0
+        for part in self._parts(runs):
+            if size + part.end - part.start > self._lot_bytes or len(lot) >= _LOT_COUNT:
+                yield lot
+                lot, size = [], 0
+            lot.append(part)
+            size += part.end - part.start
+        if lot:
             yield lot
-            lot, size = [], 0
-        lot.append(part)
-        size += length
-    if lot:
-        yield lot
 
+    def _parts(self, runs: range) -> Iterator[_Part]:
+        room = self._lot_bytes
+        for run in runs:
+            start, run_bytes = 0, self._run(run)[4]
+            while start < run_bytes:
+                end = min(start + room, run_bytes)
+                yield _Part(run, start, end)
+                room -= end - start
+                start = end
+                if not room:
+                    room = self._lot_bytes
 
-class _Reader:
-    """Puts the batches together that the borders of pieces cut."""
-
-    def __init__(self, objects: Sequence[InputObject], partition: ItemPartition) -> None:
-        self._objects = objects
-        self._partition = partition
-        self._subject = f"partition {partition.partition} of topic id {partition.topic_id}"
-        self._rest = memoryview(b"")
-        self._expected = 0
-
-    def place(self, part: _Part) -> tuple[str, int, int, str]:
-        """What to ask the store for."""
+    def _place(self, part: _Part) -> tuple[str, int, int, str]:
         _, _, number, position, _ = self._run(part.run)
         source = self._objects[number]
         return source.key, position + part.start, position + part.end, source.origin
-
-    def take(self, part: _Part, body: Buffer) -> memoryview:
-        """The whole batches that there are now."""
-        base_offset, end_offset, number, _, length = self._run(part.run)
-        view = memoryview(body).cast("B")
-        if view.nbytes != part.end - part.start:
-            raise self._fault(f"{view.nbytes} of {part.end - part.start} bytes")
-        if part.start == 0:
-            self._expected = base_offset
-        if self._rest.nbytes:
-            view = memoryview(self._rest.tobytes() + view.tobytes())
-        is_raw = self._objects[number].raw
-        whole, from_here, following = self._whole(view, is_raw=is_raw)
-        self._rest = view[whole:]
-        batches = view[:whole]
-        if is_raw and whole:
-            if batches.readonly:
-                batches = memoryview(bytearray(batches))
-            patch_run(batches, self._expected, subject=self._subject)
-        self._expected = following
-        is_last = part.run == self._partition.run_count - 1
-        if part.end == length and (self._rest.nbytes or following != end_offset):
-            raise self._fault(
-                f"batches up to offset {following - 1} and {self._rest.nbytes} bytes more, in a"
-                f" run that ends at {end_offset - 1}"
-            )
-        if following <= self._partition.log_start and not (is_last and part.end == length):
-            return batches[:0]
-        return batches[from_here:]
-
-    def _whole(self, view: memoryview, *, is_raw: bool) -> tuple[int, int, int]:
-        """Where the last whole batch ends, where the first one begins that is wanted, and the
-        offset behind the last."""
-        position, end, expected = 0, view.nbytes, self._expected
-        log_start = self._partition.log_start
-        from_here = last = 0
-        while end - position >= HEADER_BYTES:
-            base_offset, length, delta = _BOUNDS.unpack_from(view, position)
-            size = LENGTH_END + length
-            if size < HEADER_BYTES or delta < 0 or (not is_raw and base_offset < expected):
-                raise self._fault(
-                    f"a batch of {size} bytes and offset {base_offset} where {expected} is due"
-                )
-            if position + size > end:
-                break
-            last = position
-            expected = (expected if is_raw else base_offset) + delta + 1
-            position += size
-            if expected <= log_start:
-                from_here = position
-        # The last batch stays in any case: it holds the place of the log's end.
-        return position, min(from_here, last), expected
 
     def _run(self, run: int) -> list[int]:
         return self._partition.inputs[_INPUT_FIELDS * run : _INPUT_FIELDS * (run + 1)]

@@ -179,7 +179,7 @@ class History:
             item,
             self.partition.store,
             map_bytes=self._map_bytes,
-            piece_bytes=self.random.choice((70, 300, 1 << 20)),
+            lot_bytes=self.random.choice((70, 300, 1 << 20)),
             chunk_bytes=self.random.choice((1, 200, 1 << 20)),
         )
 
@@ -410,7 +410,7 @@ def test_memory_is_bounded_however_many_keys_and_bytes_there_are() -> None:
     tracemalloc.start()
     try:
         done = clean_partition(
-            item, store, map_bytes=128 << 10, piece_bytes=64 << 10, chunk_bytes=128 << 10
+            item, store, map_bytes=128 << 10, lot_bytes=64 << 10, chunk_bytes=128 << 10
         )
         _, peak = tracemalloc.get_traced_memory()
     finally:
