@@ -219,6 +219,24 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
     copied, again = tmp_path / "backup", tmp_path / "data-of-backup"
     assert run_cli("backup", "--data", str(data), "--to", str(copied)).returncode == 0
     assert run_cli("restore", "--from", str(copied), "--data", str(again)).returncode == 0
+
+    # With copies a restore needs no parent either, and reads all of it first.
+    own = tmp_path / "own"
+    made = run_cli("restore", "--from", url, "--data", str(own), "--copy", "--json")
+    assert made.returncode == 0, made.stderr
+    told = json.loads(made.stdout)
+    assert (told["read"], told["copied"], told["lost"]) == (True, True, [])
+
     damage(s3, url)
     assert run_cli("verify", "--data", str(data)).returncode == 1
     verify("--data", str(again), records=330)
+    verify("--data", str(own), records=450)
+    refused = run_cli("restore", "--from", url, "--data", str(tmp_path / "x"), "--engine", "local")
+    assert refused.returncode == 1
+    assert "aren't whole" in refused.stderr
+    server = ServerProcess(own, tmp_path / "own.log")
+    server.start()
+    try:
+        assert consume(server.bootstrap, 450) == last
+    finally:
+        server.stop()

@@ -4,7 +4,7 @@ Both read the cluster's bucket (and, to verify, its journal) and change neither.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
 from penstock.log.backup import exists
 from penstock.log.manifest import INCOMPLETE, MANIFEST
-from penstock.log.point_in_time import Moment, RestoredState, restore_state
+from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
 from penstock.log.verify import VerifyReport, verify
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.order import new_cluster_id, restore
@@ -34,6 +34,10 @@ from penstock.replica.bootstrap import bootstrap
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
+
+Transfer = Callable[[str, str, Sequence[tuple[str, int]]], None]
+"""Given the parent's store, the new cluster's ("": nothing is to be copied) and objects with their
+sizes: see `penstock.log.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
 _OWN_PREFIXES: Final = ("segments/", SNAPSHOTS_PREFIX, "archive/journal/")
@@ -63,12 +67,15 @@ async def restore_cluster(
     allow_loss: bool,
     clock: Clock,
     random: Random,
+    transfer: Transfer | None = None,
+    copies: bool = False,
 ) -> dict[str, Any]:
     """Make a cluster, or an embedded server's data directory, of a cluster's bucket.
 
     Args:
         source: the setting `objects` of the parent.
         target: a new prefix and journal; or an empty directory, whose lock the caller holds.
+        transfer: reads all objects, and copies them with `copies`.
 
     Returns:
         What a person wants to know of it.
@@ -83,6 +90,11 @@ async def restore_cluster(
         check_empty(target)
     else:
         await _check_new(source, target, clock=clock, random=random)
+    take: TakeObjects | None = None
+    if transfer is not None:
+        own_url = str(target.objects)
+        into = (own_url if isinstance(target, DataLayout) else clean_url(own_url)) if copies else ""
+        take = partial(transfer, parent_url, into)
     with tempfile.TemporaryDirectory(prefix="penstock-restore-") as folder:
         state = await restore_state(
             _open(source, clock=clock, random=random),
@@ -92,6 +104,8 @@ async def restore_cluster(
             scratch=Path(folder),
             executor=None,
             allow_loss=allow_loss,
+            take=take,
+            copies=copies,
         )
         if isinstance(target, DataLayout):
             restore(state.snapshot, target.metadata)
@@ -106,6 +120,8 @@ async def restore_cluster(
         "time_ms": state.time_ms,
         "objects": state.objects,
         "bytes": state.bytes,
+        "read": transfer is not None,
+        "copied": copies,
         "lost": state.lost,
     }
 

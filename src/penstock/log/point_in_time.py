@@ -35,6 +35,10 @@ from penstock.replica.snapshot import write_snapshot
 
 T = TypeVar("T")
 
+TakeObjects = Callable[[Sequence[tuple[str, int]]], None]
+"""Given the parent's own objects, keys and sizes in bytes: reads them, and copies them where that
+is wanted. Blocking. Raises: CorruptDataError: some aren't whole."""
+
 logger = logging.getLogger(__name__)
 
 _SEGMENTS_PREFIX: Final = "segments/"
@@ -79,6 +83,8 @@ async def restore_state(
     scratch: Path,
     executor: Executor | None,
     allow_loss: bool = False,
+    take: TakeObjects | None = None,
+    copies: bool = False,
 ) -> RestoredState:
     """Make the state of a new cluster, as the parent's was at a moment.
 
@@ -88,6 +94,9 @@ async def restore_state(
         cluster_id: of the new cluster.
         scratch: a folder for the state on its way; the result lies there.
         allow_loss: leave gaps where records were only in a WAL.
+        take: what reads all objects; None: only that they are there, and how large, is looked at.
+        copies: whether `take` puts them under the same keys into the new cluster's store, so that
+            the parent's are not needed any more, save those that it inherited itself.
 
     Raises:
         NotFoundError: there is no archive, or nothing as old as that.
@@ -106,7 +115,11 @@ async def restore_state(
     lost = await work.locate(made.position, archived, allow_loss=allow_loss)
     parent_cluster_id = await work.run(work.read_cluster_id)
     count, size_bytes = await work.check_objects()
-    await work.run(partial(work.make_another, cluster_id))
+    if take is not None:
+        named = await work.run(work.named_objects)
+        own = [(key, size) for key, size, origin in named if not origin]
+        await work.run(partial(take, own))
+    await work.run(partial(work.make_another, cluster_id, inherits=not copies))
     snapshot = scratch / "restored-snapshot.sqlite"
     info = await work.run(partial(write_snapshot, work.database, snapshot))
     drop_replica(work.database)
@@ -259,7 +272,7 @@ class _Restore:
             How many there are, and their bytes.
         """
         stored = {info.key: info.size_bytes async for info in self.parent.list(_SEGMENTS_PREFIX)}
-        named = await self.run(self._named_objects)
+        named = await self.run(self.named_objects)
         missing = [
             key for key, size_bytes, origin in named if not origin and stored.get(key) != size_bytes
         ]
@@ -272,7 +285,8 @@ class _Restore:
             )
         return len(named), sum(size_bytes for _, size_bytes, _ in named)
 
-    def _named_objects(self) -> list[tuple[str, int, str]]:
+    def named_objects(self) -> list[tuple[str, int, str]]:
+        """Key, size in bytes and origin of each object that runs name."""
         with closing(sqlite3.connect(self.database)) as connection:
             return connection.execute(
                 "SELECT key, bytes, origin FROM objects"
@@ -285,8 +299,12 @@ class _Restore:
 
     # -- another cluster ---------------------------------------------------------------------------
 
-    def make_another(self, cluster_id: str) -> None:
-        """Turn the state of the parent into one of a new cluster, at position 0."""
+    def make_another(self, cluster_id: str, *, inherits: bool) -> None:
+        """Turn the state of the parent into one of a new cluster, at position 0.
+
+        Args:
+            inherits: whether the parent's objects stay where they are.
+        """
         replica = Replica.open(self.database, LogMachine(), fsync=False, keeps_journal=False)
         time_ms = replica.time_ms
         replica.close()
@@ -311,7 +329,11 @@ class _Restore:
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
             leave_jobs_behind(connection)
             execute("DELETE FROM objects WHERE live_runs = 0 OR condemned_position IS NOT NULL")
-            inherited = execute("SELECT object_id, key FROM objects WHERE origin = ''").fetchall()
+            inherited = (
+                execute("SELECT object_id, key FROM objects WHERE origin = ''").fetchall()
+                if inherits
+                else []
+            )
             connection.executemany(
                 "UPDATE objects SET key = ?, origin = ? WHERE object_id = ?",
                 (

@@ -1,6 +1,7 @@
 """`penstock restore`."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import click
 
 from penstock.app.layout import DataLayout
 from penstock.cli.options import json_option, parse_time
+from penstock.cli.pipeline_options import engine_options, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 from penstock.system.clock import SystemClock
@@ -56,6 +58,13 @@ from penstock.system.randomness import SystemRandom
     is_flag=True,
     help="Leave gaps where records were only in the WAL of an agent, instead of refusing.",
 )
+@click.option(
+    "--copy",
+    "copies",
+    is_flag=True,
+    help="Of a cluster: copy its objects, so that the new one doesn't need the parent's.",
+)
+@engine_options
 @json_option
 def command(
     source: str,
@@ -66,6 +75,11 @@ def command(
     to_time: str | None,
     position: int | None,
     allow_loss: bool,
+    copies: bool,
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
     as_json: bool,
 ) -> None:
     """Make a data directory of a backup, or a cluster of a cluster's bucket as of a moment.
@@ -74,7 +88,9 @@ def command(
 
     Of a cluster's objects: its archive gives the state, by default the last one. The new cluster
     has its own id, journal and prefix, or is an embedded server's data directory. It reads what it
-    inherits where the parent keeps it, and never deletes it: keep the parent's bucket.
+    inherits where the parent keeps it, and never deletes it: keep the parent's bucket, or --copy.
+    With --copy or --engine all objects are read and checked first, in parallel: by threads, or by
+    Spark's executors, which open both stores with credentials of their own environment.
     """
     from penstock.app.recovery import is_backup
 
@@ -83,7 +99,7 @@ def command(
     if to_time is not None and position is not None:
         raise click.UsageError("give either --to-time or --position")
     if asyncio.run(is_backup(source, clock=SystemClock(), random=SystemRandom())):
-        if data is None or to_time is not None or position is not None:
+        if data is None or to_time is not None or position is not None or copies:
             raise click.UsageError("of a backup only --data can be made, as it is")
         _of_backup(source, data, as_json=as_json)
         return
@@ -98,6 +114,8 @@ def command(
         time_ms=None if to_time is None else parse_time(to_time),
         position=position,
         allow_loss=allow_loss,
+        copies=copies,
+        engine=(engine, master, memory, workers),
         as_json=as_json,
     )
 
@@ -132,10 +150,25 @@ def _of_cluster(
     time_ms: int | None,
     position: int | None,
     allow_loss: bool,
+    copies: bool,
+    engine: tuple[str | None, str | None, str, int],
     as_json: bool,
 ) -> None:
     from penstock.app.recovery import NewCluster, restore_cluster
     from penstock.log.point_in_time import Moment
+
+    def transfer(parent: str, into: str, listed: Sequence[tuple[str, int]]) -> None:
+        from penstock.pipeline.restore import transfer_objects
+
+        with open_engine(*engine) as running, Progress("bytes", total=1) as progress:
+
+            def watch(done: int, total: int) -> None:
+                progress.total = total
+                progress.update(done, done)
+
+            transfer_objects(running, parent, into, listed, watch=watch)
+
+    reads = copies or engine[0] is not None or engine[1] is not None
 
     def run(target: DataLayout | NewCluster) -> dict[str, Any]:
         return asyncio.run(
@@ -146,6 +179,8 @@ def _of_cluster(
                 allow_loss=allow_loss,
                 clock=SystemClock(),
                 random=SystemRandom(),
+                transfer=transfer if reads else None,
+                copies=copies,
             )
         )
 
@@ -166,7 +201,12 @@ def _of_cluster(
         f"({moment}) to {place} as cluster {made['cluster_id']}"
     )
     click.echo(
-        f"{made['objects']:,} objects, {made['bytes']:,} bytes stay in {made['parent']}: keep them"
+        f"{made['objects']:,} objects, {made['bytes']:,} bytes "
+        + (
+            f"were copied from {made['parent']}"
+            if copies
+            else f"stay in {made['parent']}: keep them"
+        )
     )
     for lost in made["lost"]:
         click.echo(f"lost: {lost}")

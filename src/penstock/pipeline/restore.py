@@ -1,0 +1,162 @@
+"""The heavy part of a restore, in parallel: reading a parent's objects, and copying them.
+
+There is no cluster to ask yet, so executors open the stores themselves, by URLs without
+credentials and with what their own environment has. An object is whole if its header, its index
+and each batch's CRC say so; one that isn't is a finding, and keeps the restore from happening.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.objects import open_reliable_store
+from penstock.pipeline.engine import Engine
+from penstock.ports.objects import ObjectStore
+from penstock.records.batch import HEADER_BYTES, batch_bounds, crc_is_right
+from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
+from penstock.system.clock import SystemClock
+from penstock.system.randomness import SystemRandom
+
+ITEM_BYTES: Final = 256 << 20
+ITEM_OBJECTS: Final = 64
+_SHOWN_MAX: Final = 3
+
+Watch = Callable[[int, int], None]
+"""Told of progress: bytes done, bytes in all."""
+
+
+class TransferItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Objects to read: keys and sizes in bytes. `target`: where to copy them; "": nowhere."""
+
+    source: str
+    target: str
+    objects: list[tuple[str, int]]
+
+
+class Transferred(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read; `faults`: of objects that aren't whole, which were not copied."""
+
+    objects: int
+    bytes: int
+    faults: list[str]
+
+
+def transfer_objects(
+    engine: Engine,
+    source: str,
+    target: str,
+    objects: Sequence[tuple[str, int]],
+    *,
+    watch: Watch | None = None,
+) -> None:
+    """Read all objects of a store, and copy them into another.
+
+    Args:
+        source, target: paths or URLs without credentials; an empty target: they're only read.
+
+    Raises:
+        CorruptDataError: some aren't whole.
+        RetryableError: a store doesn't answer.
+    """
+    total = sum(size for _, size in objects)
+    done = 0
+    faults: list[str] = []
+    items = [
+        TransferItem(source=source, target=target, objects=part) for part in _portions(objects)
+    ]
+    for _, transferred in engine.run(transfer_item, items):
+        done += transferred.bytes
+        faults += transferred.faults
+        if watch is not None:
+            watch(done, total)
+    if faults:
+        raise CorruptDataError(
+            "restore",
+            source,
+            f"{len(faults)} objects aren't whole: {'; '.join(faults[:_SHOWN_MAX])}",
+            "take an earlier moment, or a backup",
+        )
+
+
+def _portions(objects: Sequence[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
+    portion: list[tuple[str, int]] = []
+    size = 0
+    for key, size_bytes in objects:
+        if portion and (size + size_bytes > ITEM_BYTES or len(portion) >= ITEM_OBJECTS):
+            yield portion
+            portion, size = [], 0
+        portion.append((key, size_bytes))
+        size += size_bytes
+    if portion:
+        yield portion
+
+
+def transfer_item(item: TransferItem) -> Transferred:
+    """Read the objects of an item one after the other, and copy those that are whole."""
+    return asyncio.run(_transfer(item))
+
+
+async def _transfer(item: TransferItem) -> Transferred:
+    source = _open(item.source)
+    target = _open(item.target) if item.target else None
+    faults: list[str] = []
+    read_bytes = 0
+    for key, size_bytes in item.objects:
+        try:
+            body = bytes(await source.get_range(key, 0, size_bytes))
+            check_segment(body, subject=key)
+        except (CorruptDataError, NotFoundError) as error:
+            faults.append(str(error))
+            continue
+        read_bytes += size_bytes
+        if target is not None:
+            # Over what an attempt before has put: it is the same.
+            await target.put(key, [body])
+    return Transferred(objects=len(item.objects), bytes=read_bytes, faults=faults)
+
+
+def _open(location: str) -> ObjectStore:
+    return open_reliable_store(location, clock=SystemClock(), random=SystemRandom())
+
+
+def check_segment(body: bytes, *, subject: str) -> int:
+    """Check a whole segment: header, footer, index, and the CRC of each batch.
+
+    Returns:
+        How many batches it has.
+
+    Raises:
+        CorruptDataError: naming `subject`.
+    """
+    check_header(body[:HEADER_BYTES], subject=subject)
+    footer = parse_footer(body[-FOOTER_BYTES:], size_bytes=len(body), subject=subject)
+    start = footer.index_position
+    block = body[start : start + footer.index_length]
+    view = memoryview(body)
+    batches = 0
+    for run in parse_index(block, footer, subject=subject):
+        position, end = run.position, run.position + run.length
+        count = 0
+        while position < end:
+            size = batch_bounds(view, position)[1] if end - position >= HEADER_BYTES else 0
+            if not HEADER_BYTES <= size <= end - position:
+                raise CorruptDataError(
+                    "read segment", f"{subject} at byte {position}", f"a batch of {size} bytes"
+                )
+            if not crc_is_right(view[position : position + size]):
+                raise CorruptDataError(
+                    "read segment", f"{subject} at byte {position}", "CRC-32C of a batch differs"
+                )
+            position += size
+            count += 1
+        if count != run.batch_count:
+            raise CorruptDataError(
+                "read segment",
+                f"{subject} at byte {run.position}",
+                f"{count} batches, its index says {run.batch_count}",
+            )
+        batches += count
+    return batches
