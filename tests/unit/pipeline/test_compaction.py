@@ -28,6 +28,7 @@ from penstock.pipeline.compaction_commit import Committer
 from penstock.pipeline.compaction_task import CompactionTask, close_accesses
 from penstock.pipeline.engine import LocalEngine
 from penstock.segment import parse_job_key
+from support.compaction import records_of
 from support.door import Door, serve_in_thread
 from support.pipeline_tasks import always_dies
 
@@ -312,6 +313,31 @@ def test_numbers_of_refused_commits_are_never_used_for_others(door: Door) -> Non
             committer.commit(done)
         assert committer.commit(twin).codes == ["input_changed"]
     assert run_counts(door) == {(topic_id, 0): 1}
+
+
+def test_compacted_topics_are_cleaned_by_key(door: Door) -> None:
+    """All records have one key: its newest stays, at its offset."""
+    topic_id = door.create("t", configs={"cleanup.policy": "compact"})
+    for number in range(5):
+        door.produce("t", 0, count=3, value=b"%d" % number)
+        door.drain()
+    door.produce("t", 0, count=1, value=b"in the WAL")
+    summary = compact(door.client, LocalEngine(1), SETTINGS)
+    assert not summary.failures
+    assert (summary.partitions, summary.runs_before, summary.runs_after) == (1, 5, 1)
+    assert summary.dropped_records == 14
+    (found,) = contents(door, topic_id)
+    kept = [(offset, record.value) for offset, record in records_of(found)]
+    assert kept == [(14, b"4"), (15, b"in the WAL")]
+    (topic,) = door.client.topics(["t"]).topics
+    assert topic.partitions[0].clean_end == 15
+    assert compact(door.client, LocalEngine(1), SETTINGS).planned_items == 0
+    door.drain()
+    again = compact(door.client, LocalEngine(1), SETTINGS)
+    # Only one of two runs is dirty, and it is as long as what stayed of the other.
+    assert again.dropped_records in {0, 1}
+    (found,) = contents(door, topic_id)
+    assert records_of(found)[-1][1].value == b"in the WAL"
 
 
 def test_tasks_hold_no_secret(door: Door) -> None:

@@ -8,6 +8,10 @@ from penstock.lake.compaction.items import InputObject
 from penstock.lake.door import RUN_FIELDS, RunPage
 
 IN_WAL = -1
+OBJECT_BYTES = 64
+"""Of an object beside its runs: header, footer and counts."""
+RUN_BYTES = 104
+"""Of a run beside its batches: its row in the index, and a mark."""
 
 
 @dataclass(slots=True)
@@ -31,6 +35,8 @@ class Listing:
         self._objects: list[InputObject] = []
         self._sizes: list[int] = []
         self._live: list[int] = []
+        """Bytes of each object that its live runs take, with what describes them: an object of
+        many tiny runs is mostly index, and would be no smaller anywhere else."""
         self.run_count = 0
         self.size_bytes = 0
 
@@ -45,7 +51,7 @@ class Listing:
                     InputObject(key, bool(page.object_raw[index]), page.object_origins[index])
                 )
                 self._sizes.append(page.object_bytes[index])
-                self._live.append(0)
+                self._live.append(OBJECT_BYTES)
             numbers.append(number)
         numbers.append(IN_WAL)
         return numbers
@@ -55,7 +61,7 @@ class Listing:
         live = self._live
         for number, length in zip(runs.objects, runs.lengths, strict=True):
             if number >= 0:
-                live[number] += length
+                live[number] += length + RUN_BYTES
                 self.run_count += 1
                 self.size_bytes += length
 
