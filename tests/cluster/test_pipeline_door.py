@@ -30,7 +30,8 @@ from support.agents import SECRET, Agent, answers
 from support.door import new_key, offsets_in, replacement, write_request
 from support.probe import create_topic
 from support.raw_fetch import raw_producer
-from support.server import free_port
+from support.s3_proxy import Rule
+from support.server import ServerProcess, free_port
 from support.waiting import eventually
 from support.workers import workers_host
 
@@ -145,6 +146,65 @@ def test_ambient_credentials_need_no_agent_for_bytes(
             with pytest.raises(NotFoundError):
                 objects.get_range(new_key(job.job), 0, 5)
     assert bytes_through(agents) == before
+
+
+def test_a_store_that_fails_now_and_then_changes_nothing(world: World) -> None:
+    topic = make_topic(world)
+    agents = world.agents.agents
+    produce(agents[0], topic, 8)
+    with opened(agents[0].http, deadline_s=60) as (client, objects):
+        topic_id = topic_id_of(client, topic)
+        stored = read(client, objects, topic_id, 8)
+        world.proxy.set_rules(
+            Rule(fault="slow_down", percent=15),
+            Rule(fault="error", percent=10),
+            Rule(fault="reset", percent=10),
+            Rule(fault="unsettled", operations=["put"], percent=15),
+            Rule(fault="lost_reply", operations=["put"], percent=30),
+            Rule(fault="cut_body", operations=["get"], percent=20),
+        )
+        try:
+            for _ in range(3):
+                with ObjectAccess(client) as fresh:
+                    assert read(client, fresh, topic_id, 8) == stored
+            with JobLease(client, kind="test", name="tests") as job:
+                for batch in range(6):
+                    request = write_request(objects, job, topic_id, {1: 3}, batch_id=batch)
+                    written = client.write(request)
+                    assert written.ranges == [Range(topic_id, 1, 3 * batch, 3 * batch + 3)]
+                replaced = replacement(client, objects, job, topic_id)
+                assert client.replace(replaced).codes == [""]
+            assert read(client, objects, topic_id, 8) == stored
+            found = read(client, objects, topic_id, 18, partition=1)
+        finally:
+            faults = world.proxy.counts()["faults"]
+            world.proxy.set_rules()
+        assert offsets_in(found) == list(range(18))
+        assert len(faults) >= 4, faults
+
+
+def test_a_job_outlives_its_server(tmp_path: Path) -> None:
+    """What was put and registered is as durable as records are."""
+    server = ServerProcess(tmp_path / "data", tmp_path / "log", {"SEGMENT_AGE_MS": "600000"})
+    server.start()
+    try:
+        create_topic(server.bootstrap, "t", 1)
+        eventually(lambda: answers(server.http_port))
+        with opened(f"127.0.0.1:{server.http_port}", deadline_s=60) as (client, objects):
+            topic_id = topic_id_of(client, "t")
+            with JobLease(client, kind="test", name="tests", lease_ms=4000) as job:
+                first = write_request(objects, job, topic_id, {0: 4})
+                written = client.write(first)
+                second = write_request(objects, job, topic_id, {0: 2}, batch_id=1)
+                server.kill()
+                server.start()
+                assert client.write(first).ranges == written.ranges
+                assert client.write(second).ranges == [Range(topic_id, 0, 4, 6)]
+                job.check()
+                assert offsets_in(read(client, objects, topic_id, 6)) == list(range(6))
+    finally:
+        if server.running():
+            server.kill()
 
 
 def test_an_agent_that_is_down_is_passed_over(world: World) -> None:

@@ -23,6 +23,7 @@ from penstock.model.errors import (
     InvalidRequestError,
     OverloadedError,
     PenstockError,
+    RetryableError,
 )
 from penstock.objects.keys import check_key
 from penstock.objects.origins import ORIGINS_PREFIX
@@ -32,6 +33,7 @@ from penstock.segment.keys import SEGMENTS_PREFIX, parse_job_key
 logger = logging.getLogger(__name__)
 
 ACCESS_SECONDS_MAX: Final = 3600
+STALL_S: Final = 30.0
 KEYS_MAX: Final = 10_000
 _PIECE_BYTES: Final = 4 << 20
 _MEMORY_BYTES: Final = 8 << 20
@@ -129,7 +131,7 @@ class _Objects:
     async def _store(self, request: Request, key: str, size_bytes: int) -> None:
         if size_bytes <= _MEMORY_BYTES:
             gathered = bytearray()
-            async for part in request.stream():
+            async for part in _parts_of(request, key):
                 gathered += part
                 _check_length(key, len(gathered), size_bytes)
             await self._put(key, gathered, size_bytes)
@@ -137,7 +139,7 @@ class _Objects:
         with self._scratch_file() as file:
             received = 0
             gathered = bytearray()
-            async for part in request.stream():
+            async for part in _parts_of(request, key):
                 received += len(part)
                 _check_length(key, received, size_bytes)
                 gathered += part
@@ -224,6 +226,20 @@ async def check_job(sources: PipelineSources, job: int) -> None:
                 f"job {job} was closed, or never opened",
                 reason=Refusal.UNKNOWN_JOB.name.lower(),
             )
+
+
+async def _parts_of(request: Request, key: str) -> AsyncIterator[bytes]:
+    """A request's body, for as long as it goes on coming: while it doesn't, others wait."""
+    stream = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(STALL_S):
+                part = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise RetryableError("put", key, f"nothing came for {STALL_S:.0f} s") from error
+        yield part
 
 
 def _check_length(key: str, received: int, size_bytes: int) -> None:

@@ -9,9 +9,15 @@ from typing import Any, Final, Self, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.model.errors import ConflictError, InvalidRequestError, RetryableError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    RetryableError,
+)
 from penstock.pipeline.ambient import AmbientStore, open_ambient
-from penstock.pipeline.client import ACCESS_SECONDS, DoorClient
+from penstock.pipeline.client import ACCESS_SECONDS, DoorClient, RefusedError
 from penstock.pipeline.presigned import AccessOverError, ObjectThereError, PresignedCalls
 from penstock.system.waiting import pause
 
@@ -29,6 +35,7 @@ _GAP_BYTES: Final = 256 << 10
 _STRETCH_BYTES: Final = 32 << 20
 _COPIED_BYTES: Final = 4 << 20
 """Longest stretch that `read_into` reads, unless an item alone is longer."""
+_OBJECT_EXISTS: Final = "object_exists"
 _AGENT_BYTES: Final = 64 << 20
 _URLS_MAX: Final = 20_000
 _GOOD_SHARE: Final = 0.8
@@ -268,7 +275,28 @@ class ObjectAccess:
         )
 
     def _put_by_agent(self, key: str, parts: Sequence[Buffer]) -> None:
-        self._client.put_object(key, parts)
+        try:
+            self._client.put_object(key, parts)
+        except RefusedError as error:
+            # Perhaps by an earlier try of this call, whose answer was lost.
+            if error.reason != _OBJECT_EXISTS or not self._holds(key, parts):
+                raise
+
+    def _holds(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """Whether an object is the concatenation of `parts`, as far as that goes."""
+        position = 0
+        try:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                for at in range(0, len(view), _AGENT_BYTES):
+                    piece = view[at : at + _AGENT_BYTES]
+                    end = position + len(piece)
+                    if self._client.get_object(key, position, end) != piece:
+                        return False
+                    position = end
+        except (CorruptDataError, NotFoundError):
+            return False
+        return True
 
     def _put_ambient(
         self, store: AmbientStore, key: str, parts: Sequence[Buffer], size_bytes: int

@@ -21,7 +21,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.pipeline import objects as objects_module
-from penstock.pipeline.client import DoorClient, DoorOptions
+from penstock.pipeline.client import DoorClient, DoorOptions, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.presigned import put_headers
 from penstock.testing.clock import ManualClock
@@ -83,6 +83,7 @@ class FakeClient(DoorClient):
         )
         self.url = url
         self.bucket = bucket
+        self.loses_answers = False
         self.asked: list[tuple[str, list[str]]] = []
         self.through: list[str] = []
 
@@ -94,11 +95,18 @@ class FakeClient(DoorClient):
         self.through.append(key)
         if key not in self.bucket.objects:
             raise NotFoundError("read", key, "gone")
+        if len(self.bucket.objects[key]) < end:
+            raise CorruptDataError("read", key, "shorter")
         return self.bucket.objects[key][start:end]
 
     def put_object(self, key: str, parts: Sequence[Any]) -> None:
         self.through.append(key)
+        if key in self.bucket.objects:
+            raise RefusedError("put", key, "it is there", reason="object_exists")
         self.bucket.objects[key] = b"".join(parts)
+        if self.loses_answers:
+            # What the transport's second try meets.
+            raise RefusedError("put", key, "it is there", reason="object_exists")
 
 
 @contextmanager
@@ -198,6 +206,18 @@ def test_a_put_whose_answer_was_lost_is_found_to_have_succeeded() -> None:
         bucket.instead = [503]
         with pytest.raises(ConflictError):
             objects.put("other", [b"abcdef"])
+
+
+def test_a_put_through_an_agent_whose_answer_was_lost_has_succeeded() -> None:
+    client = FakeClient("", Bucket(), objects="agent")
+    with ObjectAccess(client) as objects:
+        client.loses_answers = True
+        objects.put("k", [b"abc", b"def"])
+        assert client.bucket.objects["k"] == b"abcdef"
+        for other in (b"abcdeX", b"abcdefg"):
+            with pytest.raises(RefusedError):
+                objects.put("k", [other])
+        assert client.bucket.objects["k"] == b"abcdef"
 
 
 def test_puts_go_on_with_new_urls_and_without_conditions_where_there_are_none() -> None:
