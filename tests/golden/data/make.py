@@ -23,15 +23,28 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 from penstock.metadata.commands import (  # noqa: E402
     AlterClusterConfigs,
     CommitOffsets,
+    CommitWrite,
     CreateTopic,
     DeleteTopic,
+    JobOpened,
     OffsetWrite,
+    OpenJob,
+    OutputObject,
+    ReplacedPartition,
+    ReplaceRuns,
+    RunsReplaced,
     SaveGroup,
+    SaveTable,
+    WriteCommitted,
+    WriteRun,
 )
 from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
-from penstock.model.ids import partition_key  # noqa: E402
+from penstock.model.ids import PartitionKey, partition_key, partition_of  # noqa: E402
+from penstock.records.decode import Record  # noqa: E402
+from penstock.records.encode import encode_batch  # noqa: E402
+from penstock.segment import RunDescriber, build_segment, job_object_key  # noqa: E402
 from support.log_contents import contents  # noqa: E402
-from support.log_rig import Rig, run_rig  # noqa: E402
+from support.log_rig import NOW, Rig, run_rig  # noqa: E402
 
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -75,6 +88,91 @@ async def fill(rig: Rig) -> None:
             ),
         ]
     )
+
+
+async def fill_pipeline(rig: Rig) -> None:
+    """What jobs leave: a batch that was written, runs that were joined, a table that follows."""
+    opened = OpenJob(kind="golden", name="make", lease_ms=3_600_000, age_max_ms=86_400_000)
+    (answer,) = await rig.log.commit([opened])
+    assert isinstance(answer, JobOpened), answer
+    await _write(rig, answer.job)
+    await _join(rig, answer.job)
+    plain = rig.view.topic("plain")
+    assert plain is not None
+    saved = SaveTable(topic_id=plain.topic_id, table="golden.plain", offsets=[0, 7], snapshot_id=9)
+    await rig.log.commit([saved])
+
+
+async def _write(rig: Rig, job: int) -> None:
+    (key,) = await rig.topic("written")
+    topic = rig.view.topic("written")
+    assert topic is not None
+    records = [
+        Record(offset_delta=at, timestamp=NOW, key=None, value=b"written %d" % at, headers=())
+        for at in range(5)
+    ]
+    batch = bytearray(encode_batch(records, codec="none"))
+    described = RunDescriber(base_offset=0, operation="make", subject="written")
+    described.add(memoryview(batch), raw_offset=0)
+    segment = build_segment([described.describe(topic.topic_id, 0)], offsets_final=False)
+    name = job_object_key(job=job, name="0" * 32)
+    await rig.store.put(name, segment.parts)
+    run = WriteRun(
+        partition_key=key,
+        object=0,
+        position=segment.positions[0],
+        batches=[len(batch), len(records), NOW, -1, -1, -1],
+    )
+    write = CommitWrite(
+        job=job,
+        writer_id="golden-writer",
+        batch_id=3,
+        incarnation="checkpoint",
+        objects=[OutputObject(key=name, size_bytes=segment.size_bytes)],
+        runs=[run],
+    )
+    (answer,) = await rig.log.commit([write])
+    assert isinstance(answer, WriteCommitted), answer
+
+
+async def _join(rig: Rig, job: int) -> None:
+    topic = rig.view.topic("plain")
+    assert topic is not None
+    key = partition_key(topic.topic_key, 2)
+    await rig.log.flush()
+    runs = [run for run in rig.queries().runs_from(key, 0, limit=9) if run.object_key]
+    assert len(runs) > 1, runs
+    described = RunDescriber(base_offset=runs[0].base_offset, operation="make", subject="plain")
+    inputs: list[int] = []
+    for index, run in enumerate(runs):
+        end = run.position + run.length
+        described.add(memoryview(await rig.store.get_range(run.object_key, run.position, end)))
+        inputs += (run.base_offset, run.end_offset, index, run.position, run.length)
+    joined = described.describe(topic.topic_id, partition_of(PartitionKey(key)))
+    segment = build_segment([joined])
+    name = job_object_key(job=job, name="1" * 32)
+    await rig.store.put(name, segment.parts)
+    listed = ReplacedPartition(
+        partition_key=key,
+        inputs=inputs,
+        outputs=[
+            joined.base_offset,
+            joined.end_offset,
+            0,
+            segment.positions[0],
+            joined.length,
+            joined.max_timestamp,
+            joined.batch_count,
+        ],
+    )
+    replace = ReplaceRuns(
+        job=job,
+        n=1,
+        input_keys=[run.object_key for run in runs],
+        objects=[OutputObject(key=name, size_bytes=segment.size_bytes)],
+        partitions=[listed],
+    )
+    assert await rig.log.commit([replace]) == [RunsReplaced([0])]
 
 
 async def fall_behind(rig: Rig) -> None:
@@ -137,6 +235,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         run_rig(data, fill)
+        run_rig(data, fill_pipeline)
         run_rig(data, fall_behind)
         put_behind(data)
         expected = {"contents": as_json(contents(data))}

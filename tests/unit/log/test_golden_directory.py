@@ -22,7 +22,7 @@ from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.ids import partition_key
-from penstock.segment import FOOTER_BYTES
+from penstock.segment import FOOTER_BYTES, parse_job_key
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -65,6 +65,24 @@ def test_there_is_one_per_version_and_they_are_small() -> None:
         f"version-{version}.tar.gz" for version in range(1, FORMAT_VERSION + 1)
     ]
     assert sum(path.stat().st_size for path in GOLDEN.iterdir() if path.is_file()) < 300 << 10
+
+
+def test_what_jobs_left_in_version_3_is_known(tmp_path: Path) -> None:
+    data = unpacked(GOLDEN / "version-3.tar.gz", tmp_path)
+
+    async def test(rig: Rig) -> None:
+        queries = rig.queries()
+        writer = queries.writer("golden-writer")
+        assert writer is not None
+        assert writer.batch_id == 3
+        assert [(row.table, row.offsets) for row in queries.table_rows()] == [
+            ("golden.plain", {0: 7})
+        ]
+        assert [job.last_n for job in queries.pipeline_jobs()] == [1]
+        jobs = [row for row in queries.objects("", 99) if parse_job_key(row.key)]
+        assert [(row.live_runs, row.raw) for row in jobs] == [(1, 1), (1, 0)]
+
+    run_rig(data, test)
 
 
 def test_everything_is_read_as_it_was_written(golden: tuple[Path, dict[str, Any]]) -> None:
