@@ -17,11 +17,16 @@ from penstock.app.offline import check_empty
 from penstock.log.backup import exists
 from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
-from penstock.log.verify import VerifyReport, verify
+from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.order import new_cluster_id, restore
 from penstock.metadata.queries import Queries
-from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from penstock.objects import open_reliable_store
 from penstock.objects.origins import open_origins
 from penstock.ports.clock import Clock
@@ -29,8 +34,8 @@ from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
-from penstock.replica.archive_format import SNAPSHOTS_PREFIX
-from penstock.replica.bootstrap import bootstrap
+from penstock.replica.archive_format import SNAPSHOTS_PREFIX, SnapshotName
+from penstock.replica.bootstrap import Bootstrapped, bootstrap, replay
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -224,13 +229,55 @@ async def verify_cluster(
                 "verify", objects, "there is no archive", "check the URL, or give the journal's"
             )
         with closing(Queries(path)) as queries:
-            return await verify(
+            report = await verify(
                 queries=queries,
                 store=open_origins(store, queries.origins(), open_one),
                 wal=None,
                 device=None,
                 progress=progress,
             )
+        await check_replay(archive, Path(folder) / "replayed.sqlite", report)
+        return report
+
+
+async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> None:
+    """Replay the archived journal from the snapshot before the newest one, or from its beginning,
+    up to the newest: the state must be the same.
+
+    Args:
+        path: where the database is made.
+        report: gets a finding, or the number of entries that were replayed.
+    """
+    names = await archive.snapshots()
+    if not names:
+        return
+    newest = names[-1]
+    try:
+        made = await bootstrap(
+            archive, path, LogMachine, executor=None, at_most=newest.position - 1
+        )
+        if made is None:
+            if not any(name.first == 1 for name in await archive.stretches()):
+                return  # what came before it is trimmed
+            made = Bootstrapped(SnapshotName(0, ""), 0, 0)
+        first = made.position + 1
+        await replay(archive, path, LogMachine, made, executor=None, until=newest.position)
+        header = await archive.header(newest)
+    except CorruptDataError as error:
+        report.add(FindingKind.DATABASE, error.subject, error.detail)
+        return
+    except NotFoundError:
+        return  # another agent has deleted an old one since it was listed
+    with closing(Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)) as replica:
+        position, digest = replica.digest()
+    if (position, digest) != (newest.position, header.digest):
+        report.add(
+            FindingKind.DATABASE,
+            newest.key,
+            f"replaying the journal from position {first} to {position} gives another state",
+        )
+    else:
+        report.replayed_entries = position - first + 1
 
 
 async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:

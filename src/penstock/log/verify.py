@@ -79,6 +79,8 @@ class VerifyReport:
     objects: int = 0
     unread_runs: int = 0
     """In WALs that can't be read from here: a cluster's agents keep them."""
+    replayed_entries: int = 0
+    """Of the archived journal, which gave the same state as the snapshot behind them."""
     findings: list[Finding] = field(default_factory=list)
 
     @property

@@ -167,8 +167,9 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
         name: getattr(report, name)
         for name in ("topics", "partitions", "runs", "batches", "records", "bytes", "objects")
     }
-    if report.unread_runs:
-        counts["unread_runs"] = report.unread_runs
+    for name in ("unread_runs", "replayed_entries"):
+        if value := getattr(report, name):
+            counts[name] = value
     if as_json:
         print_json({"ok": report.ok, **counts, "findings": findings})
     else:
