@@ -22,11 +22,11 @@ from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.compaction_commit import Committer
 from penstock.pipeline.compaction_task import (
+    ACCESSES,
     CompactionTask,
     ItemFailed,
     ItemGone,
     Outcome,
-    close_accesses,
 )
 from penstock.pipeline.engine import Engine
 
@@ -139,14 +139,14 @@ def compact(
         RetryableError: agents or store didn't answer for too long.
     """
     started_s = client.clock.monotonic_s()
-    try:
-        with JobLease(client, kind=KIND, name=job_name) as lease:
-            job = _Job(client, engine, settings, names, lease, watch, stopping)
-            for _ in range(rounds_max):
-                if job.is_stopping or not job.run_round():
-                    break
-    finally:
-        close_accesses()
+    with (
+        ACCESSES.held(client.options),
+        JobLease(client, kind=KIND, name=job_name) as lease,
+    ):
+        job = _Job(client, engine, settings, names, lease, watch, stopping)
+        for _ in range(rounds_max):
+            if job.is_stopping or not job.run_round():
+                break
     job.summary.seconds = client.clock.monotonic_s() - started_s
     return job.summary
 

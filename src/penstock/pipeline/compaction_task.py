@@ -1,6 +1,8 @@
 """Running a compaction item where its engine runs it: a thread, a process, an executor."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock, local
 from typing import Final
@@ -44,7 +46,7 @@ class CompactionTask:
 
     def __call__(self, item: Item) -> Outcome:
         """Run one attempt of an item. Raises: RetryableError."""
-        store = AttemptStore(_ACCESSES.get(self.options), job=self.job, random=SystemRandom())
+        store = AttemptStore(ACCESSES.get(self.options), job=self.job, random=SystemRandom())
         try:
             return run_item(item, store)
         except NotFoundError as error:
@@ -107,11 +109,12 @@ class AttemptStore:
 
 
 class Accesses:
-    """Connections that the items of a process share."""
+    """Connections that the items of a process share, whatever job they are of."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._open: dict[DoorOptions, ObjectAccess] = {}
+        self._drivers: Counter[DoorOptions] = Counter()
 
     def get(self, options: DoorOptions) -> ObjectAccess:
         """The access for a door, opened once."""
@@ -121,17 +124,20 @@ class Accesses:
                 found = self._open[options] = ObjectAccess(DoorClient(options))
             return found
 
-    def close(self) -> None:
-        """Close all; no item runs."""
+    @contextmanager
+    def held(self, options: DoorOptions) -> Iterator[None]:
+        """A driver of this process has items run; what they opened here is closed after the last
+        such driver. In a process that only runs items it stays for the next ones."""
         with self._lock:
-            accesses, self._open = self._open, {}
-        for access in accesses.values():
-            access.close()
+            self._drivers[options] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._drivers[options] -= 1
+                over = None if self._drivers[options] else self._open.pop(options, None)
+            if over is not None:
+                over.close()
 
 
-_ACCESSES: Final = Accesses()
-
-
-def close_accesses() -> None:
-    """Close what the local engine's items opened in this process."""
-    _ACCESSES.close()
+ACCESSES: Final = Accesses()

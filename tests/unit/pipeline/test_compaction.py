@@ -25,7 +25,7 @@ from penstock.pipeline import compaction
 from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.compaction import compact, plan_compaction
 from penstock.pipeline.compaction_commit import Committer
-from penstock.pipeline.compaction_task import CompactionTask, close_accesses
+from penstock.pipeline.compaction_task import ACCESSES, CompactionTask
 from penstock.pipeline.engine import LocalEngine
 from penstock.segment import parse_job_key
 from support.compaction import records_of
@@ -208,11 +208,13 @@ def test_a_twin_of_an_item_leaves_an_orphan_alone(door: Door, tmp_path: Path) ->
     """A speculative task is the same item run twice: both put, one is committed."""
     topic_id = fill(door, "t", 1)
     before = contents(door, topic_id)
-    with JobLease(door.client, kind="compaction", name="test") as lease:
+    with (
+        ACCESSES.held(door.client.options),
+        JobLease(door.client, kind="compaction", name="test") as lease,
+    ):
         plan, _ = plan_compaction(door.client, SETTINGS)
         task = CompactionTask(door.client.options, lease.job)
         first, twin = task(plan.items[0]), task(plan.items[0])
-        close_accesses()
         assert isinstance(first, ItemDone)
         assert isinstance(twin, ItemDone)
         committer = Committer(door.client, lease.job)
@@ -294,13 +296,15 @@ def test_numbers_of_refused_commits_are_never_used_for_others(door: Door) -> Non
     """A commit that the agent refuses before it is journaled has not used up its number, and one
     that apply refuses has."""
     topic_id = fill(door, "t", 1)
-    with JobLease(door.client, kind="compaction", name="test") as lease:
+    with (
+        ACCESSES.held(door.client.options),
+        JobLease(door.client, kind="compaction", name="test") as lease,
+    ):
         plan, _ = plan_compaction(door.client, SETTINGS)
         item = plan.items[0]
         assert isinstance(item, JoinItem)
         task = CompactionTask(door.client.options, lease.job)
         done, twin = task(item), task(item)
-        close_accesses()
         assert isinstance(done, ItemDone)
         assert isinstance(twin, ItemDone)
         committer = Committer(door.client, lease.job)
@@ -338,6 +342,16 @@ def test_compacted_topics_are_cleaned_by_key(door: Door) -> None:
     assert again.dropped_records in {0, 1}
     (found,) = contents(door, topic_id)
     assert records_of(found)[-1][1].value == b"in the WAL"
+
+
+def test_connections_stay_open_until_the_last_driver_ends(door: Door) -> None:
+    options = door.client.options
+    with ACCESSES.held(options):
+        with ACCESSES.held(options):
+            first = ACCESSES.get(options)
+        assert ACCESSES.get(options) is first
+    with ACCESSES.held(options):
+        assert ACCESSES.get(options) is not first
 
 
 def test_tasks_hold_no_secret(door: Door) -> None:
