@@ -1,0 +1,85 @@
+"""Tables on Spark's executors, and read by Spark SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.pipeline.engine import spark_engine
+from penstock.pipeline.tables.job import TableSummary, run_table_once
+from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+from support.door import NOW_MS, Door, serve_in_thread
+from support.tables import Lake, new_record, produce, records_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with serve_in_thread(tmp_path_factory.mktemp("server")) as door:
+        yield door
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "warehouse")
+
+
+def follow(
+    spark: SparkSession, door: Door, lake: Lake, topic: str, **changes: object
+) -> TableSummary:
+    return run_table_once(door.client, spark_engine(spark), lake.settings(topic, **changes))
+
+
+def frame(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
+    """The table's current snapshot: no Iceberg jar fits this Spark, so PyIceberg plans the files
+    and Spark reads them."""
+    files = [task.file.file_path for task in lake.table(topic).scan().plan_files()]
+    return spark.read.parquet(*files)
+
+
+def test_executors_write_and_spark_sql_reads(spark: SparkSession, door: Door, lake: Lake) -> None:
+    door.create("flights", 3)
+    door.create("flights.dlq", 1)
+    for partition in range(3):
+        records = [
+            new_record(b"%d" % n, b"%d" % (n * 10), timestamp_ms=NOW_MS + n % 2 * DAY_MS)
+            for n in range(100)
+        ]
+        produce(door, "flights", partition, [*records, new_record(b"bad", b"", timestamp_ms=2**62)])
+    summary = follow(spark, door, lake, "flights", target_file_bytes=2_000)
+    assert (summary.rows, summary.bad_records) == (300, 3)
+    assert len(records_of(door, "flights.dlq")) == 3
+    assert follow(spark, door, lake, "flights").rows == 0
+    frame(spark, lake, "flights").createOrReplaceTempView("flights")
+    found = spark.sql(
+        "SELECT to_date(timestamp) AS day, count(*) AS n, sum(int(string(value))) AS s "
+        "FROM flights GROUP BY 1 ORDER BY 1"
+    ).collect()
+    spark.catalog.dropTempView("flights")
+    even, odd = (3 * sum(n * 10 for n in range(first, 100, 2)) for first in (0, 1))
+    assert [(row.n, row.s) for row in found] == [(150, even), (150, odd)]
+
+
+def test_executors_upsert_and_join(spark: SparkSession, door: Door, lake: Lake) -> None:
+    door.create("keys", 2)
+    for number in range(3):
+        for partition in range(2):
+            changes = [new_record(b"%d-%d" % (partition, key), b"%d" % number) for key in range(50)]
+            produce(door, "keys", partition, [*changes, new_record(b"%d-7" % partition, None)])
+        follow(spark, door, lake, "keys", mode="upsert", buckets=2)
+    rows = frame(spark, lake, "keys").selectExpr("string(key)", "string(value)").collect()
+    assert sorted((row[0], row[1]) for row in rows) == sorted(
+        (f"{partition}-{key}", "2") for partition in range(2) for key in range(50) if key != 7
+    )
+    settings = lake.settings("keys", mode="upsert")
+    upkeep = Maintenance(files_min=1)
+    joined = maintain_table(door.client, spark_engine(spark), settings, upkeep)
+    assert joined.files_written == 2
+    assert frame(spark, lake, "keys").count() == 98
