@@ -162,6 +162,8 @@ def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[A
 
 
 def _record(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[RecordType, Convert]:
+    if not schema["fields"]:
+        raise UnsupportedSchemaError("read Avro schema", at.lstrip("."), "a record without fields")
     fields: list[FieldType] = []
     converts: list[tuple[str, Convert]] = []
     for entry in schema["fields"]:
