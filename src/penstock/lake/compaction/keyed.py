@@ -79,7 +79,8 @@ class _Cleaning:
         self._end_offset = partition.inputs[-4]
         dirty_from = max(item.clean_end, partition.log_start)
         self._dirty_run = bisect_right(partition.inputs[1::5], dirty_from)
-        self._dirty_offsets = self._end_offset - partition.inputs[5 * self._dirty_run]
+        dirty_bases = partition.inputs[5 * self._dirty_run :: 5]
+        self._dirty_offsets = self._end_offset - dirty_bases[0] if dirty_bases else 0
         numbers = iter(item.producers)
         self._rules = Retention(
             now_ms=item.now_ms,
@@ -93,7 +94,7 @@ class _Cleaning:
         )
         self._dead = np.zeros(self._dirty_offsets // 8 + 1, dtype=np.uint8)
         """A bit per dirty record, the lowest first: no more records than offsets."""
-        self._counts: list[Int64s] = []
+        self._counts: list[Int64s] = [np.zeros(0, dtype=np.int64)]
         """Records per dirty batch."""
         self._newest: list[Uint8s] = []
         """Per chunk and clean record a bit: no dirty record has its key, so far."""
@@ -115,7 +116,7 @@ class _Cleaning:
             modulus=modulus,
             residue=residue,
         )
-        is_first = not self._counts
+        is_first = len(self._counts) == 1
         ordinal = 0
         for region in self._source.regions(first_run=self._dirty_run):
             for chunk in self._chunks(region):

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
-from penstock.lake.compaction.items import CompactionSettings, ItemDone, KeyedItem
+from penstock.lake.compaction.items import (
+    CompactionSettings,
+    InputObject,
+    ItemDone,
+    ItemPartition,
+    KeyedItem,
+)
 from penstock.lake.compaction.keyed import clean_partition
 from penstock.lake.compaction.plan import plan
 from penstock.model.errors import CorruptDataError, NotFoundError
@@ -336,6 +342,29 @@ def test_what_nobody_can_decode_is_kept_as_it_is(codec: str) -> None:
     assert stored_header(body, 16).record_count == 1
     assert stored_header(body, partition.runs[0].position).end_offset == 2
     assert partition.runs[0].batches == 3
+
+
+def test_where_nothing_is_dirty_nothing_changes() -> None:
+    partition, store = partition_of(new_batch((b"k", b"1"), (b"l", None)), new_batch((b"k", b"2")))
+    for _ in range(2):
+        item = item_of(partition)
+        partition.replace(item, clean_partition(item, store))
+        before = partition.batches()
+        again = msgspec.structs.replace(
+            item,
+            partition=inputs_of(partition),
+            objects=[InputObject(partition.runs[0].key, False)],
+            clean_end=3,
+        )
+        partition.replace(again, clean_partition(again, store))
+        assert partition.batches() == before
+        partition.clean_end = -1
+
+
+def inputs_of(partition: CleanedPartition) -> ItemPartition:
+    (run,) = partition.runs
+    inputs = [run.base_offset, run.end_offset, 0, run.position, run.length]
+    return ItemPartition(topic_id=TOPIC_ID, partition=0, inputs=inputs)
 
 
 def test_damage_fails_the_item_and_puts_nothing() -> None:
