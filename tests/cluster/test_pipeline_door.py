@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chaos.world import World
-from penstock.lake.door import Range
+from penstock.lake.door import JobRequest, Range
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -235,6 +235,36 @@ def test_a_wal_whose_agent_is_down_is_an_error_and_never_empty(world: World) -> 
     world.heal()
     with opened(other.http) as (client, objects):
         assert read(client, objects, topic_id, 5) == stored
+
+
+def test_while_the_journal_is_away_nothing_is_told_that_may_be_wrong(world: World) -> None:
+    topic = make_topic(world)
+    agent = world.agents.agents[0]
+    produce(agent, topic, 3)
+    with opened(agent.http, deadline_s=1.0) as (client, objects):
+        topic_id = topic_id_of(client, topic)
+        job = client.open_job(JobRequest(kind="test", name="tests"))
+        wanted = Range(topic_id, 0, 0, 3)
+        world.postgres.stop()
+        try:
+            for ask in (
+                lambda: client.topics([topic]),
+                lambda: client.topics(["no-such-topic"]),
+                lambda: list(client.runs([wanted])),
+                lambda: client.records(topic_id, 0, 0, 3),
+                lambda: client.offsets([(topic_id, 0, 0)]),
+                lambda: client.writer("nobody"),
+                lambda: client.renew_job(job.job),
+                lambda: read(client, objects, topic_id, 3),
+            ):
+                with pytest.raises(RetryableError):
+                    ask()
+        finally:
+            world.start_postgres()
+    with opened(agent.http) as (client, objects):
+        assert offsets_in(read(client, objects, topic_id, 3)) == [0, 1, 2]
+        client.renew_job(job.job)
+        client.close_job(job.job)
 
 
 def test_a_commit_is_answered_once_also_across_an_agents_death(world: World) -> None:

@@ -15,7 +15,8 @@ from urllib3.exceptions import HTTPError
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-_CONNECTIONS: Final = 16
+_CONNECTIONS: Final = 64
+"""Kept per host; urllib3 warns of each that it drops."""
 _EXPIRED: Final = frozenset({400, 401, 403})
 """S3 and Azure say 403, GCS 400; S3 says 403 also of what isn't there to whoever may not list."""
 _UNSETTLED: Final = (b"<Code>ConditionalRequestConflict<", b"<Code>OperationAborted<")

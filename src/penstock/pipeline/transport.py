@@ -30,7 +30,8 @@ from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 
 CONNECT_TIMEOUT_S: Final = 5.0
-CONNECTIONS_PER_AGENT: Final = 16
+CONNECTIONS_PER_AGENT: Final = 64
+"""Kept; urllib3 warns of each that it drops."""
 _FIRST_DELAY_S: Final = 0.1
 _DELAY_MAX_S: Final = 5.0
 _JITTER_STEPS: Final = 1 << 16

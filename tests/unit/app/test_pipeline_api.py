@@ -6,14 +6,19 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from penstock.app.http import HttpSources, application
 from penstock.app.server import Server
-from penstock.lake.door import RUN_FIELDS, JobRequest, Range, TableProgress
+from penstock.lake.door import RUN_FIELDS, RUNS_PATH, JobRequest, Range, TableProgress
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.model.errors import (
@@ -22,6 +27,7 @@ from penstock.model.errors import (
     NotFoundError,
     RetryableError,
 )
+from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import LogTruncatedError
@@ -542,6 +548,108 @@ def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -
             request = write_request(door.objects, job, topic_id, {0: 1})
         with pytest.raises(FencedError):
             door.client.write(request)
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 70), 1 << 70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=40),
+    st.lists(st.integers(-2, 1 << 40), max_size=8),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+)
+
+
+def _mutated(value: object, data: st.DataObject) -> object:
+    """A JSON value with one thing in it that is another."""
+    if isinstance(value, dict) and value and data.draw(st.booleans()):
+        name = data.draw(st.sampled_from(sorted(value)))
+        return {**value, name: _mutated(value[name], data)}
+    if isinstance(value, list) and value and data.draw(st.booleans()):
+        index = data.draw(st.integers(0, len(value) - 1))
+        return [*value[:index], _mutated(value[index], data), *value[index + 1 :]]
+    return data.draw(_VALUES)
+
+
+def test_nothing_that_is_sent_breaks_the_server(door: Door) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=4)
+    door.drain()
+    with JobLease(door.client, kind="test", name="tests") as job:
+        bodies: dict[str, object] = {
+            "topics": {"names": ["t"], "topic_ids": [topic_id], "pattern": "t.*"},
+            "offsets": {"items": [[topic_id, 0, 5]]},
+            "runs": {"ranges": [[topic_id, 0, 0, 4]], "after": "0:2", "limit": 3},
+            "producers": {"partitions": [[topic_id, 0]]},
+            "accesses": {"method": "PUT", "keys": [new_key(job.job)], "seconds": 5},
+            "replace": msgspec.to_builtins(
+                replacement(door.client, door.objects, job, topic_id, put=False)
+            ),
+            "write": msgspec.to_builtins(write_request(door.objects, job, topic_id, {0: 2})),
+        }
+
+        @settings(max_examples=300, deadline=None)
+        @given(st.data())
+        def send(data: st.DataObject) -> None:
+            path = data.draw(st.sampled_from(sorted(bodies)))
+            body = json.dumps(_mutated(bodies[path], data)).encode()
+            if data.draw(st.integers(0, 9)) == 0:
+                body = body[: data.draw(st.integers(0, len(body)))]
+            status, problem = _raw(door.server, "POST", f"/v1/pipeline/{path}", body)
+            assert status in {200, 400, 404, 409}, (path, body, status, problem)
+            if status != 200:
+                assert problem["kind"]
+
+        send()
+    assert offsets_in(door.read(topic_id, 0, 0, 4)) == [0, 1, 2, 3]
+
+
+def test_names_may_be_of_any_characters(door: Door) -> None:
+    topic_id = door.create("t")
+    with JobLease(door.client, kind="test", name="größe/?#%") as job:
+        writer_id = "spark/ü ?#%&+'\"://x"
+        door.client.write(write_request(door.objects, job, topic_id, {0: 1}, writer_id=writer_id))
+        writer = door.client.writer(writer_id)
+        assert writer is not None
+        assert writer.writer_id == writer_id
+        assert door.client.writer(writer_id + "/") is None
+        table = TableProgress(topic_id=topic_id, table="a b&c=d/ü", offsets=[(0, 1)])
+        door.client.save_table(table)
+        door.client.drop_table(topic_id, table.table)
+        assert door.client.tables() == []
+
+
+def test_many_threads_share_a_client(door: Door) -> None:
+    topic_id = door.create("t", configs={"retention.ms": "-1"})
+    for _ in range(10):
+        door.produce("t", 0, count=5, value=b"x" * 500)
+        door.drain()
+    wanted = door.read(topic_id, 0, 0, 50)
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda _: door.read(topic_id, 0, 0, 50), range(32)))
+    assert found == [wanted] * 32
+
+
+def test_without_a_secret_the_door_of_a_cluster_is_shut(door: Door) -> None:
+    pipeline = door.server.parts.pipeline_sources()
+    assert pipeline.without_secret
+
+    def paths(*, shared: bool, secret: ClusterSecret | None) -> set[str]:
+        sources = HttpSources(
+            metrics=door.server.parts.metrics,
+            status=dict,
+            not_ready=str,
+            back_up=door.server.back_up,
+            secret=secret,
+            pipeline=dataclasses.replace(pipeline, without_secret=not shared),
+        )
+        app: Any = application(sources)
+        return {route.path for route in app._app.routes}
+
+    assert RUNS_PATH in paths(shared=False, secret=None)
+    assert RUNS_PATH not in paths(shared=True, secret=None)
+    assert RUNS_PATH in paths(shared=True, secret=ClusterSecret("0123456789abcdef"))
 
 
 def test_jobs_wait_until_every_agent_knows_their_commands(
