@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.log.retention.keeper import Keeper
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 
@@ -22,6 +23,7 @@ class PipelineStatus:
     queries: Callable[[], Queries]
     pool: Executor
     view: MetadataView
+    keeper: Keeper
     _told: dict[str, Any] = field(default_factory=lambda: {"jobs": {}, "tables": {}})
 
     async def run_once(self) -> None:
@@ -50,8 +52,18 @@ class PipelineStatus:
         }
 
     def status(self) -> dict[str, Any]:
-        """For /v1/status. `time_ms`: of the table's last commit."""
-        return self._told
+        """For /v1/status. `time_ms`: of the table's last commit; `retention`: how many partitions
+        keep records for tables that haven't followed them, and the last offsets [start, end) that
+        this agent took all the same, since the topic's bound had passed."""
+        return self._told | {
+            "retention": {
+                "partitions_waiting": self.keeper.partitions_kept_for_tables,
+                "lost_to_tables": {
+                    f"{topic}-{partition}": list(offsets)
+                    for (topic, partition), offsets in list(self.keeper.lost_to_tables.items())
+                },
+            }
+        }
 
     def _ask(self) -> tuple[list[Any], list[Any]]:
         queries = self.queries()

@@ -127,7 +127,9 @@ class Server:
                 parts.queries, parts.pool, self.settings.compaction_warn_bytes
             )
             count = Job(name="backlog of compaction", interval_s=INTERVAL_S, run=backlog.run_once)
-            pipeline = self._pipeline = PipelineStatus(parts.queries, parts.pool, parts.view)
+            pipeline = self._pipeline = PipelineStatus(
+                parts.queries, parts.pool, parts.view, parts.log.keeper
+            )
             ask = Job(
                 name="pipeline's status", interval_s=PIPELINE_INTERVAL_S, run=pipeline.run_once
             )

@@ -21,6 +21,7 @@ from penstock.log.fetch.times import find_max_timestamp, find_time
 from penstock.log.fetch.waiters import Waiters
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.retention.keeper import Keeper
 from penstock.metadata.changes import Change, HeadMoved, RunsMoved, TopicDeleted
 from penstock.metadata.commands import (
     AllocateProducerIds,
@@ -45,6 +46,9 @@ _PINNED_SHARE: Final = 4
 
 class ServingLog(ABC):
     """Fetch side of a log. Event loop only."""
+
+    keeper: Keeper
+    """Made by each log, which knows what orders its commands."""
 
     def __init__(
         self,

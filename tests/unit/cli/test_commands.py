@@ -218,7 +218,11 @@ def test_status_shows_what_the_server_says(server: RunningServer) -> None:
     assert status["kafka"] == server.kafka
     shown = run(server, "status").stdout
     assert re.search(rf"^kafka +{re.escape(server.kafka)}$", shown, re.MULTILINE), shown
-    assert status["pipeline"] == {"jobs": {}, "tables": {}}
+    assert status["pipeline"] == {
+        "jobs": {},
+        "tables": {},
+        "retention": {"partitions_waiting": 0, "lost_to_tables": {}},
+    }
 
 
 @pytest.mark.parametrize(

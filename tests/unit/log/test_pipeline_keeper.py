@@ -6,12 +6,14 @@ Each test fails without the rule that it names.
 from pathlib import Path
 from typing import Any
 
+from penstock.app.pipeline_status import PipelineStatus
 from penstock.log.retention.keeper import ONCE_PREFIX
 from penstock.metadata.commands import (
     AlterTopicConfigs,
     CloseJob,
     CommitWrite,
     CondemnObjects,
+    DeleteTopic,
     JobOpened,
     OpenJob,
     OutputObject,
@@ -370,6 +372,13 @@ def test_past_the_bound_retention_takes_it_and_says_so(tmp_path: Path) -> None:
         assert await keeper.trim_expired() == 1
         assert rig.log.log_start(key) == 2
         assert keeper.lost_to_tables == {("t", 0): (1, 2)}
+        status = PipelineStatus(rig.queries, rig.pool, rig.view, keeper).status()
+        assert status["retention"] == {"partitions_waiting": 1, "lost_to_tables": {"t-0": [1, 2]}}
+        (topic,) = rig.view.topics()
+        await rig.log.commit([DeleteTopic(topic_id=topic.topic_id)])
+        await keeper.trim_expired()
+        assert keeper.lost_to_tables == {}
+        assert keeper.partitions_kept_for_tables == 0
 
     run_rig(tmp_path, test)
 

@@ -132,6 +132,9 @@ class Keeper:
                 if settings.table:
                     waiting += partition_keys(topic)
         self._waits.forget(waiting)
+        for topic_name, number in list(self.lost_to_tables):
+            if self._view.topic(topic_name) is None:
+                del self.lost_to_tables[topic_name, number]
         return trimmed
 
     @property
