@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
-from penstock.config.addresses import Address
+from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
@@ -175,6 +175,9 @@ class Parts(ABC):
             object_bytes_max=settings.pipeline_object_bytes_max,
             confirm_timeout_s=broker.settings.confirm_timeout_s,
             without_secret=not shared,
+            on_loopback=bool(settings.http)
+            and not settings.cluster_secret
+            and parse_address(settings.http, setting="http").is_loopback,
         )
 
     def peer_sources(self) -> "PeerSources | None":

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.config.addresses import Address
 from penstock.lake.door import Problem
 from penstock.log.serving import ServingLog
 from penstock.metadata.commands import AnyAnswer, AnyCommand, Refusal, Refused
@@ -74,6 +75,8 @@ class PipelineSources:
     confirm_timeout_s: float
     without_secret: bool = False
     """Whoever reaches this port may read and write everything by Kafka's protocol, too."""
+    on_loopback: bool = False
+    """Without a secret, and nobody but this machine reaches the port."""
 
     async def confirm(self) -> None:
         """Wait until this agent knows all that happened before the call, and queries find it.
@@ -194,7 +197,7 @@ def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for module in (pipeline_reads, pipeline_objects, pipeline_commits, pipeline_stored):
         for path, method, name, handle in module.calls(sources):
-            answer = _answered(handle, name, sources.metrics)
+            answer = _answered(handle, name, sources)
             routes.append(Route(path, answer, methods=[method]))
     return routes
 
@@ -230,19 +233,28 @@ def nothing() -> Response:
     return Response(b"{}", media_type="application/json")
 
 
-def _answered(handle: Handler, name: str, metrics: Metrics) -> Handler:
+def _answered(handle: Handler, name: str, sources: PipelineSources) -> Handler:
     async def answer(request: Request) -> Response:
-        response = await _answer(handle, request)
-        metrics.add("penstock_pipeline_calls_total", 1, f"{name} {response.status_code}")
+        if _is_of_a_page(request, on_loopback=sources.on_loopback):
+            response = _problem(403, "invalid", "not from a web page")
+        else:
+            response = await _answer(handle, request)
+        sources.metrics.add("penstock_pipeline_calls_total", 1, f"{name} {response.status_code}")
         return response
 
     return answer
 
 
-async def _answer(handle: Handler, request: Request) -> Response:
-    # A web page that a person on this machine looks at may send requests here.
+def _is_of_a_page(request: Request, *, on_loopback: bool) -> bool:
+    """Whether a web page that a person on this machine looks at may have sent it: one that tells
+    its origin; or one whose host's name leads here by now, and which needs to tell none."""
     if "origin" in request.headers:
-        return _problem(403, "invalid", "not from a web page")
+        return True
+    host = request.url.hostname or ""
+    return on_loopback and not Address(host, 1).is_loopback
+
+
+async def _answer(handle: Handler, request: Request) -> Response:
     try:
         return await handle(request)
     except ClientDisconnect:
