@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from pyspark.accumulators import AccumulatorParam
+from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
 from pyspark.errors import PySparkException
 
 from penstock.pipeline.engine import Attempts, lost_worker
@@ -30,7 +30,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVES_PER_PARALLELISM: Final = 4
-_STOP_S: Final = 30.0
+_STOP_STEP_S: Final = 0.5
+_STOP_TRIES: Final = 60
 
 
 class SparkEngine:
@@ -107,9 +108,13 @@ class SparkEngine:
                     return
                 yield told
         finally:
-            if not ended:
-                self._cancel(group)
-            thread.join(_STOP_S)
+            for _ in range(_STOP_TRIES):
+                if not ended:
+                    # Again: the first time its job may not have begun.
+                    self._cancel(group)
+                thread.join(_STOP_STEP_S)
+                if not thread.is_alive():
+                    break
 
     def _cancel(self, group: str) -> None:
         with suppress(Exception):  # it may be that the session itself is gone
@@ -205,7 +210,11 @@ def _job(
                 results.add([(index, guarded(item))])
             return iter(())
 
-        context.parallelize(items, len(items)).mapPartitions(work).count()
+        try:
+            context.parallelize(items, len(items)).mapPartitions(work).count()
+        finally:
+            # PySpark keeps each for ever, and a schedule runs jobs for weeks.
+            _accumulatorRegistry.pop(results.aid, None)
     except Exception as error:  # noqa: BLE001 - raised again where results are awaited
         found.put(_Ended(error))
     else:
