@@ -233,6 +233,11 @@ def _read_whole(objects: ObjectAccess, runs: list[_Run]) -> RangePart:
             data = bytearray(view)
             _patch(data, run.base_offset, run)
         parts.append(data)
+    if len(parts) == 1 and isinstance(parts[0], memoryview):
+        # Bytes of just this run need no copy.
+        held = parts[0].obj
+        if isinstance(held, bytes) and len(held) == parts[0].nbytes:
+            return RangePart(held, runs[-1].end_offset)
     return RangePart(b"".join(parts), runs[-1].end_offset)
 
 
@@ -263,7 +268,10 @@ def _read_object(
             position += whole
             first, following, over = _cut(batches, offset, end_offset)
             if following > offset:
-                yield RangePart(bytes(memoryview(batches)[first:over]), following)
+                wanted = batches
+                if first or over < len(batches):
+                    wanted = batches[first:over]
+                yield RangePart(bytes(wanted), following)  # bytes are not copied by this
                 offset = following
             if over < whole or offset >= end_offset:
                 return

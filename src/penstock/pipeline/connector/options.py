@@ -153,7 +153,7 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         columns=columns,
         pushes_filters=_flag(given, "filterPushdown", default=False),
-        batch_bytes=_integer(given, "batchBytes", least=1) or 4 << 20,
+        batch_bytes=_integer(given, "batchBytes", least=1) or 2 << 20,
         lease_ms=_or(_integer(given, "leaseMs", least=0), 3_600_000),
         timeout_ms=_integer(given, "timeoutMs", least=1) or 30_000,
         deadline_ms=_integer(given, "deadlineMs", least=1) or 120_000,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -30,6 +30,7 @@ from penstock.pipeline.connector.read_plan import Division, divide
 from penstock.pipeline.connector.schema import record_batches
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import LogTruncatedError, RangePart, read_range
+from penstock.system.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 JOB_KIND: Final = "read"
 PART_BYTES: Final = 8 << 20
 """Of stored batches that a task asks for at a time."""
-
-T = TypeVar("T")
+KEPT_BYTES: Final = 128 << 20
+"""Of freed memory that a worker keeps for its next parts."""
 
 
 class ReadPartition(InputPartition):
@@ -193,6 +194,7 @@ def read_partition(
 @lru_cache(maxsize=4)
 def _connection(door: DoorOptions) -> tuple[DoorClient, ObjectAccess]:
     """Connections last as long as Spark's Python worker, which runs many tasks."""
+    keep_freed_memory(KEPT_BYTES)
     client = DoorClient(door)
     return client, ObjectAccess(client)
 

@@ -60,12 +60,14 @@ def open_write(
             )
     topics = (find_topic(client, options.topic),) if options.topic else ()
     name = options.writer_id or options.topic or "dataframe"
+    before_ms = client.clock.now_ms()
     opened = client.open_job(JobRequest(kind="write", name=name, lease_ms=options.lease_ms))
     return WritePlan(
         options=options,
         columns=columns,
         job=opened.job,
         lease_ms=opened.lease_ms,
+        opened_ms=before_ms,
         topics=topics,
     )
 

@@ -26,15 +26,22 @@ from penstock.segment import RunDescriber, build_segment, job_object_key
 CHUNK_BYTES: Final = 16 << 20
 """Rows that are encoded at a time, so that batches are full although Spark's are small."""
 _RENEWALS_PER_LEASE: Final = 3
+_FRESH_SHARE: Final = 0.2
+"""Of a lease, for which nobody renews it again: each renewal is a journal entry, and short tasks
+can be many."""
 
 
 class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver has found out and tasks need to know. Without secrets."""
+    """What the driver has found out and tasks need to know. Without secrets.
+
+    `opened_ms`: when the job was, by the driver's clock.
+    """
 
     options: WriteOptions
     columns: WriteColumns
     job: int
     lease_ms: int
+    opened_ms: int
     topics: tuple[TopicTarget, ...]
 
 
@@ -64,7 +71,7 @@ def write_with(
 ) -> TaskOutput:
     """As `write_rows`, by a client and an access that are there."""
     with (
-        RenewedJob(client, plan.job, plan.lease_ms) as job,
+        RenewedJob(client, plan) as job,
         _Objects(client, objects, plan.job) as output,
     ):
         topics = _Topics(client, plan.topics)
@@ -84,23 +91,25 @@ def write_with(
                 output.put()
         output.put()
         finished = output.finish()
-        job.renew()  # from here on until the commit nobody else does
+        job.renew_if_old()  # from here on until the commit perhaps nobody else does
         return finished
 
 
 class RenewedJob:
-    """Keeps a job of somebody else's alive while a task works for it."""
+    """Keeps the write's job alive while a task works for it."""
 
-    def __init__(self, client: DoorClient, job: int, lease_ms: int) -> None:
+    def __init__(self, client: DoorClient, plan: WritePlan) -> None:
         self._client = client
-        self._job = job
-        self._every_s = lease_ms / 1000 / _RENEWALS_PER_LEASE
+        self._job = plan.job
+        self._lease_ms = plan.lease_ms
+        self._renewed_ms = plan.opened_ms
         self._over = threading.Event()
         self._lost: PenstockError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"lease of job {job}", daemon=True)
+        name = f"lease of job {plan.job}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
-        self.renew()
+        self.renew_if_old()
         self._thread.start()
         return self
 
@@ -113,22 +122,31 @@ class RenewedJob:
         self._over.set()
         self._thread.join()
 
-    def renew(self) -> None:
-        """
+    def renew_if_old(self) -> None:
+        """Renew, unless that was done a moment ago.
+
         Raises:
             FencedError: the job is over.
         """
-        self._client.renew_job(self._job)
+        # Clocks of machines differ by a little: a time ahead of ours is no recent one.
+        silent_ms = self._client.clock.now_ms() - self._renewed_ms
+        if not 0 <= silent_ms < self._lease_ms * _FRESH_SHARE:
+            self._renew()
 
     def check(self) -> None:
         """Raise what the thread was told."""
         if self._lost is not None:
             raise self._lost
 
+    def _renew(self) -> None:
+        before_ms = self._client.clock.now_ms()
+        self._client.renew_job(self._job)
+        self._renewed_ms = before_ms
+
     def _run(self) -> None:
-        while not self._over.wait(self._every_s):
+        while not self._over.wait(self._lease_ms / 1000 / _RENEWALS_PER_LEASE):
             try:
-                self.renew()
+                self._renew()
             except RetryableError:
                 continue
             except PenstockError as error:
