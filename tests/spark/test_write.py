@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -293,6 +295,32 @@ def test_a_log_is_not_overwritten(spark: SparkSession, topics: Topics, url: str)
         frame.write.format("penstock").mode("overwrite").option("url", url).option(
             "topic", topic
         ).save()
+
+
+def test_a_write_opens_one_job_and_closes_it(
+    spark: SparkSession, topics: Topics, url: str, client: DoorClient
+) -> None:
+    topic = topics.make(1)
+    client.info()  # it tries until somebody listens
+
+    def calls() -> Counter[str]:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        pattern = r'penstock_pipeline_calls_total\{call="(\w+) \d+"\} (\d+)'
+        return Counter({name: int(count) for name, count in re.findall(pattern, text)})
+
+    before = calls()
+    write(spark.range(0, 100, 1, 5).selectExpr("string(id) AS value"), url, topic=topic)
+    made = calls() - before
+    assert made["open_job"] == made["write"] == 1
+    assert made["close_job"] >= 1
+    assert made["renew_job"] == 0  # it took no fifth of the lease
+    before = calls()
+    refused(spark.createDataFrame([("v", 9)], "value string, partition int"), url, topic=topic)
+    made = calls() - before
+    assert made["open_job"] == 1
+    assert made["close_job"] >= 1
+    assert made["write"] == 0
 
 
 def test_an_empty_frame_writes_nothing(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -323,8 +324,10 @@ def test_a_job_that_is_over_writes_nothing(
     client.close_job(plan.job)
     with pytest.raises(FencedError):
         commit(client, topic, [output], 0, "same")
-    with pytest.raises(FencedError):
+    with pytest.raises((FencedError, ConflictError)):
         write_rows(plan, chunk("a"))
+    with pytest.raises(FencedError):
+        write_rows(msgspec.structs.replace(plan, opened_ms=0), chunk("a"))
     assert not consumed(server, topic, 1)
     # The next attempt has a job of its own.
     commit(client, topic, [write_rows(planned(client, url, topic, "same"), chunk("a"))], 0, "same")
