@@ -50,7 +50,7 @@ format: $(TEST_STAMP) ## Format the code.
 unit: $(TEST_STAMP) ## Unit tests alone, in random order.
 	$(BIN)/pytest tests/unit $(ARGS)
 
-demo: $(TEST_STAMP) ## 336,776 real flights through two client libraries, checked.
+demo: $(TEST_STAMP) ## 336,776 real flights through two clients, a table, Spark SQL, compaction.
 	$(BIN)/python demo/flights.py $(ARGS)
 
 bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.

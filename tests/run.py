@@ -47,7 +47,7 @@ STAGES = (
     suite("tests/unit", 180),
     suite("tests/packaging", 120),
     suite("tests/clients", 180),
-    suite("tests/demo", 180),
+    suite("tests/demo", 240),
     suite("tests/crash", 300),
     suite("tests/sim", 60),
     program("seeds", 300, "tests/sim/run.py", "--count=500", "--budget=300"),
