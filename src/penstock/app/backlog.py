@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 INTERVAL_S: Final = 60.0
 SMALL_BYTES: Final = 16 << 20
 """A quarter of what compaction joins runs up to: it leaves no shorter ones where there are many."""
-SMALL_RUNS_MIN: Final = 4
-"""Of one partition: fewer wait for others to come."""
+SMALL_RUNS_MIN: Final = 13
+"""Of one partition: fewer may be at rest. Compaction joins what makes something four times as long,
+so of each of the four sizes from 64 KiB to below 16 MiB three may stay."""
 _NEWEST_MAX: Final = 256
 _PAGE: Final = 1000
 

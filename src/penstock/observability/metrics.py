@@ -108,7 +108,7 @@ _TABLE: Final = (
     Metric(
         "penstock_compaction_backlog_runs",
         _G,
-        "Runs shorter than 16 MiB, of partitions that have four or more, which compaction would "
+        "Runs shorter than 16 MiB, of partitions that have 13 or more, which compaction would "
         "join: of the newest 256 of each partition. Every agent tells the whole cluster's.",
     ),
     Metric("penstock_compaction_backlog_bytes", _G, "The same in bytes."),

@@ -685,20 +685,20 @@ def test_much_that_waits_for_compaction_is_warned_of_once(
 ) -> None:
     with serve_in_thread(tmp_path / "data", compaction_warn_bytes=1) as door:
         door.create("t")
-        for count in range(6):
+        for count in range(15):
             door.produce("t", 0, count=1)
             door.drain()
             backlog = door.server._backlog
             assert backlog is not None
             door.on_loop(backlog.run_once())
             warned = [text for text in caplog.messages if "wait for compaction" in text]
-            assert len(warned) == int(count >= 3)
+            assert len(warned) == int(count >= 12)
 
 
 def test_calls_and_the_backlog_are_counted(door: Door) -> None:
     door.client.info()
     door.create("t")
-    for _ in range(5):
+    for _ in range(14):
         door.produce("t", 0, count=1)
         door.drain()
     backlog = door.server._backlog
@@ -706,5 +706,5 @@ def test_calls_and_the_backlog_are_counted(door: Door) -> None:
     door.on_loop(backlog.run_once())
     text = door.get("/metrics")
     assert 'penstock_pipeline_calls_total{call="info 200"} 1' in text
-    assert "penstock_compaction_backlog_runs 5" in text
-    assert json.loads(door.get("/v1/status"))["compaction_backlog"]["runs"] == 5
+    assert "penstock_compaction_backlog_runs 14" in text
+    assert json.loads(door.get("/v1/status"))["compaction_backlog"]["runs"] == 14
