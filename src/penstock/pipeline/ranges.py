@@ -253,7 +253,7 @@ def _read_object(
             data = objects.get_range(
                 run.object_key, position, min(position + ask, end), origin=run.origin
             )
-            whole, needed = _whole_batches(data, run)
+            whole, last, needed = _whole_batches(data, run)
             if not whole:
                 if position + len(data) >= end:
                     raise _corrupt(run, position, "the run ends within a batch")
@@ -266,7 +266,7 @@ def _read_object(
                 batches = bytearray(batches)
                 base_offset = _patch(batches, base_offset, run)
             position += whole
-            first, following, over = _cut(batches, offset, end_offset)
+            first, following, over = _cut(batches, last, offset, end_offset)
             if following > offset:
                 wanted = batches
                 if first or over < len(batches):
@@ -305,9 +305,10 @@ def _first_place(objects: ObjectAccess, run: _Run, offset: int) -> tuple[int, in
     return start
 
 
-def _whole_batches(data: bytes, run: _Run) -> tuple[int, int]:
-    """Bytes of whole batches at the beginning of `data`, and the size of the first one if known."""
-    position, end, needed = 0, len(data), HEADER_BYTES
+def _whole_batches(data: bytes, run: _Run) -> tuple[int, int, int]:
+    """Bytes of whole batches at the beginning of `data`, where the last of them begins, and the
+    size of the first one if known."""
+    position, last, end, needed = 0, 0, len(data), HEADER_BYTES
     while end - position >= HEADER_BYTES:
         _, size = batch_bounds(data, position)
         if size < HEADER_BYTES:
@@ -316,13 +317,19 @@ def _whole_batches(data: bytes, run: _Run) -> tuple[int, int]:
             needed = size
         if position + size > end:
             break
+        last = position
         position += size
-    return position, needed
+    return position, last, needed
 
 
-def _cut(batches: bytes | bytearray, offset: int, end_offset: int) -> tuple[int, int, int]:
-    """Of whole batches those that are wanted: where they begin, the offset behind them, where they
-    end."""
+def _cut(
+    batches: bytes | bytearray, last: int, offset: int, end_offset: int
+) -> tuple[int, int, int]:
+    """Of whole batches, the last of which begins at `last`, those that are wanted: where they
+    begin, the offset behind them, where they end."""
+    newest = stored_header(batches, last)
+    if newest.base_offset < end_offset and stored_header(batches, 0).end_offset > offset:
+        return 0, newest.end_offset, len(batches)
     position, first, following = 0, 0, offset
     while position < len(batches):
         header = stored_header(batches, position)
