@@ -108,12 +108,16 @@ def _plan(
             continue
         state = topic.partitions[partition]
         keyed = keyed_item(topic, partition, runs, listing, settings, now_ms=now_ms)
-        if keyed is not None:
+        if keyed is not None and keyed.run_count <= settings.item_runs_max:
             items.append(keyed)
             continue
         stretches = choose_stretches(
             runs, settings, old_before_ms=now_ms - settings.old_ms, clean_end=state.clean_end
         )
+        if keyed is not None and not stretches:
+            items.append(keyed)
+            continue
+        # Else what is to be cleaned is joined first: its commit would be one entry of all its runs.
         key = bytes.fromhex(topic_id)
         pieces += [
             _Piece(key, partition, ordinal, runs, *stretch, log_start=state.log_start)

@@ -225,6 +225,15 @@ def test_nothing_is_joined_over_the_end_of_what_is_clean() -> None:
     assert second.partitions[0].inputs[0::5] == [4, 5, 6, 7]
 
 
+def test_what_is_to_be_cleaned_is_joined_first_where_it_is_too_many_runs() -> None:
+    states = topics(1, 1, **{"cleanup.policy": "compact"})
+    few, many = one_partition([20] * 12), one_partition([20] * 13)
+    large = one_partition([1000] * 13)
+    for runs, kind in ((few, KeyedItem), (many, JoinItem), (large, KeyedItem)):
+        items = plan(pages(runs, 99), states, SMALL, now_ms=NOW_MS, whole=False).items
+        assert {type(item) for item in items} == {kind}
+
+
 def test_a_plan_counts_what_there_is() -> None:
     runs = [*one_partition([10] * 4), Run(0, 0, 4, 5, "", 0, 77)]
     found = plan(pages(runs, 3), topics(1, 1), SMALL, now_ms=NOW_MS, whole=False)
