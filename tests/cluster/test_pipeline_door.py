@@ -237,6 +237,22 @@ def test_a_wal_whose_agent_is_down_is_an_error_and_never_empty(world: World) -> 
         assert read(client, objects, topic_id, 5) == stored
 
 
+def test_what_one_agent_acknowledged_every_other_one_tells(world: World) -> None:
+    topic = make_topic(world)
+    first, second, third = world.agents.agents
+    produce(first, topic, 1)
+    with opened(second.http) as (client, objects), opened(third.http) as (other, _):
+        topic_id = topic_id_of(client, topic)
+        with raw_producer(first.address) as producer:
+            for count in range(2, 22):
+                assert producer.send(topic, 0, b"x") == "NONE"
+                (state, _) = client.topics([topic]).topics[0].partitions
+                assert state.high_watermark == count
+                (page,) = other.runs([Range(topic_id, 0, count - 1, count)])
+                assert page.rows[2] == count
+        assert offsets_in(read(client, objects, topic_id, 21)) == list(range(21))
+
+
 def test_while_the_journal_is_away_nothing_is_told_that_may_be_wrong(world: World) -> None:
     topic = make_topic(world)
     agent = world.agents.agents[0]

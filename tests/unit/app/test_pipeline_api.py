@@ -170,6 +170,42 @@ def test_a_log_that_was_trimmed_says_what_is_there(door: Door) -> None:
     assert offsets_in(door.read(topic_id, 0, 6, 10))[-1] == 9
 
 
+def test_what_is_trimmed_while_records_are_read_is_no_gap(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = door.create("t")
+    for _ in range(5):
+        door.produce("t", 0, count=2)
+    log = door.server.parts.log
+    read_loaded = log.reader.read_loaded
+    key = door.server.parts.pipeline_sources().partition(topic_id, 0)
+
+    async def trimmed_first(*arguments: Any) -> Any:
+        await log.delete_records([(key, 6)])
+        return await read_loaded(key, 6, 1 << 20)
+
+    monkeypatch.setattr(log.reader, "read_loaded", trimmed_first)
+    with pytest.raises(NotFoundError, match="begins at 6"):
+        door.client.records(topic_id, 0, 0, 10)
+
+
+def test_what_cannot_be_read_just_now_is_no_gap(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = door.create("t")
+    door.produce("t", 0, count=2)
+
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(door.server.parts.log.reader, "read_loaded", nothing)
+    with (
+        DoorClient(DoorOptions(urls=door.client.options.urls, deadline_s=0.2)) as client,
+        pytest.raises(RetryableError, match="moves just now"),
+    ):
+        client.records(topic_id, 0, 0, 2)
+
+
 def test_a_deleted_topic_is_not_found(door: Door) -> None:
     topic_id = door.create("t")
     door.produce("t", 0, count=10)
