@@ -129,6 +129,25 @@ def test_a_servers_file_may_hold_the_settings_of_the_pipeline(tmp_path: Path) ->
     assert settings.data == "d"
 
 
+def test_settings_come_from_the_file_the_environment_and_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        'objects = "memory://"\n[pipeline]\nurl = ["127.0.0.1:1"]\ntable-interval = 0\n'
+        'compaction-interval = 3\ncatalog-property = {type = "rest"}\nengine = "local"\n'
+    )
+    # Nothing is to be done, so that it ends without a server.
+    arguments = ["--config", str(file), "--once"]
+    monkeypatch.setenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL", "0")
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    monkeypatch.setenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL", "nonsense")
+    assert "nonsense" in CliRunner().invoke(command, arguments).output
+    monkeypatch.delenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL")
+    done = CliRunner().invoke(command, [*arguments, "--table-interval", "x"])
+    assert "'x' is not a valid float" in done.output
+
+
 def test_a_misspelt_setting_of_the_pipeline_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text("[pipeline]\ntable-intervall = 5\n")

@@ -41,7 +41,7 @@ def _read_config(context: click.Context, _option: click.Parameter, file: Path | 
     values: dict[str, Any] = {}
     for name, value in read_pipeline_section(file).items():
         option = name.replace("-", "_")
-        option = _LIST_NAMES.get(option, option)
+        option = _PARAMETERS.get(option, option)
         if option not in known:
             raise InvalidRequestError(
                 "read setting", f"{PIPELINE_SECTION}.{name}", f"file {file} sets what is no setting"
@@ -52,17 +52,18 @@ def _read_config(context: click.Context, _option: click.Parameter, file: Path | 
     context.default_map = values
 
 
-_LIST_NAMES: Final[Mapping[str, str]] = {
+_PARAMETERS: Final[Mapping[str, str]] = {
     "url": "urls",
     "access": "objects",
     "catalog_property": "catalog_properties",
+    "json": "as_json",
 }
 
 
 def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Command]:
     return click.option(
         f"--{name}-interval",
-        f"{name}_interval_s",
+        f"{name}_interval",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
         default=seconds,
@@ -111,7 +112,6 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
 )
 @click.option(
     "--drain",
-    "drain_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     default=60.0,
@@ -120,7 +120,6 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
 )
 @click.option(
     "--http",
-    "monitor",
     metavar="HOST:PORT",
     default="",
     help="Serve /metrics, /v1/status and /health there.",
@@ -132,16 +131,16 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
 @click.pass_context
 def command(
     context: click.Context,
-    compaction_interval_s: float,
-    table_interval_s: float,
-    maintenance_interval_s: float,
+    compaction_interval: float,
+    table_interval: float,
+    maintenance_interval: float,
     warehouse: str,
     catalog: str,
     catalog_properties: tuple[str, ...],
     registry: str,
     parallel: int,
-    drain_s: float,
-    monitor: str,
+    drain: float,
+    http: str,
     once: bool,
     as_json: bool,
     urls: tuple[str, ...],
@@ -166,9 +165,9 @@ def command(
     from penstock.pipeline.tables.settings import CatalogSettings
 
     settings = JobsSettings(
-        compaction_interval_s=compaction_interval_s,
-        table_interval_s=table_interval_s,
-        maintenance_interval_s=maintenance_interval_s,
+        compaction_interval_s=compaction_interval,
+        table_interval_s=table_interval,
+        maintenance_interval_s=maintenance_interval,
         catalog=CatalogSettings(
             warehouse=warehouse,
             name=catalog,
@@ -195,15 +194,15 @@ def command(
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: schedule.stop())
-        if monitor:
-            address = parse_address(monitor, setting="--http")
+        if http:
+            address = parse_address(http, setting="--http")
             with Monitor(
                 (address.host, address.port), metrics, lambda: status_of(schedule)
             ) as server:
                 click.echo(f"metrics on http://{address.host}:{server.port}/metrics", err=True)
-                drained = schedule.run(drain_s=drain_s, once=once)
+                drained = schedule.run(drain_s=drain, once=once)
         else:
-            drained = schedule.run(drain_s=drain_s, once=once)
+            drained = schedule.run(drain_s=drain, once=once)
     if not drained or (once and failed):
         context.exit(NOT_DRAINED_EXIT_STATUS)
 
