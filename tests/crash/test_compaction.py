@@ -7,11 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.segment import parse_job_key
-from support.compacted_log import CompactedLog, drive
+from support.compacted_log import CompactedLog, drive, start_driver
 from support.compaction_driver import STEPS
 from support.server import ServerProcess, run_penstock
 from support.waiting import eventually
@@ -65,6 +66,31 @@ def test_killed_drivers_cost_nothing(server: ServerProcess) -> None:
     verified = run_penstock("verify", "--data", str(server.data))
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "all as it must be" in verified.stdout
+
+
+def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
+    """It stalls between its puts and its commit until its lease is over, its job is closed and what
+    it has put is deleted. Then it goes on, and must not name what is gone."""
+    url = f"http://127.0.0.1:{server.http_port}"
+    with DoorClient(DoorOptions(urls=(url,))) as client:
+        log = CompactedLog(server.bootstrap, client)
+        log.create()
+        log.write(4)
+        before = log.run_counts()
+        driver = start_driver(url, step="stalled")
+        try:
+            eventually(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED)
+            assert job_objects(server)
+            eventually(lambda: not job_objects(server))
+            driver.send_signal(signal.SIGCONT)
+            _, errors = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+            driver.communicate()
+        assert driver.returncode == 1
+        assert "FencedError" in errors
+        assert log.run_counts() == before
+        log.check_read_from_everywhere()
 
 
 def test_consumers_notice_nothing(server: ServerProcess) -> None:

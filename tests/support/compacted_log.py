@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import support.quiet
@@ -177,19 +177,25 @@ class _Reader:
         assert (message.key(), message.value()) == (expected.key, expected.value)
 
 
-def drive(
-    url: str, engine: str = "local", step: str = "", environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run `support.compaction_driver`."""
-    import os
+def drive(url: str, engine: str = "local", step: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `support.compaction_driver` to its end."""
+    process = start_driver(url, engine, step)
+    try:
+        output, errors = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
+
+def start_driver(url: str, engine: str = "local", step: str = "") -> subprocess.Popen[str]:
+    """Start `support.compaction_driver`."""
     paths = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "support.compaction_driver", url, engine, step],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
-        cwd=Path(__file__).parent,
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )

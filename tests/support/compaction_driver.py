@@ -2,7 +2,8 @@
 
     python -m support.compaction_driver URL ENGINE STEP
 
-ENGINE: local or spark. STEP: one of STEPS, or "" to go on to the end. Prints its summary.
+ENGINE: local or spark. STEP: one of STEPS, "stalled" to stop before a commit until somebody
+continues it, or "" to go on to the end. Prints its summary.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ def before(call: Callable[..., Any]) -> Callable[..., Any]:
     """A call that is never made."""
     del call
     return die
+
+
+def stalled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that is made when the process is continued."""
+
+    def stop_first(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return call(*arguments, **named)
+
+    return stop_first
 
 
 def after(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,6 +94,8 @@ def main(url: str, engine_name: str, step: str) -> None:
             ObjectAccess.put = after(ObjectAccess.put)
         case "committing":
             DoorClient.replace = before(DoorClient.replace)
+        case "stalled":
+            DoorClient.replace = stalled(DoorClient.replace)
         case "committed":
             DoorClient.replace = after(DoorClient.replace)
     settings = CompactionSettings(item_partitions_max=1)
