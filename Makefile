@@ -56,8 +56,9 @@ demo: $(TEST_STAMP) ## 336,776 real flights through two clients, a table, Spark 
 bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating; see docs/benchmarks.md.
 	$(BIN)/python bench/compare.py $(ARGS)
 
-peers: $(TEST_STAMP) ## Tests with real Kafka clients, and further object stores, if Go and npm can get them.
+peers: $(TEST_STAMP) ## Tests with real Kafka clients, and further stores and Sparks, where they can be got.
 	@$(BIN)/python tests/peers/build.py
+	@$(BIN)/python tests/peers/spark.py
 	$(BIN)/pytest tests/clients tests/peers $(ARGS)
 
 sim: $(TEST_STAMP) ## Simulated clusters, N of them with new seeds; SEED=... has one again.
@@ -80,6 +81,10 @@ lock: $(TEST_STAMP) ## Make the locks anew from pyproject.toml and requirements/
 	  requirements/test.in
 	$(COMPILE) --upgrade --output-file requirements/spark.txt --extra spark pyproject.toml \
 	  --constraints requirements/run.txt --constraints requirements/test.txt
+	for name in spark-4.1 spark-4.2 spark-connect; do \
+	  $(COMPILE) --upgrade --no-deps --output-file requirements/$$name.txt requirements/$$name.in \
+	    || exit 1; \
+	done
 
 clean: ## Remove environments and caches, not data.
 	rm -rf $(RUN_ENV) $(TEST_ENV) $(SPARK_ENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

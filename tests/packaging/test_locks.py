@@ -12,6 +12,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 REQUIREMENTS = REPOSITORY / "requirements"
 LOCKS = ("run", "spark", "test", "build")
+PEERS = ("spark-4.1", "spark-4.2", "spark-connect")
 RUN_MB_MAX = 150
 
 
@@ -24,7 +25,7 @@ def versions(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, *PEERS])
 def test_a_lock_pins_versions_with_hashes_and_names_no_place(name: str) -> None:
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     for entry in re.split(r"\n(?=\S)", text.strip()):

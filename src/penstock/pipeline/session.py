@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -159,9 +158,10 @@ def _environment(target: str) -> Iterator[None]:
 
 
 def _register(spark: "SparkSession") -> None:
-    register = getattr(import_module("penstock.pipeline.connector"), "register", None)
-    if register is not None:
-        register(spark)
+    # On demand: it needs pyspark, whose absence `_start` tells of.
+    from penstock.pipeline.connector import register
+
+    register(spark)
 
 
 # -- the executors' versions ----------------------------------------------------------------------
