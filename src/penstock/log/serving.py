@@ -219,9 +219,11 @@ class ServingLog(ABC):
     # -- following what was applied --------------------------------------------------------------
 
     def begin_anew(self) -> None:
-        """What was applied was missed, and the view was read anew: forget where runs lie, and let
-        all who wait look again."""
+        """What was applied was missed, and the view was read anew: forget where runs lie and what
+        was in them, which may have been cleaned since, and let all who wait look again."""
         self.reader.forget_all_places()
+        for key in list(self.tail.partitions()):
+            self.tail.forget(key)
         self.waiters.notify_all()
 
     def _wal_owner(self, wal_key: int) -> int | None:
