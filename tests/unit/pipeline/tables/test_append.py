@@ -26,7 +26,6 @@ from support.tables import (
     produce_values,
     records_of,
     spoil,
-    start_driver,
 )
 
 BEYOND_MS = 2**62
@@ -111,36 +110,27 @@ def test_large_topics_take_several_items_and_commits(door: Door, lake: Lake, top
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_any_step_each_record_is_there_once(
-    door: Door, lake: Lake, topic: str, step: str
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Real processes, really killed, with a bad record among the others."""
+    """tests/spark/test_tables_processes.py does it with processes."""
     produce_values(door, topic, [b"a"])
     follow(door, lake, topic)
     bad = new_record(b"bad", b"letter", timestamp_ms=BEYOND_MS)
     produce(door, topic, 0, [new_record(None, b"b"), bad, new_record(None, b"c")])
-    driver = start_driver(door.client.options, lake, topic, step)
-    assert driver.wait(60) == -9
+
+    def end() -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        spoil(patched.setattr, step, end)
+        with pytest.raises(KilledError):
+            follow(door, lake, topic)
     follow(door, lake, topic)
     follow(door, lake, topic)
     assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
     assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"bad"]
     (progress,) = door.client.tables(door.topics[topic][0])
     assert progress.offsets == [(0, 4)]
-
-
-def test_two_drivers_at_once(door: Door, lake: Lake, topic: str) -> None:
-    produce_values(door, topic, [b"%d" % n for n in range(50)])
-    bad = [new_record(b"%d" % n, b"", timestamp_ms=BEYOND_MS) for n in range(5)]
-    produce(door, topic, 1, bad)
-    drivers = [start_driver(door.client.options, lake, topic) for _ in range(2)]
-    for driver in drivers:
-        # One may find the catalog locked and end; the next run goes on.
-        assert driver.wait(120) in (0, 1)
-    follow(door, lake, topic)
-    assert offsets_of(lake, topic) == [(0, n) for n in range(50)]
-    assert sorted(record.key for record in records_of(door, f"{topic}.dlq")) == [
-        b"%d" % n for n in range(5)
-    ]
 
 
 def test_another_driver_that_was_faster_is_noticed_by_its_offsets(
@@ -249,22 +239,6 @@ def test_an_executor_that_fails_once_is_tried_again(
     assert len(lake.files(topic)) == 2, (
         "the first attempt's file is an orphan, and named by nothing"
     )
-
-
-def test_killed_in_process_leaves_nothing_locked(
-    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    produce_values(door, topic, [b"a"])
-
-    def end() -> None:
-        raise KilledError
-
-    with monkeypatch.context() as patched:
-        spoil(patched.setattr, "before_commit", end)
-        with pytest.raises(KilledError):
-            follow(door, lake, topic)
-    follow(door, lake, topic)
-    assert lake.rows(topic, "value") == [(b"a",)]
 
 
 def test_retention_that_was_faster_is_reported(door: Door, lake: Lake, topic: str) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +13,13 @@ import pytest
 
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.tables.catalog import open_catalog
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from support.door import Door
 from support.rest_catalog import serve_rest_catalog
 from support.s3 import S3Server
-from support.server import REPOSITORY
 from support.tables import Lake, follow, new_record, produce, produce_values
 
 
@@ -114,8 +111,6 @@ def test_a_warehouse_in_s3(
     produce(door, topic, 0, [new_record(b"a", b"2"), new_record(b"b", None)])
     run_table_once(door.client, LocalEngine(2), settings)
     lake = Lake(tmp_path)
-    from penstock.pipeline.tables.catalog import open_catalog
-
     table = open_catalog(catalog).load_table(("penstock", topic))
     rows = table.scan().to_arrow()
     assert rows.column("key").to_pylist() == [b"a"]
@@ -135,42 +130,6 @@ def test_s3_without_a_catalog_says_what_is_missing(door: Door, topic: str) -> No
     settings = TableSettings(topic=topic, catalog=CatalogSettings(warehouse="s3://bucket/lake"))
     with pytest.raises(InvalidRequestError, match="where a SQLite catalog could be"):
         run_table_once(door.client, LocalEngine(1), settings)
-
-
-def penstock(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", "pipeline", "table", *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_from_the_command_line_with_a_rest_catalog(door: Door, topic: str, tmp_path: Path) -> None:
-    """Its token comes from the environment; without it nothing is stopped for good."""
-    produce_values(door, topic, [b"a", b"b"])
-    with serve_rest_catalog(tmp_path, (tmp_path / "warehouse").as_uri()) as rest:
-        rest.token = "from-the-environment"
-        arguments = [
-            *("--topic", topic, "--url", door.client.options.urls[0], "--catalog", "lake"),
-            *("--warehouse", str(tmp_path / "warehouse"), "--catalog-property", "type=rest"),
-            *("--catalog-property", f"uri={rest.url}"),
-        ]
-        refused = penstock(*arguments)
-        assert refused.returncode == 1
-        assert "UnauthorizedError" in refused.stderr
-        done = penstock(*arguments, "--json", PYICEBERG_CATALOG__LAKE__TOKEN=rest.token)
-        assert done.returncode == 0, done.stderr
-        summary = json.loads(done.stdout)
-        assert (summary["rows"], summary["offsets"]) == (2, {"0": 2})
-        again = penstock(*arguments, PYICEBERG_CATALOG__LAKE__TOKEN=rest.token)
-        assert "0 rows in 0 files" in again.stdout
-        upkeep = penstock(*arguments, "--maintain", PYICEBERG_CATALOG__LAKE__TOKEN=rest.token)
-        assert "0 files became 0" in upkeep.stdout, upkeep.stderr
-        assert rest.catalog.load_table(("penstock", topic)).scan().to_arrow().num_rows == 2
 
 
 def test_a_rest_catalog_s_lost_reply(
