@@ -20,12 +20,15 @@ from penstock.metadata.changes import Change
 from penstock.metadata.commands import (
     AnyAnswer,
     AnyCommand,
+    CloseJob,
     CondemnObjects,
     DeleteGroups,
     DeleteOffsets,
     DeleteTopic,
+    DropTable,
     Entry,
     ExpireProducers,
+    ExpireWriters,
     ForgetObjects,
     InitCluster,
     Refused,
@@ -46,11 +49,14 @@ REPLAY_BYTES_MAX: Final = 4 << 20
 """Of one transaction, when entries are applied again."""
 _FREEING: Final = frozenset(
     {
+        CloseJob,
         CondemnObjects,
         DeleteGroups,
         DeleteOffsets,
         DeleteTopic,
+        DropTable,
         ExpireProducers,
+        ExpireWriters,
         ForgetObjects,
         TrimLog,
     }

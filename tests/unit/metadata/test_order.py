@@ -12,9 +12,12 @@ from penstock.metadata.apply import Standing
 from penstock.metadata.commands import (
     ENTRY_VERSION,
     BatchStatus,
+    CloseJob,
     DeleteTopic,
     Done,
+    DropTable,
     Entry,
+    ExpireWriters,
     Refusal,
     Refused,
     RegisterAgent,
@@ -310,5 +313,7 @@ def test_what_deletes_may_use_the_last_of_the_disk(
         order.append([commit(batch())])
     with pytest.raises(StorageFullError):
         order.append([DeleteTopic(topic_id=TOPIC_ID), commit(batch())])
+    # A job that is over holds deletion back until it is closed.
+    order.append([CloseJob(job=1), ExpireWriters(writers=[]), DropTable(topic_id=b"", table="")])
     assert order.append([DeleteTopic(topic_id=TOPIC_ID)]).answers == [Done()]
     order.close()
