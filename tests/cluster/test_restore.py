@@ -150,6 +150,14 @@ def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Rec
         end = max(numbers(agents, "journal_position"))
         wait_until(lambda: max(numbers(agents, "archived_position")) >= end)
         verify("--objects", url, "--journal", postgres.url, records=450)
+        # The same through an agent, the first of which is away; objects come from the store.
+        doors = ["127.0.0.1:1", *(agent.http for agent in agents.agents)]
+        verify(*(part for door in doors for part in ("--url", door)), records=450)
+        damage(s3, url)
+        done = run_cli("verify", "--url", doors[1], "--json")
+        assert done.returncode == 1
+        assert {found["kind"] for found in json.loads(done.stdout)["findings"]} == {"damaged"}
+        damage(s3, url)
         for agent in agents.agents:
             agent.server.kill()
     for number in range(2):

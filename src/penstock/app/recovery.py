@@ -19,6 +19,7 @@ from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.apply import LogMachine
+from penstock.metadata.commands import InitCluster, decode_entry
 from penstock.metadata.order import new_cluster_id, restore
 from penstock.metadata.queries import Queries
 from penstock.model.errors import (
@@ -249,15 +250,15 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
         report: gets a finding, or the number of entries that were replayed.
     """
     names = await archive.snapshots()
-    if not names:
-        return
+    if not names or not names[-1].position:
+        return  # a restored cluster begins with a snapshot at 0
     newest = names[-1]
     try:
         made = await bootstrap(
             archive, path, LogMachine, executor=None, at_most=newest.position - 1
         )
         if made is None:
-            if not any(name.first == 1 for name in await archive.stretches()):
+            if not await _begins_empty(archive):
                 return  # what came before it is trimmed
             made = Bootstrapped(SnapshotName(0, ""), 0, 0)
         first = made.position + 1
@@ -278,6 +279,17 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
         )
     else:
         report.replayed_entries = position - first + 1
+
+
+async def _begins_empty(archive: Archive) -> bool:
+    """Whether the archive has the journal's first entry, and that of a cluster that was no other
+    before: a restored one begins with its parent's state."""
+    first = next((name for name in await archive.stretches() if name.first == 1), None)
+    if first is None:
+        return False
+    row = (await archive.read_stretch(first))[0]
+    commands = decode_entry(row.body, position=row.position).commands if row.body else ()
+    return any(isinstance(command, InitCluster) for command in commands)
 
 
 async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:
