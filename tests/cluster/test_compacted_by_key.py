@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.pipeline.client import DoorClient, DoorOptions
-from support.agents import SECRET, Agents
+from support.agents import SECRET, Agents, run_cli
 from support.cleaned_topic import CleanedTopic, check_a_topic
 from support.s3 import S3Server, environment
 
@@ -50,3 +50,5 @@ def test_a_cleaned_topic_is_as_in_the_model(
         topic = CleanedTopic(cluster.bootstrap, client, "cleaned", delete_retention_ms)
         topic.create(**{"penstock.durability": durability})
         check_a_topic(topic)
+    verified = run_cli("verify", "--url", urls[0], "--engine", "local", "--json")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
