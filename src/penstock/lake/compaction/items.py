@@ -35,6 +35,8 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
     """Shorter runs count as this long in both: rewriting them costs next to nothing."""
     live_share_min: float = 0.5
     """The runs of an object of which less is live are moved, so that it can be deleted."""
+    small_object_bytes: int = 1 << 20
+    """The runs of old objects that are shorter are gathered in a longer one."""
     item_runs_max: int = 10_000
     item_partitions_max: int = 2_000
 

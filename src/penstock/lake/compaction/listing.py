@@ -33,10 +33,13 @@ class Listing:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._objects: list[InputObject] = []
-        self._sizes: list[int] = []
+        self.sizes: list[int] = []
+        """Bytes of each object."""
         self._live: list[int] = []
         """Bytes of each object that its live runs take, with what describes them: an object of
         many tiny runs is mostly index, and would be no smaller anywhere else."""
+        self.run_counts: list[int] = []
+        """Runs in each object."""
         self.run_count = 0
         self.size_bytes = 0
 
@@ -50,18 +53,20 @@ class Listing:
                 self._objects.append(
                     InputObject(key, bool(page.object_raw[index]), page.object_origins[index])
                 )
-                self._sizes.append(page.object_bytes[index])
+                self.sizes.append(page.object_bytes[index])
                 self._live.append(OBJECT_BYTES)
+                self.run_counts.append(0)
             numbers.append(number)
         numbers.append(IN_WAL)
         return numbers
 
     def add(self, runs: PartitionRuns) -> None:
         """Count a partition's runs."""
-        live = self._live
+        live, counts = self._live, self.run_counts
         for number, length in zip(runs.objects, runs.lengths, strict=True):
             if number >= 0:
                 live[number] += length + RUN_BYTES
+                counts[number] += 1
                 self.run_count += 1
                 self.size_bytes += length
 
@@ -69,11 +74,19 @@ class Listing:
         """What an item says of an object."""
         return self._objects[number]
 
+    def small(self, bytes_max: int) -> frozenset[int]:
+        """Objects that are shorter, of this cluster."""
+        return frozenset(
+            number
+            for number, size in enumerate(self.sizes)
+            if size < bytes_max and not self._objects[number].origin
+        )
+
     def garbage(self, live_share_min: float) -> frozenset[int]:
         """Objects of which a smaller share is live. Those of other clusters aren't ours to free."""
         return frozenset(
             number
-            for number, (live, size) in enumerate(zip(self._live, self._sizes, strict=True))
+            for number, (live, size) in enumerate(zip(self._live, self.sizes, strict=True))
             if live < live_share_min * size and not self._objects[number].origin
         )
 

@@ -7,26 +7,17 @@ as large, so a byte is copied at most once per such step, and once more to reach
 """
 
 import gc
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Final
+from dataclasses import dataclass
 
-from penstock.lake.compaction.growth import Stretch, choose_stretches
-from penstock.lake.compaction.items import (
-    MIB,
-    CompactionSettings,
-    Item,
-    ItemPartition,
-    JoinItem,
-)
+from penstock.lake.compaction.growth import choose_stretches
+from penstock.lake.compaction.items import CompactionSettings, Item
 from penstock.lake.compaction.keyed_plan import keyed_item
-from penstock.lake.compaction.listing import Listing, PartitionRuns, partitions_of
+from penstock.lake.compaction.listing import Listing, partitions_of
+from penstock.lake.compaction.pieces import Piece, fill, make_item
+from penstock.lake.compaction.scattered import Rest, emptied, gathered
 from penstock.lake.door import RunPage, TopicState
-
-_GARBAGE: Final = "garbage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +29,6 @@ class Plan:
     size_bytes: int
     planned_runs: int
     planned_bytes: int
-
-
-@dataclass(slots=True)
-class _Piece:
-    """One output run: adjacent runs of one partition."""
-
-    topic_id: bytes
-    partition: int
-    ordinal: int
-    """Which piece of its partition: an object holds one run per partition at most."""
-    runs: PartitionRuns
-    start: int
-    end: int
-    size_bytes: int
-    reason: str
-    log_start: int
-
-
-@dataclass(slots=True)
-class _Open:
-    """An item that is being filled."""
-
-    pieces: list[_Piece] = field(default_factory=list)
-    size_bytes: int = 0
-    run_count: int = 0
 
 
 def plan(
@@ -100,8 +66,8 @@ def _plan(
 ) -> Plan:
     listing = Listing()
     items: list[Item] = []
-    pieces: list[_Piece] = []
-    rests: list[tuple[bytes, int, PartitionRuns, int, list[Stretch]]] = []
+    pieces: list[Piece] = []
+    rests: list[Rest] = []
     for topic_id, partition, runs in partitions_of(pages, listing):
         topic = topics.get(topic_id)
         if topic is None or partition >= len(topic.partitions):
@@ -120,14 +86,17 @@ def _plan(
         # Else what is to be cleaned is joined first: its commit would be one entry of all its runs.
         key = bytes.fromhex(topic_id)
         pieces += [
-            _Piece(key, partition, ordinal, runs, *stretch, log_start=state.log_start)
+            Piece(key, partition, ordinal, runs, *stretch, log_start=state.log_start)
             for ordinal, stretch in enumerate(stretches)
         ]
         if whole:
-            rests.append((key, partition, runs, state.log_start, stretches))
+            rests.append(Rest(key, partition, runs, state.log_start, stretches))
     if whole:
-        pieces += _garbage(rests, listing, settings)
-    items += _fill(pieces, listing, settings)
+        pieces += emptied(rests, listing, settings)
+    items += fill(pieces, listing, settings)
+    if whole:
+        groups = gathered(rests, listing, settings, old_before_ms=now_ms - settings.old_ms)
+        items += [make_item(group, listing, settings) for group in groups]
     return Plan(
         items=items,
         run_count=listing.run_count,
@@ -148,97 +117,3 @@ def _without_cycles() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _garbage(
-    rests: Sequence[tuple[bytes, int, PartitionRuns, int, list[Stretch]]],
-    listing: Listing,
-    settings: CompactionSettings,
-) -> Iterator[_Piece]:
-    """The runs that keep objects from being deleted of which little is live."""
-    garbage = listing.garbage(settings.live_share_min)
-    if not garbage:
-        return
-    for topic_id, partition, runs, log_start, stretches in rests:
-        ordinal = len(stretches)
-        taken = {index for stretch in stretches for index in range(stretch.start, stretch.end)}
-        for index, number in enumerate(runs.objects):
-            # A longer run would not fit into an executor's memory, and its object waits.
-            fits = runs.lengths[index] <= settings.object_bytes_target
-            if number in garbage and index not in taken and fits:
-                yield _Piece(
-                    topic_id,
-                    partition,
-                    ordinal,
-                    runs,
-                    index,
-                    index + 1,
-                    runs.lengths[index],
-                    _GARBAGE,
-                    log_start,
-                )
-                ordinal += 1
-
-
-def _fill(
-    pieces: list[_Piece], listing: Listing, settings: CompactionSettings
-) -> Iterator[JoinItem]:
-    """Pack pieces into objects. Neighbours in (topic id, partition) go together, since that is how
-    they lie in their input objects too, where one read then has them all."""
-    pieces.sort(key=lambda piece: (piece.ordinal, piece.topic_id, piece.partition))
-    for _, round_ in groupby(pieces, key=lambda piece: piece.ordinal):
-        filled = _Open()
-        for piece in round_:
-            run_count = piece.end - piece.start
-            if filled.pieces and (
-                filled.size_bytes + piece.size_bytes > settings.object_bytes_target
-                or filled.run_count + run_count > settings.item_runs_max
-                or len(filled.pieces) >= settings.item_partitions_max
-            ):
-                yield _item(filled.pieces, listing, settings)
-                filled = _Open()
-            filled.pieces.append(piece)
-            filled.size_bytes += piece.size_bytes
-            filled.run_count += run_count
-        yield _item(filled.pieces, listing, settings)
-
-
-def _item(pieces: Sequence[_Piece], listing: Listing, settings: CompactionSettings) -> JoinItem:
-    numbers: dict[int, int] = {}
-    partitions = []
-    for piece in pieces:
-        runs, start, end = piece.runs, piece.start, piece.end
-        inputs = [0] * (5 * (end - start))
-        inputs[0::5] = runs.bases[start:end]
-        inputs[1::5] = runs.ends[start:end]
-        inputs[2::5] = [
-            numbers.setdefault(number, len(numbers)) for number in runs.objects[start:end]
-        ]
-        inputs[3::5] = runs.positions[start:end]
-        inputs[4::5] = runs.lengths[start:end]
-        partitions.append(
-            ItemPartition(
-                topic_id=piece.topic_id.hex(),
-                partition=piece.partition,
-                inputs=inputs,
-                log_start=piece.log_start,
-            )
-        )
-    return JoinItem(
-        objects=[listing.input_object(number) for number in numbers],
-        partitions=partitions,
-        reason=_reason(pieces, settings),
-    )
-
-
-def _reason(pieces: Sequence[_Piece], settings: CompactionSettings) -> str:
-    counts = Counter(piece.reason for piece in pieces)
-    meanings = {
-        "target": f"reach {settings.run_bytes_target / MIB:g} MiB",
-        "growth": f"grow {settings.growth}-fold",
-        "old": f"are old and grow {settings.old_growth}-fold",
-        _GARBAGE: f"lie in objects of which less than {settings.live_share_min:.0%} is live",
-    }
-    return ", ".join(
-        f"{counts[name]} {meaning}" for name, meaning in meanings.items() if counts[name]
-    )
