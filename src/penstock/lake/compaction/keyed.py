@@ -92,8 +92,9 @@ class _Cleaning:
                 for producer_id, epoch, sequence in zip(numbers, numbers, numbers, strict=True)
             },
         )
-        self._dead = np.zeros(self._dirty_offsets // 8 + 1, dtype=np.uint8)
-        """A bit per dirty record, the lowest first: no more records than offsets."""
+        self._dead = np.zeros(1, dtype=np.uint8)
+        """A bit per dirty record, the lowest first; grows with them, since a log that was cleaned
+        before may have far more offsets than records."""
         self._counts: list[Int64s] = [np.zeros(0, dtype=np.int64)]
         """Records per dirty batch."""
         self._newest: list[Uint8s] = []
@@ -120,6 +121,7 @@ class _Cleaning:
         ordinal = 0
         for region in self._source.regions(first_run=self._dirty_run):
             for chunk in self._chunks(region):
+                self._make_room(ordinal + chunk.record_count)
                 keys.add(chunk.hashes, chunk.has_key, ordinal, self._dead)
                 if is_first:
                     self._counts.append(np.diff(chunk.bounds))
@@ -130,6 +132,12 @@ class _Cleaning:
                     )
                 ordinal += chunk.record_count
         return keys
+
+    def _make_room(self, records: int) -> None:
+        if records > 8 * len(self._dead):
+            larger = np.zeros(max(records // 8 + 1, 2 * len(self._dead)), dtype=np.uint8)
+            larger[: len(self._dead)] = self._dead
+            self._dead = larger
 
     def _mark_clean(self, keys: KeyMap) -> None:
         """Take note of the clean records that these keys supersede."""
