@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from typing_extensions import Buffer
@@ -71,9 +71,14 @@ async def clean(
     *,
     run_bytes: int = 64 << 20,
     delete_retention_ms: int = 86_400_000,
+    before_commit: Callable[[], Awaitable[None]] | None = None,
 ) -> bool:
     """Clean all runs of a partition that lie in objects before the first in the WAL; whether there
-    was one, and nothing had changed it meanwhile."""
+    was one, and nothing had changed it meanwhile.
+
+    Args:
+        before_commit: what others do when the objects have been put.
+    """
     item = clean_item(rig, key, run_bytes=run_bytes, delete_retention_ms=delete_retention_ms)
     if item is None:
         return False
@@ -84,6 +89,8 @@ async def clean(
     store = LoopStore(asyncio.get_running_loop(), rig.store, opened.job)
     # Runs end where chunks do.
     done = await asyncio.to_thread(clean_partition, item, store, chunk_bytes=run_bytes)
+    if before_commit is not None:
+        await before_commit()
     (partition,) = done.partitions
     replaced, _ = await rig.log.commit(
         [

@@ -223,6 +223,55 @@ def test_what_is_replaced_while_it_is_read_is_found_again(tmp_path: Path) -> Non
     run_rig(tmp_path, test)
 
 
+def test_who_comes_second_changes_nothing(tmp_path: Path) -> None:
+    """Another cleaning, or a trim, between the reading and the commit: it is refused whole."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for number in range(8):
+            await rig.append(key, b"%d" % number, b"x", keys=[b"k", b"%d" % number])
+            await rig.drain()
+
+        async def clean_first() -> None:
+            assert await clean(rig, key)
+
+        async def trim() -> None:
+            assert await rig.log.delete_records([(key, 5)]) == [5]
+
+        async def append() -> None:
+            await rig.append(key, b"new", keys=[b"k"])
+            await rig.drain()
+
+        assert not await clean(rig, key, before_commit=clean_first)
+        after = await read_through(rig, key, 0, 1 << 20, regions=False)
+        assert [row[0] for row in records_of(after)] == [1, 3, 5, 7, 9, 11, 13, 14, 15]
+        assert await clean(rig, key, before_commit=append), "what is behind the inputs is no input"
+        assert [row[3] for row in records_of(await read_through(rig, key, 13, 1, regions=False))][
+            -3:
+        ] == [b"7", b"x", b"new"]
+        for number in range(2):
+            await rig.append(key, b"%d" % number, keys=[b"k"])
+            await rig.drain()
+        before = len(rig.queries().runs_from(key, 0, limit=99))
+        # The first run ends behind the new start: it stays, and is an input as it was.
+        assert await clean(rig, key, before_commit=trim)
+        assert len(rig.queries().runs_from(key, 0, limit=99)) < before
+        await check_clean(rig)
+        start = rig.log.high_watermark(key)
+        await rig.append(key, b"z", keys=[b"z"])
+        await rig.drain()
+
+        async def trim_all() -> None:
+            assert await rig.log.delete_records([(key, start)]) == [start]
+
+        assert not await clean(rig, key, before_commit=trim_all)
+        found = records_of(await read_through(rig, key, start, 1, regions=False))
+        assert [row[2:] for row in found] == [(b"z", b"z")]
+        await check_clean(rig)
+
+    run_rig(tmp_path, test)
+
+
 def test_gaps_and_missing_records_are_damage_where_the_log_is_not_clean(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         (key,) = await rig.topic("t")
