@@ -1,7 +1,6 @@
 """`spark.read`, `readStream`, `write` and `writeStream` `.format("penstock")`."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -53,8 +52,9 @@ class PenstockDataSource(DataSource):
 
     def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """Of `DataFrame.write`."""
-        writer: DataSourceWriter = _writes().batch_writer(self.options, schema, overwrite=overwrite)
-        return writer
+        from penstock.pipeline.connector.write import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
         self,
@@ -62,10 +62,9 @@ class PenstockDataSource(DataSource):
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
         """Of `DataFrame.writeStream`."""
-        writer: DataSourceStreamWriter = _writes().stream_writer(
-            self.options, schema, overwrite=overwrite
-        )
-        return writer
+        from penstock.pipeline.connector.write import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
     def _tell_ignored(self) -> None:
         for name in ignored(self.options):
@@ -79,11 +78,6 @@ def register(spark: "SparkSession") -> None:
     """
     spark.dataSource.register(PenstockDataSource)
     spark.conf.set(PUSHDOWN, "true")
-
-
-def _writes() -> Any:
-    # What encodes batches is loaded by those who write.
-    return import_module("penstock.pipeline.connector.write")
 
 
 def _columns(schema: "StructType") -> tuple[str, ...]:

@@ -1,0 +1,201 @@
+"""How many rows a CPU second of Spark reads from a topic, by our connector and by Spark's own.
+
+    python bench/bench_connector.py                                   # ours, on this pyspark
+    python bench/bench_connector.py --site DIR --jars DIR             # both, on pyspark 4.2.0
+
+Spark's Kafka source needs a pyspark that has a jar of it (4.2.0 is the last). --site: a folder with
+that pyspark (`pip install --no-deps --target DIR pyspark==4.2.0`), --jars one with
+spark-sql-kafka-0-10_2.13 and what it needs (tests/peers/spark_kafka/build.py gets both). They then
+read the same topics in one session, local[2].
+
+CPU is that of the JVM, Python's workers and the driver; the server's, which serves the bytes to
+both, is given beside it. Each figure is the median of REPEATS runs after one that isn't counted.
+A prototype of the connector reached 1.5 M rows of 100 B and 0.4 M rows of 1 KiB per CPU second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+PARTITIONS = 4
+REPEATS = 3
+KEY_BYTES = 10
+SHAPES = {"100 B": 100, "1 KiB": 1024}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=4_000_000, help="of 100 B; a quarter of 1 KiB")
+    parser.add_argument("--codec", default="none")
+    parser.add_argument("--objects", default="auto", help="auto, agent or ambient")
+    parser.add_argument("--site", default="", help="a folder with another pyspark")
+    parser.add_argument("--jars", default="", help="a folder with Spark's Kafka source")
+    parser.add_argument("--measure", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(json.loads(options.measure))
+        return
+    from support.server import ServerProcess
+
+    with tempfile.TemporaryDirectory(prefix="bench-connector-") as folder:
+        server = ServerProcess(
+            Path(folder) / "data", Path(folder) / "log", settings={"SEGMENT_AGE_MS": "1000"}
+        )
+        server.start()
+        try:
+            topics = {
+                shape: fill(server.bootstrap, shape, options.rows, options.codec)
+                for shape in SHAPES
+            }
+            wait_until_stored(server.http_port)
+            task = {
+                "topics": topics,
+                "url": f"http://127.0.0.1:{server.http_port}",
+                "bootstrap": server.bootstrap,
+                "objects": options.objects,
+                "jars": options.jars,
+                "server": server.process.pid if server.process else 0,
+            }
+            paths = [options.site, str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+            subprocess.run(
+                [sys.executable, __file__, "--measure", json.dumps(task)],
+                env=environment,
+                check=True,
+            )
+        finally:
+            server.stop()
+
+
+def fill(bootstrap: str, shape: str, rows: int, codec: str) -> list[Any]:
+    """Make a topic of so many rows. Returns: its name and the rows."""
+    from confluent_kafka import Producer
+
+    from support.topics import Topics
+
+    size = SHAPES[shape]
+    rows = rows if size == 100 else rows // 4
+    topic = Topics(bootstrap).make(PARTITIONS, name=f"bench-{size}")
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "linger.ms": 20,
+            "batch.size": 1 << 17,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    # Half of each value is random, as much as a codec should find.
+    noise = os.urandom(1 << 20)
+    filler = b"the quick brown fox jumps over the lazy dog " * 40
+    for row in range(rows):
+        at = row * 61 % (len(noise) - size)
+        value = noise[at : at + size // 2] + filler[: size - size // 2]
+        while True:
+            try:
+                producer.produce(topic, value, b"%010d" % row, row % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if row % 1000 == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    return [topic, rows]
+
+
+def wait_until_stored(port: int) -> None:
+    """Until all is in segments: what is read is history, not the WAL."""
+    from penstock.pipeline.client import DoorClient, DoorOptions
+
+    with DoorClient(DoorOptions(urls=(f"http://127.0.0.1:{port}",))) as client:
+        deadline = time.monotonic() + 120
+        while any(
+            page.rows[at + 3] == -1 for page in client.runs() for at in range(0, len(page.rows), 8)
+        ):
+            assert time.monotonic() < deadline, "not all is in segments"
+            time.sleep(0.5)
+
+
+def measure(task: dict[str, Any]) -> None:
+    """In a process of its own, with the pyspark that is to be measured."""
+    import pyspark
+
+    from penstock.pipeline.session import session
+
+    conf = {"spark.jars": ",".join(map(str, Path(task["jars"]).glob("*.jar")))}
+    spark = session("local[2]", memory="2g", conf=conf if task["jars"] else {})
+
+    def ours(topic: str, **more: str) -> Any:
+        reader = spark.read.format("penstock").option("url", task["url"])
+        for name, value in ({"subscribe": topic, "objects": task["objects"]} | more).items():
+            reader = reader.option(name, value)
+        return reader.load()
+
+    def kafka(topic: str) -> Any:
+        reader = spark.read.format("kafka").option("kafka.bootstrap.servers", task["bootstrap"])
+        return reader.option("subscribe", topic).load()
+
+    def noop(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    print(f"pyspark {pyspark.__version__}, local[2], {PARTITIONS} partitions")
+    print(f"{'':28} {'wall s':>8} {'Mrow/s':>8} {'Mrow/cpu-s':>11} {'MB/cpu-s':>9} {'server':>8}")
+    for shape, (topic, rows) in task["topics"].items():
+        runs: dict[str, Callable[[], None]] = {
+            "penstock, all columns": lambda topic=topic: noop(ours(topic)),
+            "penstock, columns=value": lambda topic=topic: noop(ours(topic, columns="value")),
+            "penstock, columns=offset": lambda topic=topic: noop(ours(topic, columns="offset")),
+        }
+        if task["jars"]:
+            runs["Spark's Kafka source"] = lambda topic=topic: noop(kafka(topic))
+        for name, run in runs.items():
+            report(f"{shape} {name}", run, rows, SHAPES[shape] + KEY_BYTES, task["server"])
+    spark.stop()
+
+
+def report(name: str, run: Callable[[], None], rows: int, size: int, server: int) -> None:
+    run()
+    walls, cpus, servers = [], [], []
+    for _ in range(REPEATS):
+        cpu, served, started = cpu_seconds(os.getpid()), cpu_seconds(server), time.monotonic()
+        run()
+        walls.append(time.monotonic() - started)
+        cpus.append(cpu_seconds(os.getpid()) - cpu)
+        servers.append(cpu_seconds(server) - served)
+    wall, cpu, served = map(statistics.median, (walls, cpus, servers))
+    print(
+        f"{name:28} {wall:8.2f} {rows / wall / 1e6:8.2f} {rows / cpu / 1e6:11.2f}"
+        f" {rows * size / cpu / 1e6:9.0f} {served:6.2f} s",
+        flush=True,
+    )
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and all that it has started, those that ended too."""
+    total = 0.0
+    process = psutil.Process(pid)
+    for one in (process, *process.children(recursive=True)):
+        try:
+            total += sum(one.cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+if __name__ == "__main__":
+    main()
