@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -31,7 +30,7 @@ from penstock.model.errors import (
     InvalidRequestError,
     PenstockError,
 )
-from penstock.pipeline.tables.files import is_local, warehouse_url
+from penstock.pipeline.tables.files import is_local, split_url, warehouse_url
 from penstock.pipeline.tables.settings import CatalogSettings
 
 RETRIES_PROPERTY: Final = "commit.retry.num-retries"
@@ -65,6 +64,11 @@ def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
     """
     settings.check()
     warehouse = warehouse_url(settings.warehouse)
+    if "#" in warehouse or "?" in warehouse:
+        # PyIceberg cuts locations there, and all files would become one.
+        raise InvalidRequestError(
+            "open catalog", settings.name, f"the warehouse's name {warehouse} has a # or ?"
+        )
     properties = {"warehouse": warehouse, **settings.properties}
     has_catalog = "uri" in properties or "type" in properties or "py-catalog-impl" in properties
     if not has_catalog and not _is_configured(settings.name):
@@ -75,7 +79,7 @@ def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
                 f"{warehouse} is no directory of this machine, where a SQLite catalog could be",
                 "name a catalog: --catalog-property uri=... (sqlite:///PATH, http://... of REST)",
             )
-        folder = Path(unquote(urlsplit(warehouse).path))
+        folder = Path("/", split_url(warehouse)[2])
         folder.mkdir(parents=True, exist_ok=True)
         properties["type"] = "sql"
         properties["uri"] = f"sqlite:///{folder / CATALOG_FILE}"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import obstore
@@ -49,14 +48,29 @@ def files_options(properties: Mapping[str, str]) -> FilesOptions:
 
 def is_local(url: str) -> bool:
     """Whether a URL or path is of this machine's file system."""
-    return "://" not in url or urlsplit(url).scheme == "file"
+    return split_url(url)[0] == "file"
 
 
 def warehouse_url(location: str) -> str:
     """A location as given by a person, as a URL without a slash at its end."""
-    if "://" not in location:
-        return Path(location).absolute().as_uri()
-    return location.rstrip("/")
+    scheme, host, path = split_url(location)
+    if scheme == "file":
+        path = str(Path(f"/{path}" if "://" in location else location).absolute())
+        return f"file://{path}"
+    return f"{scheme}://{host}/{path}".rstrip("/")
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """Scheme, host or bucket, and path without a slash before it.
+
+    Nothing is unquoted, and a path may hold `#`, `?` and `%`: so PyIceberg and Iceberg's other
+    libraries read these URLs, which are none by the letter.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "file", "", url.removeprefix("file:").lstrip("/")
+    host, _, path = rest.partition("/")
+    return scheme, host, path
 
 
 class _RangeFile(io.RawIOBase):
@@ -161,14 +175,11 @@ class TableFiles:
             raise RetryableError("list table files", url, str(error)) from error
 
     def _find(self, url: str) -> tuple[ObjectStore, str]:
-        if "://" not in url:
-            url = Path(url).absolute().as_uri()
-        parts = urlsplit(url)
-        key = unquote(parts.path).lstrip("/") if parts.scheme == "file" else parts.path.lstrip("/")
-        root = f"{parts.scheme}://{parts.netloc}"
+        scheme, host, key = split_url(url)
+        root = f"{scheme}://{host}"
         store = self._stores.get(root)
         if store is None:
-            store = self._stores[root] = self._open(parts.scheme, root)
+            store = self._stores[root] = self._open(scheme, root)
         return store, key
 
     def _open(self, scheme: str, root: str) -> ObjectStore:
@@ -183,7 +194,7 @@ class TableFiles:
         config = store_config(scheme, options, shown=root)
         try:
             return from_url(
-                f"{scheme}://{urlsplit(root).netloc}", **{**config, "retry_config": _RETRIES}
+                f"{scheme}://{split_url(root)[1]}", **{**config, "retry_config": _RETRIES}
             )
         except (BaseError, ValueError):
             # Neither its text nor its chain: they may repeat credentials.

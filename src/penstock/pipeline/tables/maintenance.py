@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 from pyiceberg.manifest import DataFile, DataFileContent
@@ -30,7 +29,7 @@ from penstock.pipeline.tables.catalog import (
     translated,
 )
 from penstock.pipeline.tables.dead_letters import decode_dead_letters
-from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, is_local
+from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, split_url
 from penstock.pipeline.tables.kinds import live_files, target_of
 from penstock.pipeline.tables.parquet import (
     FileTarget,
@@ -244,9 +243,7 @@ def _named_files(table: Table) -> Iterator[str]:
                 yield entry.data_file.file_path
 
 
-def _key(url: str) -> str:
+def _key(url: str) -> tuple[str, str]:
     """One spelling of a file's place: file:///a, file:/a and /a are the same."""
-    if is_local(url):
-        return unquote(urlsplit(url).path if "://" in url or url.startswith("file:") else url)
-    parts = urlsplit(url)
-    return f"{parts.netloc}{parts.path}"
+    _, host, path = split_url(url)
+    return host, path

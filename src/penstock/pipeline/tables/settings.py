@@ -16,6 +16,7 @@ RAW: Final = "raw"
 REGISTRY: Final = "registry"
 FILE: Final = "file"
 _SECRET_WORDS: Final = ("token", "credential", "password", "secret", "access-key", "account-key")
+_PASSWORD_IN_URL: Final = re.compile(r"[^/]*://[^/@]*:[^/@]+@")
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
 
 
@@ -28,13 +29,14 @@ class CatalogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises: InvalidRequestError: a property that is a secret."""
-        for key in self.properties:
-            if any(word in key.lower() for word in _SECRET_WORDS):
+        for key, value in self.properties.items():
+            is_named = any(word in key.lower() for word in _SECRET_WORDS)
+            if is_named or _PASSWORD_IN_URL.match(value):
                 part = key.upper().replace(".", "__").replace("-", "_")
                 raise InvalidRequestError(
                     "open catalog",
                     self.name,
-                    f"{key} is a secret",
+                    f"{key} is a secret" if is_named else f"{key} holds a password",
                     f"put it into PYICEBERG_CATALOG__{self.name.upper()}__{part} of the "
                     "environment, or AWS_ACCESS_KEY_ID and its like",
                 )

@@ -308,9 +308,27 @@ def test_dead_letters_that_wait_are_no_orphans(
     assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"bad"]
 
 
-def test_secrets_are_refused_as_properties(door: Door, topic: str, tmp_path: Path) -> None:
-    for key in ("s3.secret-access-key", "token", "credential"):
-        catalog = CatalogSettings(warehouse=str(tmp_path), properties={key: "hidden"})
-        with pytest.raises(InvalidRequestError, match="is a secret") as caught:
-            run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
-        assert "hidden" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("s3.secret-access-key", "hidden"),
+        ("token", "hidden"),
+        ("credential", "me:hidden"),
+        ("uri", "postgresql+psycopg2://me:hidden@host/catalog"),
+    ],
+)
+def test_secrets_are_refused_as_properties(
+    door: Door, topic: str, tmp_path: Path, key: str, value: str
+) -> None:
+    catalog = CatalogSettings(warehouse=str(tmp_path), properties={key: value})
+    with pytest.raises(InvalidRequestError, match=r"is a secret|holds a password") as caught:
+        run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_warehouse_s_name_that_pyiceberg_would_cut(
+    door: Door, topic: str, tmp_path: Path
+) -> None:
+    catalog = CatalogSettings(warehouse=str(tmp_path / "a#b"))
+    with pytest.raises(InvalidRequestError, match="has a # or"):
+        run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.lake.tables.formats import SchemaText
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.catalog import open_catalog
@@ -158,3 +160,35 @@ def test_a_rest_catalog_s_lost_reply(
         assert (summary.rows, len(lost)) == (1, 1)
         rows = rest.catalog.load_table(("penstock", topic)).scan().to_arrow()
         assert sorted(rows.column("value").to_pylist()) == [b"a", b"b"]
+
+
+AWKWARD = [b"a b", b"a/b", b"a%2Fb", b"\xc3\xbc#?", b"x=y&z+", b"~.."]
+
+
+@pytest.mark.parametrize("place", ["local", "s3"])
+def test_files_of_awkward_partitions_and_folders_are_found_again(
+    door: Door, topic: str, s3_environment: S3Server, tmp_path: Path, place: str
+) -> None:
+    """Partition values go into paths quoted, and nobody may unquote them."""
+    warehouse = str(tmp_path / "ware house%20ü")
+    if place == "s3":
+        warehouse = f"s3://{s3_environment.make_bucket()}/ware house"
+    catalog = CatalogSettings(
+        warehouse=warehouse, properties={"uri": f"sqlite:///{tmp_path / 'c.db'}"}
+    )
+    text = {"type": "record", "name": "R", "fields": [{"name": "s", "type": "string"}]}
+    schema = SchemaText(kind="AVRO", text=json.dumps(text))
+    settings = TableSettings(
+        topic=topic,
+        catalog=catalog,
+        schema="file",
+        value_schema=schema,
+        partition="identity(s)",
+    )
+    produce_values(door, topic, [bytes([2 * len(value)]) + value for value in AWKWARD])
+    assert run_table_once(door.client, LocalEngine(1), settings).files == len(AWKWARD)
+    upkeep = Maintenance(files_min=1, snapshot_age_ms=-3_600_000, orphan_age_ms=-3_600_000)
+    done = maintain_table(door.client, LocalEngine(1), settings, upkeep)
+    assert done.files_joined == len(AWKWARD)
+    rows = open_catalog(catalog).load_table(("penstock", topic)).scan().to_arrow()
+    assert sorted(rows["s"].to_pylist()) == sorted(value.decode() for value in AWKWARD)
