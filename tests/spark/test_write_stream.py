@@ -25,14 +25,15 @@ from penstock.pipeline.connector.write_commit import (
     open_write,
 )
 from penstock.pipeline.connector.write_options import parse_write_options
-from penstock.pipeline.connector.write_task import WritePlan, write_rows
+from penstock.pipeline.connector.write_plan import WritePlan
+from penstock.pipeline.connector.write_task import write_rows
 from support.server import REPOSITORY, ServerProcess
 from support.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STARTING_SECONDS_MAX = 120
+STARTING_SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")

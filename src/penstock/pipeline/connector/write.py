@@ -29,7 +29,7 @@ from penstock.pipeline.connector.write_commit import (
     open_write,
 )
 from penstock.pipeline.connector.write_options import WriteOptions, parse_write_options
-from penstock.pipeline.connector.write_task import TaskOutput, WritePlan, write_rows
+from penstock.pipeline.connector.write_plan import TaskOutput, WritePlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """On an executor: put all rows of a task."""
-        return CommitMessage(write_rows(self._plan, iterator))
+        return CommitMessage(_write(self._plan, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: make it real."""
@@ -156,7 +156,14 @@ class StreamTasks(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Put all rows of a task."""
-        return CommitMessage(write_rows(self._plan, iterator))
+        return CommitMessage(_write(self._plan, iterator))
+
+
+def _write(plan: WritePlan, iterator: "Iterator[pa.RecordBatch]") -> TaskOutput:
+    # What encodes is loaded where it is used, and not by the driver.
+    from penstock.pipeline.connector.write_task import write_rows
+
+    return write_rows(plan, iterator)
 
 
 def _outputs(messages: list[WriterCommitMessage | None]) -> list[TaskOutput]:

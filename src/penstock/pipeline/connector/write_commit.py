@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-from pyarrow import fs
-
 from penstock.lake.door import JobRequest, OutputObject, WriteRequest, WriteRun, Written
 from penstock.model.errors import ConflictError, InvalidRequestError, PenstockError
 from penstock.pipeline.client import DoorClient, RefusedError
 from penstock.pipeline.connector.write_columns import WriteColumns
 from penstock.pipeline.connector.write_options import ONE_OFF_PREFIX, WriteOptions
-from penstock.pipeline.connector.write_task import TaskOutput, WritePlan, find_topic
+from penstock.pipeline.connector.write_plan import TaskOutput, WritePlan, find_topic
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +148,7 @@ def checkpoint_incarnation(location: str) -> str:
         found = json.loads(_read(f"{location.rstrip('/')}/metadata"))["id"]
         if isinstance(found, str) and found:
             return found
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
         logger.warning("the id of the checkpoint %s can't be read: %s", location, error)
     return "at-" + hashlib.sha256(location.encode()).hexdigest()[:32]
 
@@ -162,6 +159,8 @@ def _read(place: str) -> bytes:
         path = unquote(parts.path) if parts.scheme else place
         with Path(path).open("rb") as file:
             return file.read(_METADATA_BYTES_MAX)
+    from pyarrow import fs
+
     # Hadoop's names of S3 are unknown to Arrow.
     scheme = "s3" if parts.scheme in {"s3a", "s3n"} else parts.scheme
     filesystem, path = fs.FileSystem.from_uri(place.replace(parts.scheme, scheme, 1))

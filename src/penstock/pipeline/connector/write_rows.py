@@ -7,45 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from penstock.kernels.arrays import Int64s
 from penstock.kernels.encode import EncodedBatch, Rows, encode_rows
 from penstock.kernels.partitions import partition_of_keys
-from penstock.lake.door import TopicState
 from penstock.model.errors import InvalidRequestError, NotFoundError
-from penstock.model.topic_configs import topic_settings
 from penstock.pipeline.connector.write_columns import WriteColumns, timestamps_ms
-
-
-class TopicTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as writes need it; times in ms. Goes to executors."""
-
-    name: str
-    topic_id: str
-    partition_count: int
-    message_bytes_max: int
-    timestamp_before_max_ms: int
-    timestamp_after_max_ms: int
-    log_append_time: bool
-    compacts: bool
-
-    @classmethod
-    def of(cls, topic: TopicState) -> "TopicTarget":
-        """From what an agent says of it."""
-        settings = topic_settings(topic.configs, {})
-        return cls(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_count=len(topic.partitions),
-            message_bytes_max=settings.max_message_bytes,
-            timestamp_before_max_ms=settings.timestamp_before_max_ms,
-            timestamp_after_max_ms=settings.timestamp_after_max_ms,
-            log_append_time=settings.log_append_time,
-            compacts=settings.compacts,
-        )
+from penstock.pipeline.connector.write_plan import TopicTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

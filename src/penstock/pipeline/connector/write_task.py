@@ -10,16 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
-import msgspec
 import pyarrow as pa
 
 from penstock.kernels.encode import EncodedBatch
 from penstock.lake.door import OutputObject, WriteRun
-from penstock.model.errors import InvalidRequestError, NotFoundError, PenstockError, RetryableError
+from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
 from penstock.pipeline.client import DoorClient
-from penstock.pipeline.connector.write_columns import WriteColumns
-from penstock.pipeline.connector.write_options import WriteOptions
-from penstock.pipeline.connector.write_rows import RowEncoder, TopicTarget
+from penstock.pipeline.connector.write_plan import TaskOutput, TopicTarget, WritePlan, find_topic
+from penstock.pipeline.connector.write_rows import RowEncoder
 from penstock.pipeline.objects import ObjectAccess
 from penstock.segment import RunDescriber, build_segment, job_object_key
 
@@ -29,29 +27,6 @@ _RENEWALS_PER_LEASE: Final = 3
 _FRESH_SHARE: Final = 0.2
 """Of a lease, for which nobody renews it again: each renewal is a journal entry, and short tasks
 can be many."""
-
-
-class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver has found out and tasks need to know. Without secrets.
-
-    `opened_ms`: when the job was, by the driver's clock.
-    """
-
-    options: WriteOptions
-    columns: WriteColumns
-    job: int
-    lease_ms: int
-    opened_ms: int
-    topics: tuple[TopicTarget, ...]
-
-
-class TaskOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task has put; `runs` name objects by their place in `objects`."""
-
-    job: int
-    objects: list[OutputObject]
-    runs: list[WriteRun]
-    record_count: int
 
 
 def write_rows(plan: WritePlan, chunks: Iterable[pa.RecordBatch]) -> TaskOutput:
@@ -166,17 +141,6 @@ class _Topics:
         if known is None:
             known = self._known[name] = find_topic(self._client, name)
         return known
-
-
-def find_topic(client: DoorClient, name: str) -> TopicTarget:
-    """
-    Raises:
-        NotFoundError: there is no such topic.
-    """
-    found = client.topics(names=[name]).topics
-    if not found:
-        raise NotFoundError("write", f"topic {name}", "there is no such topic", "create it first")
-    return TopicTarget.of(found[0])
 
 
 class _Objects:
