@@ -45,7 +45,7 @@ DRIVER = "--driver"
 def load(client: DoorClient, topic: str, keys: np.ndarray, value_bytes: int, batch: int) -> None:
     """Write records by the door, a partition by key."""
     (state,) = client.topics(names=[topic]).topics
-    noise = np.random.default_rng(batch).integers(0, 256, 1 << 20, np.uint8).tobytes()
+    chance = np.random.default_rng(batch)
     with JobLease(client, kind="write", name="bench") as job, ObjectAccess(client) as objects:
         for number, start in enumerate(range(0, len(keys), CHUNK)):
             part = keys[start : start + CHUNK]
@@ -55,10 +55,18 @@ def load(client: DoorClient, topic: str, keys: np.ndarray, value_bytes: int, bat
                 if not len(mine):
                     continue
                 texts = pa.array(mine).cast(pa.string()).cast(pa.binary())
-                values = [noise[(17 * row) % 1_000_000 :][:value_bytes] for row in range(len(mine))]
+                values = pa.Array.from_buffers(
+                    pa.binary(),
+                    len(mine),
+                    [
+                        None,
+                        pa.py_buffer(np.arange(len(mine) + 1, dtype=np.int32) * value_bytes),
+                        pa.py_buffer(chance.bytes(len(mine) * value_bytes)),
+                    ],
+                )
                 batches = encode(
                     texts,
-                    pa.array(values, pa.binary()),
+                    values,
                     np.full(len(mine), NOW_MS + batch),
                     codec="lz4",
                 )

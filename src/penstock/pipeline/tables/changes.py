@@ -97,7 +97,7 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
     reader = ValueReader(item.values, schema)
     staged = _staged_schema(schema)
     gathered = staged.empty_table()
-    bytes_read = 0
+    bytes_read, reduce_bytes = 0, _REDUCE_BYTES
     unknown: set[int] = set()
     with (
         DoorClient(item.door) as client,
@@ -119,8 +119,10 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
                         continue
                     bad.add(wrong)
                     gathered = pa.concat_tables([gathered, rows])
-                    if gathered.nbytes > _REDUCE_BYTES:
+                    if gathered.nbytes > reduce_bytes:
                         gathered = newest_rows(gathered, prefix=item.prefix)
+                        # Of keys that are all different nothing goes: don't look at each chunk.
+                        reduce_bytes = max(_REDUCE_BYTES, 2 * gathered.nbytes)
         if unknown:
             return ChangesResult([], [], bytes_read, sorted(unknown))
         gathered = newest_rows(gathered, prefix=item.prefix)
