@@ -7,7 +7,7 @@ Spark Connect has no accumulators: there items go in waves, through `mapInArrow`
 
 import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
@@ -73,20 +73,20 @@ class SparkEngine:
         while waiting:
             jobs += 1
             try:
-                for index, outcome in self._job(guarded, list(waiting.items())):
-                    if waiting.pop(index, None) is None:
-                        continue  # a twin's
-                    if isinstance(outcome, _Failure):
-                        raise outcome.error
-                    yield index, outcome.value
+                with closing(self._job(guarded, list(waiting.items()))) as outcomes:
+                    for index, outcome in outcomes:
+                        if waiting.pop(index, None) is None:
+                            continue  # a twin's
+                        if isinstance(outcome, _Failure):
+                            raise outcome.error
+                        yield index, outcome.value
             except _JobError as error:
                 if jobs >= attempts:
                     raise lost_worker(f"{len(waiting)} items", str(error)) from error
-        return
 
     def _job(
         self, guarded: "_Guarded[T, R]", items: Sequence[tuple[int, T]]
-    ) -> Iterator[tuple[int, "_Value[R] | _Failure"]]:
+    ) -> Generator[tuple[int, "_Value[R] | _Failure"], None, None]:
         found: SimpleQueue[_Told] = SimpleQueue()
         run = _frame_job if self._frames else _job
         group = f"penstock-{self._random.token_bytes(8).hex()}"
