@@ -4,9 +4,8 @@
     python bench/bench_connector.py --site DIR --jars DIR             # both, on pyspark 4.2.0
 
 Spark's Kafka source needs a pyspark that has a jar of it (4.2.0 is the last). --site: a folder with
-that pyspark (`pip install --no-deps --target DIR pyspark==4.2.0`), --jars one with
-spark-sql-kafka-0-10_2.13 and what it needs (tests/peers/spark_kafka/get_source.py gets both). They then
-read the same topics in one session, local[2].
+that pyspark, --jars: one with spark-sql-kafka-0-10_2.13 and what it needs; both are got by
+tests/peers/spark_kafka/get_source.py. They then read the same topics in one session, local[2].
 
 CPU is that of the JVM, Python's workers and the driver; the server's, which serves the bytes to
 both, is given beside it. Each figure is the median of REPEATS runs after one that isn't counted.
