@@ -22,7 +22,7 @@ from penstock.pipeline.tables import registry as registry_module
 from penstock.pipeline.tables.schema_files import read_schema_file
 from support.door import Door
 from support.registry import Registry, serve_registry
-from support.tables import Lake, follow, produce_values, records_of
+from support.tables import Lake, follow, new_record, produce, produce_values, records_of
 
 
 @pytest.fixture(scope="module")
@@ -449,3 +449,38 @@ def test_a_field_that_is_named_as_a_column_of_every_table(
     produce_values(door, topic, avro(number, schema, {"kafka_offset": 1}))
     with pytest.raises(InvalidRequestError, match="named as a column that every table has"):
         typed(door, lake, topic, registry)
+
+
+def test_typed_values_are_upserted_and_evolve(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    first = record(("n", "int"))
+    one = registry.register(f"{topic}-value", first)
+
+    old = avro(one, first, {"n": 1}, {"n": 2}, {"n": 3})
+    produce(door, topic, 0, [new_record(b"abc"[i : i + 1], value) for i, value in enumerate(old)])
+    typed(door, lake, topic, registry, mode="upsert", buckets=2)
+    second = record(("n", "long"), ("note", ["null", "string"]))
+    two = registry.register(f"{topic}-value", second)
+    (large,) = avro(two, second, {"n": 2**40, "note": "x"})
+    produce(
+        door,
+        topic,
+        0,
+        [
+            new_record(b"a", None),
+            new_record(b"b", large),
+            new_record(b"c", b"no value of any schema"),
+            new_record(None, large),
+            new_record(b"d", old[2]),
+        ],
+    )
+    summary = typed(door, lake, topic, registry, mode="upsert", buckets=2)
+    assert (summary.bad_records, summary.columns_added) == (2, ["note"])
+    # A bad value changes nothing: its key's row stays.
+    assert sorted(lake.rows(topic, "kafka_key", "n", "note")) == [
+        (b"b", 2**40, "x"),
+        (b"c", 3, None),
+        (b"d", 3, None),
+    ]
+    assert sorted(reasons(door, topic)) == ["no key", "the value does not begin with a schema id"]
