@@ -13,12 +13,12 @@ from typing import Final
 
 from penstock.cli.client.cluster import Client, TopicInfo
 from penstock.cli.client.errors import RETRIABLE, check, code_name
-from penstock.records.murmur import partition_of_key
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build
 from penstock.model.errors import CorruptDataError, RetryableError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.records.murmur import partition_of_key
 
 ACKS_ALL: Final = -1
 VERSION: Final = 7
