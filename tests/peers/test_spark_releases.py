@@ -16,7 +16,9 @@ from support.server import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = ("test_session.py", "test_engine.py", "test_jobs.py", "test_read.py")
-SECONDS_MAX = 900
+# An older pyspark leaves sockets to the garbage collector.
+ALLOWED = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
+SECONDS_MAX = 1800
 READY_S = 120
 
 
@@ -36,7 +38,7 @@ def test_what_runs_on_this_spark_runs_on_another(name: str) -> None:
     assert found.stdout.startswith(name), found.stdout
     files = [str(REPOSITORY / "tests" / "spark" / file) for file in FILES]
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", *files], cwd=REPOSITORY, timeout=SECONDS_MAX,
+        [python, "-m", "pytest", "-q", *ALLOWED, *files], cwd=REPOSITORY, timeout=SECONDS_MAX,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-8000:]
