@@ -145,7 +145,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 close_write(client, job)
 
     def _incarnation(self) -> str:
-        return checkpoint_incarnation(self._options.checkpoint)
+        return self._options.checkpoint_id or checkpoint_incarnation(self._options.checkpoint)
 
 
 class StreamTasks(DataSourceStreamArrowWriter):

@@ -7,7 +7,6 @@
 | a batch | `once-` and 32 random digits | 0 | the same for all |
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -135,22 +134,28 @@ def one_off_writer(token: bytes) -> str:
 
 
 def checkpoint_incarnation(location: str) -> str:
-    """What tells a checkpoint from another: the id that Spark has given the query, else its place.
+    """What tells a checkpoint from another: the id that Spark has given the query.
 
     Args:
         location: of the checkpoint, a path or URI.
 
-    Returns:
-        Spark's id of the query; where it can't be read, a digest of the location: then a new
-        checkpoint at the same place is not told from the old one.
+    Raises:
+        InvalidRequestError: it can't be read. Its location doesn't stand for it: of a checkpoint
+            that was begun anew at the same place the first batches would be taken for repeats.
     """
     try:
         found = json.loads(_read(f"{location.rstrip('/')}/metadata"))["id"]
         if isinstance(found, str) and found:
             return found
+        fault = "its file metadata holds no id"
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-        logger.warning("the id of the checkpoint %s can't be read: %s", location, error)
-    return "at-" + hashlib.sha256(location.encode()).hexdigest()[:32]
+        fault = f"its file metadata can't be read: {error}"
+    raise InvalidRequestError(
+        "write",
+        f"checkpoint {location}",
+        fault,
+        "give the option checkpointId, and another one whenever the checkpoint is begun anew",
+    )
 
 
 def _read(place: str) -> bytes:

@@ -24,6 +24,7 @@ WRITE_OPTIONS: Final = (
     "timeoutMs",
     "deadlineMs",
     "checkpointLocation",
+    "checkpointId",
 )
 _SPARKS: Final = {"path", "queryname", "outputmode"}
 """What Spark itself may hand over beside the user's."""
@@ -41,6 +42,7 @@ class WriteOptions:
         writer_id: "": a batch write of its own, which another one is not told from.
         batch_id: of a batch write; -1 without.
         checkpoint: the location of a stream's checkpoint, as given; "" without.
+        checkpoint_id: what tells it from others where its own id can't be read; "" without.
         batch_bytes: of a record batch before it is compressed.
         object_bytes: about the size at which a task puts an object.
     """
@@ -50,6 +52,7 @@ class WriteOptions:
     writer_id: str
     batch_id: int
     checkpoint: str
+    checkpoint_id: str
     codec: str
     batch_bytes: int
     object_bytes: int
@@ -85,6 +88,7 @@ def parse_write_options(options: Mapping[str, str], *, streaming: bool) -> Write
         writer_id=writer_id,
         batch_id=_integer(given, "batchId", -1, least=0),
         checkpoint=given.get("checkpointlocation", ""),
+        checkpoint_id=given.get("checkpointid", ""),
         codec=codec,
         batch_bytes=_integer(given, "batchBytes", 512 << 10, least=1),
         object_bytes=_integer(given, "objectBytes", 64 << 20, least=1 << 16, most=1 << 30),
