@@ -75,6 +75,11 @@ class State:
     error: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it ran to its end, well or not."""
+        return bool(self.run_count + self.failure_count)
+
     def start(self, now_s: float) -> None:
         """It runs from now on."""
         self.is_running, self.started_s = True, now_s
@@ -176,12 +181,12 @@ class Schedule:
                 failures = self._discover(failures)
                 now_s = self._clock.monotonic_s()
                 discovery_due_s = now_s + (rest_s(failures) if failures else self._discovery_s)
-            self._start_due(now_s)
+            self._start_due(now_s, once=once)
             if once and failures:
                 return False
             if once and self._all_ran():
                 return True
-            self._await_end(max(0.0, self._next_due_s(discovery_due_s) - now_s))
+            self._await_end(max(0.0, self._next_due_s(discovery_due_s, once=once) - now_s))
         return self._drain(drain_s)
 
     def _discover(self, failures: int) -> int:
@@ -216,14 +221,10 @@ class Schedule:
                     del self._states[name]
         return 0
 
-    def _start_due(self, now_s: float) -> None:
+    def _start_due(self, now_s: float, *, once: bool) -> None:
         with self._lock:
             free = self._parallel - sum(state.is_running for state in self._states.values())
-            waiting = [
-                state
-                for state in self._states.values()
-                if not state.is_running and state.is_wanted and state.due_s <= now_s
-            ]
+            waiting = [state for state in self._startable(once=once) if state.due_s <= now_s]
             # Who waits longest first: a short interval must not keep the others from running.
             waiting.sort(key=lambda state: (state.due_s, state.work.name))
             for state in waiting[: max(0, free)]:
@@ -277,22 +278,25 @@ class Schedule:
         )
         return True
 
-    def _next_due_s(self, discovery_due_s: float) -> float:
+    def _startable(self, *, once: bool) -> list[State]:
+        """Jobs that may run when they are due. With `once` those that haven't run: short ones, due
+        again at once, would never all be at rest together."""
+        return [
+            state
+            for state in self._states.values()
+            if not state.is_running and state.is_wanted and not (once and state.has_run)
+        ]
+
+    def _next_due_s(self, discovery_due_s: float, *, once: bool) -> float:
         with self._lock:
             running = sum(state.is_running for state in self._states.values())
             if running >= self._parallel:
                 return discovery_due_s
-            return min(
-                [discovery_due_s]
-                + [s.due_s for s in self._states.values() if not s.is_running and s.is_wanted]
-            )
+            return min([discovery_due_s] + [state.due_s for state in self._startable(once=once)])
 
     def _all_ran(self) -> bool:
         with self._lock:
-            return all(
-                not state.is_running and state.run_count + state.failure_count
-                for state in self._states.values()
-            )
+            return all(not state.is_running and state.has_run for state in self._states.values())
 
     def _drain(self, drain_s: float) -> bool:
         deadline_s = self._clock.monotonic_s() + drain_s
