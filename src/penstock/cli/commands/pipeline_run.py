@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -192,16 +193,16 @@ def command(
             report=report,
             parallel=parallel,
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: schedule.stop())
-        if http:
-            address = parse_address(http, setting="--http")
-            with Monitor(
-                (address.host, address.port), metrics, lambda: status_of(schedule)
-            ) as server:
+        with ExitStack() as stack:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                before = signal.signal(number, lambda *_: schedule.stop())
+                stack.callback(signal.signal, number, before)
+            if http:
+                address = parse_address(http, setting="--http")
+                server = stack.enter_context(
+                    Monitor((address.host, address.port), metrics, lambda: status_of(schedule))
+                )
                 click.echo(f"metrics on http://{address.host}:{server.port}/metrics", err=True)
-                drained = schedule.run(drain_s=drain, once=once)
-        else:
             drained = schedule.run(drain_s=drain, once=once)
     if not drained or (once and failed):
         context.exit(NOT_DRAINED_EXIT_STATUS)
