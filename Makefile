@@ -48,7 +48,7 @@ format: $(TEST_STAMP) ## Format the code.
 	$(BIN)/ruff check --fix .
 
 unit: $(TEST_STAMP) ## Unit tests alone, in random order.
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile tests/unit $(ARGS)
 
 demo: $(TEST_STAMP) ## 336,776 real flights through two clients, a table, Spark SQL, compaction.
 	$(BIN)/python demo/flights.py $(ARGS)

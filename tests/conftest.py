@@ -29,11 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    chosen = config.getoption("--order-seed")
-    config.stash[_SEED] = chosen or str(random.SystemRandom().randrange(1 << 32))
+    chosen = config.getoption("--order-seed") or os.environ.get(_SHARED_SEED)
+    seed = chosen or str(random.SystemRandom().randrange(1 << 32))
+    config.stash[_SEED] = seed
+    # Processes that share the tests (-n) must have them in one order.
+    os.environ[_SHARED_SEED] = seed
 
 
 _SEED = pytest.StashKey[str]()
+_SHARED_SEED = "PENSTOCK_ORDER_SEED"
 
 
 def pytest_report_header(config: pytest.Config) -> str:

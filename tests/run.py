@@ -44,7 +44,7 @@ STAGES = (
     Stage("ruff format", (str(BIN / "ruff"), "format", "--check", "."), 5),
     Stage("mypy --strict", (str(BIN / "mypy"),), 60),
     Stage("import-linter", (str(BIN / "lint-imports"),), 20),
-    suite("tests/unit", 180),
+    suite("tests/unit", 300, "-n", "2", "--dist", "loadfile"),
     suite("tests/packaging", 120),
     suite("tests/clients", 180),
     suite("tests/demo", 240),

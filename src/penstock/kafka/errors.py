@@ -124,6 +124,17 @@ _BY_REFUSAL: Final = {
     # This agent's epoch is over, or its level is about to come on: others serve meanwhile.
     Refusal.WAL_NOT_OWNED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     Refusal.LEVEL_NOT_ON: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    # What the pipeline's jobs ask for, over HTTP.
+    Refusal.UNKNOWN_JOB: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.JOB_IS_ALIVE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.JOB_TOO_OLD: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.OUT_OF_ORDER_COMMIT: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.INPUT_CHANGED: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.INVALID_REPLACEMENT: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.STALE_WRITE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.WRITER_IN_USE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.INVALID_OBJECT: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.MALFORMED: ErrorCode.UNKNOWN_SERVER_ERROR,
     # The agent sends the entry again in order; a client never waits for that.
     Refusal.OUT_OF_ORDER_ENTRY: ErrorCode.REQUEST_TIMED_OUT,
 }
