@@ -154,6 +154,10 @@ class Uploader:
 
     def look_again(self) -> None:
         """Something found the WAL full: free what can be freed."""
+        # Also while too little waits for a segment: files may be free whose release failed, and
+        # nothing is appended any more that would make a segment due.
+        if self._task is not None and self._has_closed_files():
+            self._begin_release()
         self._wake.set()
 
     async def drain(self, deadline_s: float) -> bool:
