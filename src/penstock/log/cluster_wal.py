@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from typing import Final
 
 from penstock.log.append.durable import OpenFiles, WalBytes
 from penstock.log.append.flight import Flight
@@ -31,9 +32,13 @@ from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
+from penstock.system.waiting import wait
 from penstock.wal import WalReader
 
 logger = logging.getLogger(__name__)
+
+CLAIM_AGAIN_S: Final = 1.0
+"""How often an agent whose WAL is being taken over looks whether it may have it again."""
 
 
 class ClusterWal:
@@ -82,6 +87,7 @@ class ClusterWal:
         self._loop = asyncio.get_running_loop()
         self._own: OwnWal | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._claiming: asyncio.Task[None] | None = None
         self._held: list[AppendRequest] = []
         self._spare: asyncio.Future[None] | None = None
         self._takeovers = Takeovers(
@@ -109,14 +115,19 @@ class ClusterWal:
             try:
                 await self._open(self._folder)
             except BeingTakenOverError as error:
-                # Who takes it over serves what lies in it. The first append here tries again.
+                # Who takes it over serves what lies in it, and may die before all of it is moved:
+                # then nobody has it until it is claimed again.
                 logger.warning("going on without a WAL: %s", error)
+                self._claiming = self._loop.create_task(
+                    self._claim_again(self._folder), name="claim WAL again"
+                )
 
     async def drain(self, left_s: Callable[[], float]) -> bool:
         """Answer what is under way, move what is in the WALs to objects; whether all was."""
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
+        for task in (self._claiming, self._opening):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         drained = self.flusher is None or await self.flusher.drain(left_s())
         for uploader in self._uploaders():
             drained = await uploader.drain(left_s()) and drained
@@ -164,12 +175,19 @@ class ClusterWal:
 
     # -- the own one -----------------------------------------------------------------------------
 
+    async def _claim_again(self, folder: WalFolder) -> None:
+        while self.flusher is None:
+            await wait(CLAIM_AGAIN_S)
+            if self.flusher is None and self._opening is None:
+                self._opening = self._loop.create_task(self._open_for_held(folder), name="open WAL")
+
     async def _open_for_held(self, folder: WalFolder) -> None:
         error = RetryableError("append", "log", "the server is shutting down", "try another agent")
         try:
             await self._open(folder)
         except PenstockError as failed:
-            logger.warning("the WAL can't be opened: %s", failed)
+            level = logging.WARNING if self._held else logging.DEBUG
+            logger.log(level, "the WAL can't be opened: %s", failed)
             error = RetryableError("append", "log", str(failed))
         finally:
             self._opening = None

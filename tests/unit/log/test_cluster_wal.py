@@ -393,3 +393,26 @@ def test_an_agent_whose_wal_was_taken_over_goes_on_without_until_that_is_empty(
         assert len(again.queries.wals()) == 2
 
     run_cluster(tmp_path, test)
+
+
+def test_an_agent_claims_its_wal_again_when_who_took_it_over_is_dead(tmp_path: Path) -> None:
+    """Nothing is appended, and nobody asks for another takeover: its records are served again."""
+
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True, durability="wal")
+        two = await cluster.agent(2)
+        three = await cluster.agent(3)
+        (key,) = await one.topic("t")
+        await one.append(key, b"0")
+        await fence(cluster, two, one)
+        cluster.store.away = RetryableError("put", "store", "away")
+        with pytest.raises(RetryableError, match="are left"):
+            await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=1)
+        again = await cluster.agent(1, wal=True, fresh=True, durability="wal")
+        await fence(cluster, three, two)
+        async with asyncio.timeout(30):
+            while again.log.uploader is None:
+                await passing(0.05)
+        assert await again.read_all(key) == [(0, b"0")]
+
+    run_cluster(tmp_path, test)
