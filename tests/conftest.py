@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _SEED = pytest.StashKey[str]()
-_SHARED_SEED = "PENSTOCK_ORDER_SEED"
+_SHARED_SEED = "PYTEST_ORDER_SEED"
 
 
 def pytest_report_header(config: pytest.Config) -> str:
