@@ -58,7 +58,14 @@ BYTES_CALLS = (
 
 def make_topic(world: World, durability: str = "object") -> str:
     topic = f"door-{durability}-{time.monotonic_ns()}"
-    create_topic(world.agents.agents[0].address, topic, 2, penstock_durability=durability)
+    # Without retention: the tests' records are years old, and agents look for such every 5 minutes.
+    create_topic(
+        world.agents.agents[0].address,
+        topic,
+        2,
+        penstock_durability=durability,
+        retention_ms="-1",
+    )
     return topic
 
 
