@@ -126,7 +126,7 @@ def test_nothing_that_spark_sends_holds_a_secret(
 ) -> None:
     topic = topics.make(1)
     batch = batch_writer(options | {"topic": topic}, VALUE, overwrite=False)
-    given = {"topic": topic, "writerId": "sent", "checkpointLocation": "c"}
+    given = {"topic": topic, "writerId": "sent", "checkpointLocation": "c", "checkpointId": "1"}
     stream = stream_writer(options | given, VALUE, overwrite=False)
     sent = [cloudpickle.dumps(batch), cloudpickle.dumps(stream)]
     for pickled in list(sent):
