@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.client.http import DEFAULT_URL, base_url
+from penstock.cli.options import parse_pairs
 from penstock.model.errors import InvalidRequestError, NotFoundError
 
 if TYPE_CHECKING:
     from penstock.pipeline.client import DoorOptions
     from penstock.pipeline.engine import Engine
+    from penstock.pipeline.tables.settings import CatalogSettings
 
 Command = Callable[..., Any]
 
@@ -62,6 +64,60 @@ def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOpt
     """What the options of `door_options` say. Raises: InvalidRequestError, NotFoundError."""
     made: DoorOptions = _imported("penstock.pipeline.client", "DoorOptions")(
         urls=tuple(base_url(url) for url in urls), secret_file=secret_file, objects=objects
+    )
+    return made
+
+
+def catalog_options(command: Command) -> Command:
+    """--warehouse, --catalog, --catalog-property and --registry: where tables are, and what their
+    values are read by; see `make_catalog`."""
+    for option in reversed(
+        (
+            click.option(
+                "--warehouse",
+                metavar="LOCATION",
+                default="warehouse",
+                show_default=True,
+                envvar="PENSTOCK_PIPELINE_WAREHOUSE",
+                help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
+            ),
+            click.option(
+                "--catalog",
+                metavar="NAME",
+                default="penstock",
+                show_default=True,
+                envvar="PENSTOCK_PIPELINE_CATALOG",
+                help="The catalog's name, also in PyIceberg's configuration.",
+            ),
+            click.option(
+                "--catalog-property",
+                "catalog_properties",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the "
+                "warehouse. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
+            ),
+            click.option(
+                "--registry",
+                metavar="URL",
+                default="",
+                envvar="PENSTOCK_PIPELINE_REGISTRY",
+                help="Schema registry of typed tables; values are of its wire format.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def make_catalog(
+    warehouse: str, catalog: str, catalog_properties: tuple[str, ...]
+) -> "CatalogSettings":
+    """What the options of `catalog_options` say. Raises: click.BadParameter, NotFoundError."""
+    made: CatalogSettings = _imported("penstock.pipeline.tables.settings", "CatalogSettings")(
+        warehouse=warehouse,
+        name=catalog,
+        properties=parse_pairs(catalog_properties, option="--catalog-property"),
     )
     return made
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli.options import parse_pairs
 from penstock.cli.pipeline_options import (
     Command,
+    catalog_options,
     door_options,
     engine_options,
+    make_catalog,
     make_door,
     open_engine,
 )
@@ -87,22 +88,7 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
 @_interval("compaction", 60.0, "Between two looks at what there is to compact; 0: never.")
 @_interval("table", 30.0, "Between two commits of each topic with penstock.table; 0: never.")
 @_interval("maintenance", 3600.0, "Between two maintenances of each table; 0: never.")
-@click.option(
-    "--warehouse",
-    metavar="LOCATION",
-    default="warehouse",
-    show_default=True,
-    help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
-)
-@click.option("--catalog", metavar="NAME", default="penstock", show_default=True)
-@click.option(
-    "--catalog-property",
-    "catalog_properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="PyIceberg's; secrets come from the environment alone.",
-)
-@click.option("--registry", metavar="URL", default="", help="Schema registry of typed tables.")
+@catalog_options
 @click.option(
     "--parallel",
     metavar="N",
@@ -163,17 +149,12 @@ def command(
     from penstock.pipeline.jobs import JobsSettings, job_finder
     from penstock.pipeline.monitor import Monitor, count, status_of
     from penstock.pipeline.schedule import Schedule
-    from penstock.pipeline.tables.settings import CatalogSettings
 
     settings = JobsSettings(
         compaction_interval_s=compaction_interval,
         table_interval_s=table_interval,
         maintenance_interval_s=maintenance_interval,
-        catalog=CatalogSettings(
-            warehouse=warehouse,
-            name=catalog,
-            properties=parse_pairs(catalog_properties, option="--catalog-property"),
-        ),
+        catalog=make_catalog(warehouse, catalog, catalog_properties),
         registry=registry,
     )
     settings.catalog.check()

@@ -7,7 +7,14 @@ import click
 import msgspec
 
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.pipeline_options import (
+    catalog_options,
+    door_options,
+    engine_options,
+    make_catalog,
+    make_door,
+    open_engine,
+)
 from penstock.cli.tables import print_json
 from penstock.model.errors import InvalidRequestError
 
@@ -23,40 +30,9 @@ _SHOWN_LOST = 5
 
 @click.command("table")
 @click.option("--topic", required=True, metavar="TOPIC", help="Whose records become rows.")
-@click.option(
-    "--warehouse",
-    metavar="LOCATION",
-    default="warehouse",
-    show_default=True,
-    envvar="PENSTOCK_PIPELINE_WAREHOUSE",
-    help="A directory, or s3://BUCKET/PREFIX.",
-)
-@click.option(
-    "--catalog",
-    "catalog_name",
-    metavar="NAME",
-    default="penstock",
-    show_default=True,
-    envvar="PENSTOCK_PIPELINE_CATALOG",
-    help="The catalog's name, also in PyIceberg's configuration.",
-)
-@click.option(
-    "--catalog-property",
-    "catalog_properties",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the warehouse. "
-    "Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
-)
+@catalog_options
 @click.option("--table", metavar="NAME", default="", help="namespace.table  [default: the topic's]")
 @click.option("--mode", type=click.Choice(("append", "upsert")), help="  [default: the topic's]")
-@click.option(
-    "--registry",
-    metavar="URL",
-    default="",
-    envvar="PENSTOCK_PIPELINE_REGISTRY",
-    help="Schema registry; values are of its wire format.",
-)
 @click.option(
     "--value-schema",
     metavar="FILE",
@@ -116,7 +92,7 @@ _SHOWN_LOST = 5
 def command(
     topic: str,
     warehouse: str,
-    catalog_name: str,
+    catalog: str,
     catalog_properties: tuple[str, ...],
     table: str,
     mode: str | None,
@@ -151,15 +127,11 @@ def command(
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.tables.job import run_table_once
     from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
-    from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
+    from penstock.pipeline.tables.settings import TableSettings
 
     settings = TableSettings(
         topic=topic,
-        catalog=CatalogSettings(
-            warehouse=warehouse,
-            name=catalog_name,
-            properties=_properties(catalog_properties),
-        ),
+        catalog=make_catalog(warehouse, catalog, catalog_properties),
         table=table,
         mode=mode or "",
         registry=registry,
@@ -209,16 +181,6 @@ def _with_schema(
     return msgspec.structs.replace(
         settings, schema="file", value_schema=read_schema_file(value_schema, message=message)
     )
-
-
-def _properties(texts: tuple[str, ...]) -> dict[str, str]:
-    properties: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise InvalidRequestError("open catalog", text, "it is no KEY=VALUE")
-        properties[key] = value
-    return properties
 
 
 def _print(summary: "TableSummary") -> None:
