@@ -390,7 +390,7 @@ def bench_job(folder: Path, gigabytes: float, engine: str, access: str) -> None:
         before_s = sum(psutil.Process(server.process.pid).cpu_times()[:2])
         children_s = children_cpu_s()
         command = [sys.executable, "-m", "penstock", "pipeline", "compact", "--json"]
-        command += [f"--url=http://127.0.0.1:{server.http_port}", f"--engine={engine}"]
+        command += [f"--url=http://{server.http}", f"--engine={engine}"]
         command += [f"--access={access}"]
         done = subprocess.run(
             command,

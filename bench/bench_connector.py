@@ -64,7 +64,7 @@ def main() -> None:
             wait_until_stored(server.http_port)
             task = {
                 "topics": topics,
-                "url": f"http://127.0.0.1:{server.http_port}",
+                "url": f"http://{server.http}",
                 "bootstrap": server.bootstrap,
                 "objects": options.objects,
                 "jars": options.jars,

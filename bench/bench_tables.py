@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def measure(server: ServerProcess, warehouse: Path, arguments: argparse.Namespace) -> None:
-    url = f"http://127.0.0.1:{server.http_port}"
+    url = f"http://{server.http}"
     for topic in ("appended", "upserted", "fresh"):
         subprocess.run(
             [

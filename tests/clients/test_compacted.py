@@ -39,7 +39,7 @@ def test_a_cleaned_topic_is_as_in_the_model(
 ) -> None:
     if "WORKERS" in server.settings and not delete_retention_ms:
         pytest.skip("once is enough with workers")
-    with DoorClient(DoorOptions(urls=(f"http://127.0.0.1:{server.http_port}",))) as client:
+    with DoorClient(DoorOptions(urls=(f"http://{server.http}",))) as client:
         topic = CleanedTopic(server.bootstrap, client, "cleaned", delete_retention_ms)
         topic.create()
 

@@ -103,7 +103,7 @@ def test_a_dead_wal_is_waited_for_never_skipped(world: World, wal_topic: str) ->
         assert waiting, "nothing was in the dead agent's WAL alone"
         done = run_cli(
             "agent", "takeover", str(victim.server.data),
-            "--http", f"127.0.0.1:{others[0].server.http_port}",
+            "--http", others[0].http,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         probe.wait_served(killed_s)

@@ -216,7 +216,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Age
             time.sleep(2)
             took[what] = wait_progress(writer, members)
 
-        http = ("--http", f"127.0.0.1:{victim.server.http_port}")
+        http = ("--http", victim.http)
         node = node_of(run_cli("agent", "list", *http).stdout, victim.address)
         drained = run_cli("agent", "drain", node, *http)
         assert drained.returncode == 0, drained.stderr

@@ -26,7 +26,7 @@ from penstock.model.errors import (
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
-from support.agents import SECRET, Agent, answers
+from support.agents import SECRET, Agent
 from support.door import new_key, offsets_in, replacement, write_request
 from support.probe import create_topic
 from support.raw_fetch import raw_producer
@@ -92,7 +92,6 @@ def bytes_through(agents: list[Agent]) -> list[str]:
     """Calls by which objects' bytes passed an agent."""
     found = []
     for agent in agents:
-        eventually(lambda agent=agent: answers(agent.server.http_port))  # type: ignore[misc]
         with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=10) as response:
             text = response.read().decode()
         found += [line for line in text.splitlines() if line.startswith(BYTES_CALLS)]
@@ -196,8 +195,7 @@ def test_a_job_outlives_its_server(tmp_path: Path) -> None:
     server.start()
     try:
         create_topic(server.bootstrap, "t", 1)
-        eventually(lambda: answers(server.http_port))
-        with opened(f"127.0.0.1:{server.http_port}", deadline_s=60) as (client, objects):
+        with opened(server.http, deadline_s=60) as (client, objects):
             topic_id = topic_id_of(client, "t")
             with JobLease(client, kind="test", name="tests", lease_ms=4000) as job:
                 first = write_request(objects, job, topic_id, {0: 4})

@@ -62,7 +62,7 @@ def status(agents: Agents) -> list[dict[str, Any]]:
     found = []
     for agent in agents.agents:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{agent.server.http_port}/v1/status",
+            f"http://{agent.http}/v1/status",
             headers={"authorization": f"Bearer {SECRET}"},
         )
         with urllib.request.urlopen(request, timeout=10) as answer:

@@ -63,7 +63,7 @@ def consume(bootstrap: str, count: int, client_id: str = "x") -> dict[tuple[int,
 def blocks(agents: Agents) -> list[dict[str, int]]:
     found = []
     for agent in agents.agents:
-        connection = http.client.HTTPConnection("127.0.0.1", agent.server.http_port, timeout=10)
+        connection = http.client.HTTPConnection(agent.http, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", "/v1/status", headers={"authorization": f"Bearer {SECRET}"})
             answer = connection.getresponse()

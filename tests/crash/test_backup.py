@@ -125,7 +125,7 @@ def test_a_backup_under_load_restores_to_all_that_was_acknowledged(
             before = list(load.acknowledged)
             made = run_penstock(
                 "backup", "--to", str(tmp_path / f"backup-{number}"),
-                "--http", f"127.0.0.1:{server.http_port}", "--json",
+                "--http", server.http, "--json",
             )  # fmt: skip
             assert made.returncode == 0, made.stderr
             assert json.loads(made.stdout)["topics"] == 2
@@ -187,7 +187,7 @@ def test_a_killed_backup_is_refused_and_a_damaged_directory_told_by_the_exit_sta
     target = tmp_path / "backup"
     command = [sys.executable, "-m", "penstock", "backup", "--to", str(target)]
     asking = subprocess.Popen(
-        [*command, "--http", f"127.0.0.1:{server.http_port}"],
+        [*command, "--http", server.http],
         env={"PYTHONPATH": str(REPOSITORY / "src")},
         stderr=subprocess.PIPE,
         text=True,

@@ -40,7 +40,7 @@ def job_objects(server: ServerProcess) -> set[str]:
 
 
 def test_killed_drivers_cost_nothing(server: ServerProcess) -> None:
-    url = f"http://127.0.0.1:{server.http_port}"
+    url = f"http://{server.http}"
     with DoorClient(DoorOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
@@ -71,7 +71,7 @@ def test_killed_drivers_cost_nothing(server: ServerProcess) -> None:
 def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
     """It stalls between its puts and its commit until its lease is over, its job is closed and what
     it has put is deleted. Then it goes on, and must not name what is gone."""
-    url = f"http://127.0.0.1:{server.http_port}"
+    url = f"http://{server.http}"
     with DoorClient(DoorOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
@@ -95,7 +95,7 @@ def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
 
 def test_consumers_notice_nothing(server: ServerProcess) -> None:
     """A real consumer reads at all offsets, while runs come, are replaced, and are deleted."""
-    url = f"http://127.0.0.1:{server.http_port}"
+    url = f"http://{server.http}"
     with DoorClient(DoorOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()

@@ -46,7 +46,7 @@ def test_both_give_the_same_rows(tmp_path: Path):
                 sys.executable,
                 str(Path(__file__).parent / "spark_kafka" / "read_both.py"),
                 server.bootstrap,
-                f"http://127.0.0.1:{server.http_port}",
+                f"http://{server.http}",
                 topic,
                 str(JARS),
             ],

@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def log(server: ServerProcess) -> Iterator[CompactedLog]:
-    url = f"http://127.0.0.1:{server.http_port}"
+    url = f"http://{server.http}"
     with DoorClient(DoorOptions(urls=(url,))) as client:
         log = CompactedLog(server.bootstrap, client)
         log.create()
@@ -99,7 +99,7 @@ def test_a_killed_worker_leaves_an_orphan_at_most(
 
 
 def test_killed_drivers_cost_nothing(server: ServerProcess, log: CompactedLog) -> None:
-    url = f"http://127.0.0.1:{server.http_port}"
+    url = f"http://{server.http}"
     log.write(4)
     for step in SPARK_STEPS:
         killed = drive(url, "spark", step)

@@ -36,7 +36,7 @@ def topics(server: ServerProcess) -> Topics:
 @pytest.fixture
 def read(spark: SparkSession, server: ServerProcess) -> Any:
     def read(topic: str | None = None, **options: Any) -> DataFrame:
-        reader = spark.read.format("penstock").option("url", f"http://127.0.0.1:{server.http_port}")
+        reader = spark.read.format("penstock").option("url", f"http://{server.http}")
         if topic is not None:
             reader = reader.option("subscribe", topic)
         for name, value in options.items():
@@ -264,7 +264,7 @@ def test_columns(read: Any, spark: SparkSession, numbers: str, server: ServerPro
     given = (
         spark.read.format("penstock")
         .schema("value binary, topic string")
-        .option("url", f"http://127.0.0.1:{server.http_port}")
+        .option("url", f"http://{server.http}")
         .option("subscribe", numbers)
         .load()
     )

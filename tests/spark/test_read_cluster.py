@@ -15,7 +15,8 @@ from penstock.lake.compaction.items import CompactionSettings
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.compaction import compact
 from penstock.pipeline.engine import LocalEngine
-from support.agents import SECRET, Agent, answers
+from support.agents import SECRET, Agent
+from support.server import answers
 from support.topics import Topics
 from support.waiting import eventually
 

@@ -98,7 +98,7 @@ class Query:
 
 @pytest.fixture
 def query(spark: SparkSession, server: ServerProcess, tmp_path: Path) -> Iterator[Query]:
-    query = Query(spark, f"http://127.0.0.1:{server.http_port}", tmp_path)
+    query = Query(spark, f"http://{server.http}", tmp_path)
     yield query
     for active in spark.streams.active:
         active.stop()

@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def url(server: ServerProcess) -> str:
-    return f"http://127.0.0.1:{server.http_port}"
+    return f"http://{server.http}"
 
 
 @pytest.fixture(scope="module")

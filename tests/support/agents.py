@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from support.server import REPOSITORY, ServerFailedError, ServerProcess, answers_metadata
-from support.waiting import eventually
 
 SECRET = "a-secret-of-tests-0123456789"
 LIVE_SECONDS_MAX = 20.0
@@ -44,8 +42,8 @@ class Agent:
 
     @property
     def http(self) -> str:
-        """host:port of its HTTP port."""
-        return f"127.0.0.1:{self.server.http_port}"
+        """host:port of its HTTP port, once it listens."""
+        return self.server.http
 
     def known_agents(self) -> dict[int, dict[str, Any]]:
         """What this agent knows of all agents, by id: the body of GET /v1/agents."""
@@ -56,9 +54,7 @@ class Agent:
         return self._get("/v1/status")
 
     def _get(self, path: str) -> dict[str, Any]:
-        # Its HTTP port listens a moment after clients are served.
-        eventually(lambda: answers(self.server.http_port), timeout_seconds=LIVE_SECONDS_MAX)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.http_port, timeout=10)
+        connection = http.client.HTTPConnection(self.http, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", path, headers={"authorization": f"Bearer {SECRET}"})
             answer = connection.getresponse()
@@ -168,15 +164,6 @@ class Agents:
             agent.resume()
             if agent.server.running():
                 agent.server.kill()
-
-
-def answers(port: int) -> bool:
-    """Whether something listens on a port of loopback."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def brokers_named(address: str) -> int:

@@ -34,6 +34,15 @@ def free_port() -> int:
         return port
 
 
+def answers(port: int) -> bool:
+    """Whether something listens on a port of loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 def answers_metadata(host: str, port: int, timeout_seconds: float = 1.0) -> bool:
     """Whether a broker at host:port answers one Metadata request (version 1, no topics).
 
@@ -90,6 +99,14 @@ class ServerProcess:
     def bootstrap(self) -> str:
         """host:port of the Kafka listener."""
         return f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def http(self) -> str:
+        """host:port of the HTTP port, once it listens, a moment after clients are served."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while self.running() and not answers(self.http_port) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return f"127.0.0.1:{self.http_port}"
 
     def start(self) -> float:
         """Start the process and wait until it answers a client.

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from support.server import READY_SECONDS_MAX, ServerFailedError, ServerProcess, answers_metadata
+from support.server import (
+    READY_SECONDS_MAX,
+    ServerFailedError,
+    ServerProcess,
+    answers,
+    answers_metadata,
+)
+from support.waiting import eventually
 
 PORTS_FROM, PORTS_TO = 20000, 30000
 END_SECONDS_MAX = 60.0
@@ -46,8 +53,10 @@ class WorkersHost:
         return f"127.0.0.1:{self.server.kafka_port + index}"
 
     def http(self, index: int) -> str:
-        """URL of one worker's HTTP port."""
-        return f"http://127.0.0.1:{self.server.http_port + index}"
+        """URL of one worker's HTTP port, once it listens."""
+        port = self.server.http_port + index
+        eventually(lambda: answers(port), timeout_seconds=READY_SECONDS_MAX)
+        return f"http://127.0.0.1:{port}"
 
     def start(self, count: int | None = None) -> None:
         """Start the parent, and wait until each worker serves.
