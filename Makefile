@@ -59,7 +59,7 @@ bench: $(RUN_STAMP) $(TEST_STAMP) ## Penstock against Apache Kafka, alternating;
 peers: $(TEST_STAMP) ## Tests with real Kafka clients, and further stores and Sparks, where they can be got.
 	@$(BIN)/python tests/peers/build.py
 	@$(BIN)/python tests/peers/spark.py
-	$(BIN)/pytest tests/clients tests/peers $(ARGS)
+	$(BIN)/pytest tests/clients tests/peers tests/cluster/test_groups_move.py $(ARGS)
 
 sim: $(TEST_STAMP) ## Simulated clusters, N of them with new seeds; SEED=... has one again.
 	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed=$(SEED),--count=$(N)) $(ARGS)

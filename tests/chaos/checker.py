@@ -49,7 +49,9 @@ def check(history: History) -> Report:
     outcomes = defaultdict(int)
     for send in history.sends:
         outcomes[send.outcome] += 1
+    acknowledged = [send.library for send in history.sends if send.outcome is Outcome.ACKED]
     report.counts = {
+        "client libraries": len(set(acknowledged)),
         "sends acknowledged": outcomes[Outcome.ACKED],
         "sends of unknown end": outcomes[Outcome.UNKNOWN],
         "sends failed": outcomes[Outcome.FAILED],

@@ -5,22 +5,37 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from chaos import clients
 from chaos.clients import Load
 from chaos.history import Seen
+from chaos.line_load import line_group_member, line_producer
 from chaos.recording import Recorder
+from support.line_client import LineProgram
 
 FINAL_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 90.0
 
 
 class LoadRun:
-    """Producers of three libraries, a reader, members of a group per library, and one who asks
+    """Producers of each library, a reader, members of a group per library, and one who asks
     for ends: each in a thread. `start`, then `finish`."""
 
-    def __init__(self, bootstrap: Callable[[], str], *, topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        bootstrap: Callable[[], str],
+        *,
+        topic: str,
+        partitions: int,
+        programs: Sequence[LineProgram] = (),
+    ) -> None:
+        """
+        Args:
+            programs: clients of other languages, beside the three of Python.
+        """
+        self._programs = programs
         self.recorder = Recorder()
         self.stop = threading.Event()
         self.load = Load(bootstrap, topic, partitions, self.recorder, self.stop)
@@ -38,6 +53,9 @@ class LoadRun:
             ("reader", lambda: clients.confluent_reader(load, "reader")),
             ("ends", lambda: clients.end_asker(load, "ends")),
         ]
+        for program in self._programs:
+            name = program.library
+            work.append((name, partial(line_producer, load, name, program)))
         for number in range(2):
             for library, member in (
                 ("confluent", clients.confluent_group_member),
@@ -54,6 +72,10 @@ class LoadRun:
                     member(load, name, group)
 
                 work.append((name, run))
+            for program in self._programs:
+                name = f"{program.library}-member-{number}"
+                group = f"group-{program.library}"
+                work.append((name, partial(line_group_member, load, name, group, program)))
         for name, target in work:
             thread = threading.Thread(
                 target=self._guarded, args=(name, target), name=name, daemon=True

@@ -18,6 +18,7 @@ from chaos.checker import Report, check  # noqa: E402
 from chaos.load import LoadRun  # noqa: E402
 from chaos.nemesis import torment  # noqa: E402
 from chaos.world import World, seed_from_system  # noqa: E402
+from peers.line_clients import line_programs  # noqa: E402
 
 TOPIC = "chaos"
 PARTITIONS = 3
@@ -27,14 +28,22 @@ def chaos(
     folder: Path, *, seed: int, seconds: float, settings: dict[str, str] | None = None
 ) -> tuple[Report, list[str]]:
     """One run; the checker's report, and what crashed of the clients."""
+    programs, missing = line_programs()
     began_s = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - began_s:7.1f} s  {text}", flush=True)
 
+    for sentence in missing:
+        say(f"without one of the client libraries: {sentence}")
     with World(folder, settings=settings) as world:
         create_topic(world.agents.agents[0].address)
-        load = LoadRun(lambda: world.agents.bootstrap, topic=TOPIC, partitions=PARTITIONS)
+        load = LoadRun(
+            lambda: world.agents.bootstrap,
+            topic=TOPIC,
+            partitions=PARTITIONS,
+            programs=programs,
+        )
         load.start()
         time.sleep(3)
         counts = torment(world, seed=seed, seconds=seconds, say=say)

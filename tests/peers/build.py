@@ -1,10 +1,11 @@
-"""Get the further object stores that tests run against, or say what is missing.
+"""Get the further object stores and clients that tests run with, or say what is missing.
 
     python tests/peers/build.py
 
 A second S3 server, versitygw, is built from its Go module (some minutes at the first time, nothing
 afterwards); unlike moto it checks signatures. Azure's own emulator, Azurite, is installed by npm.
-Both in the versions below, into .peers/. Exit status 0 also where there is no Go or npm: the tests
+Both in the versions below, into .peers/. A client of franz-go is built beside them
+(`peers.line_clients`). Exit status 0 also where there is no Go or npm: the tests
 that need them are skipped then, and say so.
 """
 
@@ -13,6 +14,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from peers.line_clients import line_programs
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw"
 VERSION = "v1.8.0"
@@ -71,4 +76,9 @@ def install_azurite() -> str:
 if __name__ == "__main__":
     print(build() or f"second S3 server: {BINARY}")
     print(install_azurite() or f"Azure's emulator: {AZURITE}")
+    programs, missing = line_programs()
+    for program in programs:
+        print(f"client of {program.library}: {program.command[0]}")
+    for sentence in missing:
+        print(sentence)
     sys.exit(0)

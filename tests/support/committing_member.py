@@ -10,6 +10,9 @@ import asyncio
 import json
 import sys
 import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 SESSION_MS = 7_000
 POLL_MS = 200
@@ -122,7 +125,26 @@ def kafka_python(group_id: str, bootstrap: str, topic: str, ending: Ending) -> N
     consumer.close(autocommit=False)
 
 
+def franz_go(group_id: str, bootstrap: str, topic: str, ending: Ending) -> None:
+    from peers.line_clients import franz_go as program
+    from support.line_client import LineClient, LineProgram
+
+    found = program()
+    assert isinstance(found, LineProgram), found
+    client = LineClient(found, "member", bootstrap, topic, group_id)
+    while not ending:
+        if client.ask(f"poll {POLL_MS}")["records"]:
+            note({int(place): end for place, end in client.ask("commit")["offsets"].items()})
+    status = client.end()
+    assert status == 0, status
+
+
 if __name__ == "__main__":
     library, *arguments = sys.argv[1:]
-    runs = {"confluent": confluent, "aiokafka": aiokafka, "python": kafka_python}
+    runs = {
+        "confluent": confluent,
+        "aiokafka": aiokafka,
+        "python": kafka_python,
+        "franz-go": franz_go,
+    }
     runs[library](*arguments, Ending())

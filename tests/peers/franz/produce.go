@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// deliveryTimeout is longer than any fault of the tests.
+const deliveryTimeout = 60 * time.Second
+
+// sent answers one `PARTITION VALUE`; in any order, as batches end.
+type sent struct {
+	Value  string `json:"value"`
+	Offset int64  `json:"offset"`
+	Error  string `json:"error"`
+}
+
+// produce sends what each line names; idempotent, as franz-go is unless told otherwise.
+func produce(bootstrap, topic string, in *bufio.Scanner, out *answers) error {
+	options := append(common(bootstrap),
+		kgo.DefaultProduceTopic(topic),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ProducerLinger(2*time.Millisecond),
+		kgo.RecordDeliveryTimeout(deliveryTimeout),
+		kgo.ProduceRequestTimeout(5*time.Second),
+	)
+	client, err := kgo.NewClient(options...)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for in.Scan() {
+		var partition int32
+		var value string
+		if _, err := fmt.Sscan(in.Text(), &partition, &value); err != nil {
+			return fmt.Errorf("%q is no PARTITION VALUE: %w", in.Text(), err)
+		}
+		record := &kgo.Record{Partition: partition, Value: []byte(value)}
+		client.Produce(context.Background(), record, func(record *kgo.Record, err error) {
+			out.write(sent{Value: string(record.Value), Offset: record.Offset, Error: text(err)})
+		})
+	}
+	return client.Flush(context.Background())
+}
