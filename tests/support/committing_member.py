@@ -60,7 +60,8 @@ def confluent(group_id: str, bootstrap: str, topic: str, ending: Ending) -> None
             done = consumer.commit(asynchronous=False)
         except KafkaException:
             continue
-        note({one.partition: one.offset for one in done if one.error is None})
+        # A partition without news is told of, too, with no offset.
+        note({one.partition: one.offset for one in done if one.error is None and one.offset >= 0})
     consumer.close()
 
 
