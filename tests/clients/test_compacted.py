@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from penstock.pipeline.client import DoorClient, DoorOptions
 from support.agents import run_cli
 from support.cleaned_topic import CleanedTopic, check_a_topic
 from support.server import ServerProcess
+from support.waiting import eventually
+from support.workers import adjacent_ports
 
 pytestmark = pytest.mark.skipif(
     "PENSTOCK_TEST_BOOTSTRAP" in os.environ, reason="cleans by a door that only this server has"
@@ -20,10 +23,11 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(params=[1, 2], ids=["alone", "workers"])
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    settings = {"SEGMENT_AGE_MS": "100"}
+    settings = {"SEGMENT_AGE_MS": "100", "RETENTION_CHECK_MS": "200"}
+    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", settings=settings)
     if request.param > 1:
         settings["WORKERS"] = str(request.param)
-    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", settings=settings)
+        server.kafka_port, server.http_port = adjacent_ports(request.param)
     server.start()
     try:
         yield server
@@ -31,6 +35,8 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerPro
     finally:
         status = server.stop() if server.process is not None else None
     assert status == 0, server.tail()
+    verified = run_cli("verify", "--data", str(server.data))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 @pytest.mark.parametrize("delete_retention_ms", [0, 86_400_000])
@@ -49,7 +55,37 @@ def test_a_cleaned_topic_is_as_in_the_model(
             server.start()
 
         check_a_topic(topic, restart)
-    assert server.stop() == 0
-    verified = run_cli("verify", "--data", str(server.data))
-    assert verified.returncode == 0, verified.stdout + verified.stderr
-    server.start()
+
+
+def alter(server: ServerProcess, topic: str, config: str) -> None:
+    done = run_cli("topic", "alter", topic, "--config", config, "--server", server.bootstrap)
+    assert done.returncode == 0, done.stderr
+
+
+def test_compact_and_delete_both_work(server: ServerProcess) -> None:
+    """Superseded records go by key, then what is old goes whole, and offsets never change."""
+    with DoorClient(DoorOptions(urls=(f"http://{server.http}",))) as client:
+        topic = CleanedTopic(server.bootstrap, client, "both", delete_retention_ms=86_400_000)
+        topic.create(**{"cleanup.policy": "compact,delete", "retention.ms": "-1"})
+        topic.write(4)
+        assert topic.clean().dropped_records > 0
+        ends = {number: runs[-1][1] for number, runs in topic.runs().items()}
+        topic.first_timestamp_ms = int(time.time() * 1000) - 60_000
+        topic.write(3)
+        alter(server, "both", "retention.ms=86400000")
+        # All that was written first is older than a day, and lies in one cleaned run.
+        eventually(
+            lambda: [place.log_start for place in topic.state().partitions],
+            lambda starts: starts == list(ends.values()),
+        )
+        expected = topic.cleaned_models()
+        assert topic.clean().dropped_records > 0
+        for number, model in expected.items():
+            kept = topic.retained(number)
+            assert kept == model.records()
+            assert all(topic.written[number][record.offset] == record for record in kept)
+            assert kept[0].offset >= ends[number]
+        topic.check_from_everywhere()
+        # And what is cleaned grows old as well.
+        alter(server, "both", "retention.ms=1000")
+        eventually(lambda: all(p.log_start == p.high_watermark for p in topic.state().partitions))

@@ -50,6 +50,7 @@ class CleanedTopic:
     topic: str
     delete_retention_ms: int
     partitions: int = 2
+    first_timestamp_ms: int = 1_700_000_000_000
     written: dict[int, dict[int, ModelRecord]] = field(default_factory=dict)
     _round: int = 0
 
@@ -80,7 +81,7 @@ class CleanedTopic:
                 key = b"key %d" % random.randrange(KEYS)
                 value = None if random.random() < 0.2 else b"%d-%d" % (self._round, number) * 9
                 headers = (("h", b"%d" % number),) if number % 3 else ()
-                stamp = 1_700_000_000_000 + self._round * 1000 + random.randrange(900)
+                stamp = self.first_timestamp_ms + self._round * 1000 + random.randrange(900)
                 new.append(NewRecord(number % self.partitions, key, value, stamp, headers))
             offsets = ConfluentAdapter().write(
                 self.bootstrap,
@@ -116,11 +117,16 @@ class CleanedTopic:
                     found[page.partitions[index][1]].append((base, end, length, newest))
         return found
 
+    def named_objects(self) -> set[str]:
+        """Keys of all objects that hold a run."""
+        return {key for page in self.client.runs(with_wal=False) for key in page.object_keys}
+
     def batches(self, partition: int) -> list[ModelBatch]:
         """All batches that are there now, in the model's words."""
         state = self.state()
         found: list[ModelBatch] = []
-        wanted = Range(state.topic_id, partition, 0, state.partitions[partition].high_watermark)
+        place = state.partitions[partition]
+        wanted = Range(state.topic_id, partition, place.log_start, place.high_watermark)
         objects = ObjectAccess(self.client)
         try:
             for part in read_range(self.client, objects, wanted):
@@ -137,29 +143,39 @@ class CleanedTopic:
     def model(self, partition: int) -> ModelLog:
         """A model of the partition as it is now."""
         batches = self.batches(partition)
+        state = self.state().partitions[partition]
         return ModelLog(
             [
                 ModelSegment([b for b in batches if base <= b.base_offset < end], length, newest)
                 for base, end, length, newest in self.runs()[partition]
             ],
-            clean_end=self.state().partitions[partition].clean_end,
+            log_start=state.log_start,
+            clean_end=state.clean_end,
         )
 
     def clean(self) -> Summary:
         """Compact the topic as the model of Kafka's cleaner does."""
-        models = {number: self.model(number) for number in range(self.partitions)}
-        state = self.state()
-        known = self.client.producers([(state.topic_id, n) for n in range(self.partitions)])
+        expected = self.cleaned_models()
         summary = compact(
             self.client, LocalEngine(2), CompactionSettings(), names=[self.topic], rounds_max=1
         )
         assert (summary.refused, summary.failures) == ([], [])
+        for number, model in expected.items():
+            self.check_as(number, model)
+        return summary
+
+    def cleaned_models(self) -> dict[int, ModelLog]:
+        """By partition what Kafka's cleaner would leave of what is there now."""
+        models = {number: self.model(number) for number in range(self.partitions)}
+        state = self.state()
+        known = self.client.producers([(state.topic_id, n) for n in range(self.partitions)])
         # Horizons are of the job's own time: all that counts is whether they have come.
         now_ms = self._round
         for number, model in models.items():
             for segment in model.segments:
                 segment.batches = [_at(batch, now_ms - 1) for batch in segment.batches]
-            assert clean(
+            is_dirty = model.clean_end < model.segments[-1].batches[-1].last_offset + 1
+            assert is_dirty == clean(
                 model,
                 ModelConfig(
                     min_cleanable_dirty_ratio=0, delete_retention_ms=self.delete_retention_ms
@@ -168,10 +184,13 @@ class CleanedTopic:
                 active_from=2**62,
                 producers=_last_offsets(known.producers[number], model),
             )
-            ours = [_at(batch, 0) for batch in self.batches(number)]
-            assert ours == [_at(batch, 0) for batch in model.batches()]
-            assert self.state().partitions[number].clean_end == model.clean_end
-        return summary
+        return models
+
+    def check_as(self, partition: int, model: ModelLog) -> None:
+        """A partition is batch by batch what a model is."""
+        ours = [_at(batch, 0) for batch in self.batches(partition)]
+        assert ours == [_at(batch, 0) for batch in model.batches()]
+        assert self.state().partitions[partition].clean_end == model.clean_end
 
     def retained(self, partition: int) -> list[ModelRecord]:
         """What a consumer must read."""
@@ -181,12 +200,12 @@ class CleanedTopic:
 
     def check_from_everywhere(self) -> None:
         """From each offset on the next record that is left comes, by two clients."""
+        starts = [place.log_start for place in self.state().partitions]
         for read in (self._confluent_reads, self._aiokafka_reads):
-            for partition in range(self.partitions):
+            for partition, start in enumerate(starts):
                 left = self.retained(partition)
-                read(
-                    partition, [(offset, _next(left, offset)) for offset in range(left[-1].offset)]
-                )
+                offsets = range(start, left[-1].offset)
+                read(partition, [(offset, _next(left, offset)) for offset in offsets])
 
     @contextmanager
     def readers(self) -> Iterator[list[str]]:
@@ -210,6 +229,7 @@ class CleanedTopic:
                         assert message.offset() >= offset
                         if found is not None:
                             assert (message.key(), message.value()) == (found.key, found.value)
+                        self._check_skipped(partition, offset, message.offset())
                         count += 1
             except BaseException as error:
                 faults.append(repr(error))
@@ -224,6 +244,15 @@ class CleanedTopic:
         finally:
             stopping.set()
             thread.join(60)
+
+    def _check_skipped(self, partition: int, start: int, end: int) -> None:
+        """A consumer that got nothing of [start, end) lost nothing: no last value of a key is
+        there, save deletions that may be forgotten."""
+        newest = {record.key: record for record in list(self.written[partition].values())}
+        for record in newest.values():
+            if start <= record.offset < end:
+                assert record.value is None, record
+                assert not self.delete_retention_ms, record
 
     def _confluent_reads(self, partition: int, expected: list[tuple[int, ModelRecord]]) -> None:
         with _consumer(self.bootstrap) as consumer:

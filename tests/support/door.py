@@ -26,7 +26,7 @@ from penstock.lake.door import (
     WriteRun,
 )
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.commands import CreateTopic, DeleteTopic, TopicCreated
+from penstock.metadata.commands import AlterTopicConfigs, CreateTopic, DeleteTopic, TopicCreated
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
@@ -278,6 +278,12 @@ class Door:
         """Delete a topic."""
         topic_id = bytes.fromhex(self.topics[name][0])
         self.on_loop(self.server.parts.log.commit([DeleteTopic(topic_id=topic_id)]))
+
+    def alter(self, name: str, configs: dict[str, str]) -> None:
+        """Set configs of a topic."""
+        topic_id = bytes.fromhex(self.topics[name][0])
+        command = AlterTopicConfigs(topic_id=topic_id, set=configs)
+        self.on_loop(self.server.parts.log.commit([command]))
 
     def produce(
         self,

@@ -36,7 +36,7 @@ class WorkersHost:
     def __init__(self, folder: Path, count: int, settings: dict[str, str] | None = None) -> None:
         self.count = count
         self.server = ServerProcess(folder / "data", folder / "workers.log", dict(settings or {}))
-        self.server.kafka_port, self.server.http_port = _adjacent_ports(count)
+        self.server.kafka_port, self.server.http_port = adjacent_ports(count)
 
     @property
     def data(self) -> Path:
@@ -143,7 +143,7 @@ def workers_host(
         host.end_all()
 
 
-def _adjacent_ports(count: int) -> tuple[int, int]:
+def adjacent_ports(count: int) -> tuple[int, int]:
     """Two first ports of so many free ones each. Below the range that the system gives out."""
     at = PORTS_FROM + (os.getpid() * 40) % (PORTS_TO - PORTS_FROM)
     for _ in range(400):

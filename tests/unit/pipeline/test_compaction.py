@@ -344,6 +344,72 @@ def test_compacted_topics_are_cleaned_by_key(door: Door) -> None:
     assert records_of(found)[-1][1].value == b"in the WAL"
 
 
+def values(door: Door, topic_id: str) -> list[tuple[int, bytes | None]]:
+    (found,) = contents(door, topic_id)
+    return [(offset, record.value) for offset, record in records_of(found)]
+
+
+def test_a_cleaning_whose_runs_were_joined_first_is_refused(door: Door) -> None:
+    """Between its work and its commit the topic is one that others join, and join at once."""
+    topic_id = fill(door, "t", 1, objects=6, count=3)
+    door.alter("t", {"cleanup.policy": "compact"})
+    before = contents(door, topic_id)
+    joined: list[compaction.Summary] = []
+
+    def join(_: int) -> None:
+        if not joined:
+            door.alter("t", {"cleanup.policy": "delete"})
+            joined.append(compact(door.client, LocalEngine(1), SETTINGS))
+            assert contents(door, topic_id) == before
+            door.alter("t", {"cleanup.policy": "compact"})
+
+    refused = compact(door.client, Between(join), SETTINGS)
+    assert ([one.code for one in refused.refused], refused.partitions) == (["input_changed"], 0)
+    assert (joined[0].runs_before, joined[0].runs_after) == (6, 1)
+    assert contents(door, topic_id) == before
+    again = compact(door.client, Between(join), SETTINGS)
+    assert (again.refused, again.runs_before, again.dropped_records) == ([], 1, 17)
+    assert values(door, topic_id) == [(17, b"5-0")]
+
+
+def test_joining_what_was_cleaned_first_is_refused(door: Door) -> None:
+    """Or superseded records would be back."""
+    topic_id = fill(door, "t", 1, objects=6, count=3)
+    cleaned: list[compaction.Summary] = []
+
+    def clean(_: int) -> None:
+        if not cleaned:
+            door.alter("t", {"cleanup.policy": "compact"})
+            cleaned.append(compact(door.client, LocalEngine(1), SETTINGS))
+            door.alter("t", {"cleanup.policy": "delete"})
+
+    refused = compact(door.client, Between(clean), SETTINGS)
+    assert cleaned[0].dropped_records == 17
+    assert ([one.code for one in refused.refused], refused.partitions) == (["input_changed"], 0)
+    assert values(door, topic_id) == [(17, b"5-0")]
+
+
+def test_agents_go_on_storing_what_comes_behind_a_cleaning(door: Door) -> None:
+    """The agents join what was in the WAL when it was planned, right behind its inputs."""
+    topic_id = door.create("t", configs={"cleanup.policy": "compact"})
+    for number in range(3):
+        door.produce("t", 0, count=3, value=b"%d" % number)
+        door.drain()
+    for number in range(3, 6):
+        door.produce("t", 0, count=3, value=b"%d" % number)
+
+    def store(_: int) -> None:
+        door.produce("t", 0, count=1, value=b"6")
+        door.drain()
+        assert run_counts(door) == {(topic_id, 0): 4}
+
+    summary = compact(door.client, Between(store), SETTINGS, rounds_max=1)
+    assert (summary.refused, summary.runs_before, summary.dropped_records) == ([], 3, 8)
+    rest = [(number, b"%d" % (number // 3)) for number in range(9, 18)]
+    assert values(door, topic_id) == [(8, b"2"), *rest, (18, b"6")]
+    assert run_counts(door) == {(topic_id, 0): 2}
+
+
 def test_connections_stay_open_until_the_last_driver_ends(door: Door) -> None:
     options = door.client.options
     with ACCESSES.held(options):
