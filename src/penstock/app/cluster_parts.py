@@ -20,11 +20,9 @@ from penstock.app.agent_list import list_agents
 from penstock.app.face import open_face
 from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
+from penstock.app.joining import make_membership
 from penstock.app.layout import DataLayout
-from penstock.app.limits import (
-    cluster_limits,
-    membership_settings,
-)
+from penstock.app.limits import cluster_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
 from penstock.app.wal_volumes import WalVolumes
@@ -110,16 +108,14 @@ class ClusterParts(Parts):
     async def start(self) -> None:
         """See `Parts`."""
         await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
-        # Before the log: recovering a WAL may take longer than others wait for a beat, and the
-        # feature level that claiming one needs is raised by membership.
-        self.membership = Membership(
+        # Before the log also since the feature level that claiming a WAL needs is raised by it.
+        self.membership = make_membership(
+            self.settings,
+            self.environment,
             me=self.order.agent_id,
             epoch=self.order.epoch,
             order=self.order,
             view=self.view,
-            clock=self.clock,
-            on_fenced=self.environment.on_fatal,
-            settings=membership_settings(self.settings),
         )
         self.membership.start()
         await _until_answered(partial(self.log.start, epoch=self.order.epoch))

@@ -20,9 +20,10 @@ from penstock.app.face import open_face
 from penstock.app.host_wals import HostWals
 from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
+from penstock.app.joining import make_membership
 from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import LeftoverWals
-from penstock.app.limits import log_limits, membership_settings
+from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
@@ -139,17 +140,16 @@ class WorkerParts(Parts):
         await self.order.start(
             on_applied=self._on_applied, on_reset=self._on_reset, on_stopped=self._on_stopped
         )
-        await self.log.start(epoch=self.order.epoch)
-        self.membership = Membership(
+        self.membership = make_membership(
+            self.settings,
+            self.environment,
             me=self.order.agent_id,
             epoch=self.order.epoch,
             order=self.order,
             view=self.view,
-            clock=self.clock,
-            on_fenced=self.environment.on_fatal,
-            settings=membership_settings(self.settings),
         )
         self.membership.start()
+        await self.log.start(epoch=self.order.epoch)
         self.groups.start()
         self.shards.start(self.groups)
 
@@ -279,14 +279,13 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             position=lambda: log.position,
             flush=partial(_flush, storage),
         )
-        membership = Membership(
+        membership = make_membership(
+            settings,
+            environment,
             me=order.agent_id,
             epoch=order.epoch,
             order=log,
             view=view,
-            clock=clock,
-            on_fenced=environment.on_fatal,
-            settings=membership_settings(settings),
         )
         shards = ShardKeeper(me=order.agent_id, order=log, view=view, clock=clock)
         telling.begin(order, hub, shards)

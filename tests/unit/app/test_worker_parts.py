@@ -7,6 +7,7 @@ import asyncio
 import http.client
 import json
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
+from penstock.wal import WalWriter
 from support.cluster_rig import ANY, START_MS, one_batch, passing, records_of
 
 VALUE = b"x" * 20_000
@@ -279,5 +281,40 @@ def test_batches_of_a_worker_do_not_make_the_database_follow_at_once(
                 await log.confirm_head()
                 assert await log.offset_for_time(key, START_MS) == (0, START_MS)
                 assert await host.values(index, key) == [b"%d" % at for at in range(number + 1)]
+
+    run_host(tmp_path, test)
+
+
+def test_a_worker_says_that_it_lives_while_it_recovers_its_wal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that takes: silent, it would be fenced at each of its starts."""
+
+    async def test(host: Host) -> None:
+        await host.start(2)
+        key = await host.topic("t")
+        sent = numbered(3)
+        for value in sent:
+            await host.append(1, key, value)
+        await host.stop()
+
+        me = int((tmp_path / "workers" / "1" / "agent-id").read_text())
+        opens = WalWriter.open
+        positions: set[int] = set()
+        lived: list[bool] = []
+
+        def open_slowly(*arguments: Any, **options: Any) -> WalWriter:
+            if host.servers:  # worker 0 is there, so this is worker 1
+                view = host.servers[0].parts.view
+                while (agent := view.agent(me)) is not None and agent.live and len(positions) < 4:
+                    positions.add(view.last_position(me))
+                    threading.Event().wait(0.02)
+                lived.append(agent is not None and agent.live)
+            return opens(*arguments, **options)
+
+        monkeypatch.setattr(WalWriter, "open", open_slowly)
+        await host.start(2, heartbeat_ms=100)
+        assert lived == [True]
+        assert await host.values(1, key) == sent
 
     run_host(tmp_path, test)
