@@ -22,6 +22,18 @@ print(faults_of(20))
 """
 
 
+COLLECTION = """
+import gc
+from penstock.system.memory import keep_loaded_objects
+
+import decimal, email.message, http.client, json
+
+before = len(gc.get_objects())
+keep_loaded_objects()
+print(before, len(gc.get_objects()))
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
 def test_memory_that_was_freed_is_used_again():
     answer = subprocess.run(
@@ -29,3 +41,12 @@ def test_memory_that_was_freed_is_used_again():
     )
     # 20 rounds of 16 MiB are 80,000 pages where each is given back.
     assert int(answer.stdout) < 5_000
+
+
+def test_the_garbage_collector_passes_over_what_is_loaded():
+    answer = subprocess.run(
+        [sys.executable, "-c", COLLECTION], capture_output=True, text=True, check=True
+    )
+    before, after = map(int, answer.stdout.split())
+    assert before > 5_000
+    assert after < 100

@@ -8,7 +8,7 @@ gone. So a plan never grows old by compaction, holds no secret and no presigned 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -30,7 +30,7 @@ from penstock.pipeline.connector.read_plan import Division, divide
 from penstock.pipeline.connector.schema import record_batches
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import LogTruncatedError, RangePart, read_range
-from penstock.system.memory import keep_freed_memory
+from penstock.system.memory import keep_freed_memory, keep_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,6 +189,13 @@ def read_partition(
     client, objects = _connection(partition.door)
     for one in partition.ranges:
         yield from _read_one(client, objects, one, options, columns)
+    _keep_loaded_once()
+
+
+@cache
+def _keep_loaded_once() -> None:
+    # After the first task: by then all is loaded that the next ones need, machine code too.
+    keep_loaded_objects()
 
 
 @lru_cache(maxsize=4)
