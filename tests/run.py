@@ -39,20 +39,24 @@ def program(name: str, budget_s: int, *command: str) -> Stage:
     return Stage(name, (sys.executable, *command), budget_s, is_counted=True)
 
 
+IN_TWO = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Two processes, each with whole files; for suites that wait more than they work, or that fill one
+core alone."""
+
 STAGES = (
     Stage("ruff check", (str(BIN / "ruff"), "check", "."), 5),
     Stage("ruff format", (str(BIN / "ruff"), "format", "--check", "."), 5),
     Stage("mypy --strict", (str(BIN / "mypy"),), 60),
     Stage("import-linter", (str(BIN / "lint-imports"),), 20),
-    suite("tests/unit", 300, "-n", "2", "--dist", "loadfile"),
+    suite("tests/unit", 300, *IN_TWO),
     suite("tests/packaging", 120),
-    suite("tests/clients", 180),
+    suite("tests/clients", 120, *IN_TWO),
     suite("tests/demo", 240),
-    suite("tests/crash", 300),
+    suite("tests/crash", 180, *IN_TWO),
     suite("tests/sim", 60),
     program("seeds", 300, "tests/sim/run.py", "--count=500", "--budget=300"),
     program("planted bugs", 300, "tests/sim/planted.py"),
-    suite("tests/cluster", 400),
+    suite("tests/cluster", 300, *IN_TWO),
     suite("tests/spark", 600),
     suite("tests/chaos", 180),
 )
