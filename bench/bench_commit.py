@@ -5,6 +5,9 @@ machine and volume, and reading the medians:
 
     PYTHONPATH=src python bench/bench_commit.py [--directory DIR] [--producers 1000000]
 
+The floor of this disk, 4 KiB written and fdatasynced without a pause, is measured before and after
+the commits: a shared disk is another disk a minute later.
+
 Aims: one run below 0.3 ms wall at the median and 90 us of CPU; 1,600 runs over 640 partitions
 below 10 ms; producers expire in entries of bounded time.
 """
@@ -18,6 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fsync_floor import measure
 from penstock.metadata.commands import (
     AnyCommand,
     CommitOffsets,
@@ -65,6 +69,13 @@ class SystemRandom:
 def keys() -> list[PartitionKey]:
     """The topic's partitions."""
     return [partition_key(TopicKey(1), number) for number in range(PARTITIONS)]
+
+
+def report_floor(directory: Path) -> None:
+    """What no durable commit can be below."""
+    floor = measure(directory, 1000, pause_s=0)
+    p50_us, p99_us = floor["p50_ms"] * 1000, floor["p99_ms"] * 1000
+    print(f"{'floor: 4 KiB and fdatasync':<44} p50 {p50_us:>9.0f} us   p99 {p99_us:>9.0f} us")
 
 
 def report(name: str, rounds: int, make: Callable[[int], list[AnyCommand]], order: Order) -> None:
@@ -181,6 +192,7 @@ def main() -> None:
             return [CommitOffsets(group_id="group", offsets=[write])]
 
         rounds = arguments.rounds
+        report_floor(directory)
         report("one run", rounds, one_run, order)
         report("one run of an idempotent producer", rounds, one_idempotent_run, order)
         report("one group offset", rounds, offsets, order)
@@ -191,6 +203,7 @@ def main() -> None:
             lambda i: many_runs(i, producer=100),
             order,
         )
+        report_floor(directory)
 
         waiting = iter(
             [

@@ -30,6 +30,7 @@ import psycopg
 import uvloop
 
 from bench_commit import SystemClock, SystemRandom
+from fsync_floor import measure
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.metadata.commands import (
@@ -106,11 +107,15 @@ async def create_topic(order: ClusterOrder) -> None:
         assert not isinstance(answer, Refused), answer
 
 
-async def commit_runs(order: ClusterOrder, serial: str, runs: int, partitions: int) -> None:
-    """One flush, stored whole."""
-    (answer,) = await order.commit([runs_command(serial, runs, partitions)])
+async def commit_runs(order: ClusterOrder, serial: str, runs: int, partitions: int) -> float:
+    """One flush, stored whole; the seconds that its commit took."""
+    command = runs_command(serial, runs, partitions)
+    began_s = time.perf_counter()
+    (answer,) = await order.commit([command])
+    took_s = time.perf_counter() - began_s
     assert isinstance(answer, RunsCommitted), answer
     assert all(status == 0 for run in answer.runs for status in run[::2]), answer
+    return took_s
 
 
 async def log_bytes(url: str) -> int:
@@ -263,16 +268,16 @@ async def commits(url: str, name: str, folder: Path, _options: argparse.Namespac
     ]
     for label, runs, partitions, count in cases:
         took = []
+        floor = measure(folder, 300, pause_s=0)
         cpu_s, logged = time.process_time(), await log_bytes(url)
         for number in range(count):
-            began_s = time.perf_counter()
-            await commit_runs(order, f"{runs}-{number:08d}", runs, partitions)
-            took.append(time.perf_counter() - began_s)
+            took.append(await commit_runs(order, f"{runs}-{number:08d}", runs, partitions))
         cpu_s = (time.process_time() - cpu_s) / count
         logged = (await log_bytes(url) - logged) // (count * runs)
         print(
             f"{label + ' (PostgreSQL)':<52} {percentiles(took)}  {cpu_s * 1000:.2f} ms of CPU,"
-            f" {logged} bytes of database log per run",
+            f" {logged} bytes of database log per run; fsync floor before it"
+            f" {floor['p50_ms']:.2f} ms",
             flush=True,
         )
     began_s = time.perf_counter()
