@@ -369,3 +369,13 @@ def make_folder(path: Path) -> None:
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
     sync_folder(path.parent)
+
+
+def settle(path: Path) -> None:
+    """Make a file that somebody else has written durable, and its entry in its folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_folder(path.parent)

@@ -30,8 +30,10 @@ from penstock.model.errors import (
     InvalidRequestError,
     PenstockError,
 )
+from penstock.pipeline.tables.durable import DurableFileIO
 from penstock.pipeline.tables.files import is_local, split_url, warehouse_url
 from penstock.pipeline.tables.settings import CatalogSettings
+from penstock.system.files import make_folder
 
 RETRIES_PROPERTY: Final = "commit.retry.num-retries"
 NO_RETRIES: Final = "0"
@@ -80,9 +82,11 @@ def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
                 "name a catalog: --catalog-property uri=... (sqlite:///PATH, http://... of REST)",
             )
         folder = Path("/", split_url(warehouse)[2])
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         properties["type"] = "sql"
         properties["uri"] = f"sqlite:///{folder / CATALOG_FILE}"
+    if is_local(warehouse):
+        properties.setdefault("py-io-impl", f"{DurableFileIO.__module__}.{DurableFileIO.__name__}")
     if properties["warehouse"].startswith("s3"):
         for key, names in _S3_FROM_ENVIRONMENT.items():
             value = next((os.environ[name] for name in names if os.environ.get(name)), "")

@@ -17,6 +17,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.objects.opening import StoreOptions, store_config
+from penstock.system.files import make_folder, settle
 
 _S3_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 _RETRIES: Final = {"max_retries": 8}
@@ -123,14 +124,12 @@ class TableFiles:
         self._stores: dict[str, ObjectStore] = {}
 
     def put_file(self, url: str, path: Path) -> None:
-        """Upload a file of this machine; whole or not at all."""
-        store, key = self._find(url)
-        self._do("write", url, obstore.put, store, key, path)
+        """Upload a file of this machine; whole or not at all. Durable when it returns."""
+        self._put(url, path)
 
     def put(self, url: str, body: bytes) -> None:
-        """Upload bytes."""
-        store, key = self._find(url)
-        self._do("write", url, obstore.put, store, key, body)
+        """Upload bytes, as `put_file`."""
+        self._put(url, body)
 
     def get(self, url: str) -> bytes:
         """A whole file."""
@@ -173,6 +172,16 @@ class TableFiles:
             return
         except (BaseError, OSError) as error:
             raise RetryableError("list table files", url, str(error)) from error
+
+    def _put(self, url: str, body: Path | bytes) -> None:
+        store, key = self._find(url)
+        if not isinstance(store, LocalStore):
+            self._do("write", url, obstore.put, store, key, body)
+            return
+        path = Path("/", key)
+        self._do("write", url, make_folder, path.parent)
+        self._do("write", url, obstore.put, store, key, body)
+        self._do("write", url, settle, path)
 
     def _find(self, url: str) -> tuple[ObjectStore, str]:
         scheme, host, key = split_url(url)
