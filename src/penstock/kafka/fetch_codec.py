@@ -11,6 +11,7 @@ from typing import Final
 
 from typing_extensions import Buffer
 
+from penstock.kafka.fetch_repeat import Span
 from penstock.kafka.primitives import (
     INT32,
     INT64,
@@ -38,7 +39,7 @@ _PARTITION_V9: Final = Struct(">iiqqi")
 _PARTITION_V12: Final = Struct(">iiqiqi")
 _HEAD_V7: Final = Struct(">ihi")
 _ANSWER_V4: Final = Struct(">ihqq")
-_ANSWER_V5: Final = Struct(">ihqqq")
+_ANSWER_V12: Final = Struct(">ihqqq?i")
 
 
 @dataclass(slots=True)
@@ -65,31 +66,8 @@ class FetchRequest:
     partitions: list[FetchPartition]
     forgotten: list[tuple[str | bytes, int]]
     rack: str
-    offset_positions: list[int]
-    """Where in the body each partition's fetch offset lies."""
-
-    def repeated(self, before: bytes, body: memoryview) -> bool:
-        """Take over the fetch offsets of a request that is else the same as this one.
-
-        A consumer without a session names all its partitions each time and only offsets move;
-        comparing costs a quarter of parsing.
-
-        Args:
-            before: the body that this request was parsed from.
-            body: the next request's, of the same version.
-        Returns:
-            Whether it is the same but for offsets; if not, nothing was changed.
-        """
-        if len(before) != len(body):
-            return False
-        patched = bytearray(before)
-        for position in self.offset_positions:
-            patched[position : position + 8] = body[position : position + 8]
-        if patched != body:
-            return False
-        for wanted, position in zip(self.partitions, self.offset_positions, strict=True):
-            wanted.fetch_offset = INT64.unpack_from(body, position)[0]
-        return True
+    spans: list[Span]
+    """Where each partition lies in the body."""
 
 
 @dataclass(slots=True)
@@ -121,10 +99,10 @@ def parse_fetch(body: memoryview, version: int) -> FetchRequest:
             session_id, session_epoch = _SESSION.unpack_from(body, position)
             position += _SESSION.size
         partitions: list[FetchPartition] = []
-        offset_positions: list[int] = []
+        spans: list[Span] = []
         count, position = read_count(body, position, flexible=flexible)
         for _ in range(count):
-            position = _parse_topic(body, position, version, partitions, offset_positions)
+            position = _parse_topic(body, position, version, partitions, spans)
         forgotten: list[tuple[str | bytes, int]] = []
         if version >= SESSIONS_FROM:
             count, position = read_count(body, position, flexible=flexible)
@@ -143,7 +121,7 @@ def parse_fetch(body: memoryview, version: int) -> FetchRequest:
             partitions,
             forgotten,
             rack or "",
-            offset_positions,
+            spans,
         )
     except MALFORMED as error:
         raise malformed("Fetch", version, error) from error
@@ -166,7 +144,7 @@ def _parse_topic(
     position: int,
     version: int,
     partitions: list[FetchPartition],
-    offset_positions: list[int],
+    spans: list[Span],
 ) -> int:
     topic, position = _read_topic(body, position, version)
     flexible = version >= FLEXIBLE_FROM
@@ -174,16 +152,17 @@ def _parse_topic(
     if flexible:
         unpack, size = _PARTITION_V12.unpack_from, _PARTITION_V12.size
         for _ in range(count):
+            start = position
             partition, epoch, offset, _last, _start, bytes_max = unpack(body, position)
-            offset_positions.append(position + 8)
             position += size
             # Mostly no tags: one zero byte.
             position = position + 1 if body[position] == 0 else skip_tags(body, position)
+            spans.append(Span(start, start + 8, position))
             partitions.append(FetchPartition(topic, partition, offset, bytes_max, epoch))
         return skip_tags(body, position)
     for _ in range(count):
+        start = position
         epoch = -1
-        offset_positions.append(position + (8 if version >= 9 else 4))
         if version >= 9:
             partition, epoch, offset, _start, bytes_max = _PARTITION_V9.unpack_from(body, position)
             position += _PARTITION_V9.size
@@ -193,6 +172,7 @@ def _parse_topic(
         else:
             partition, offset, bytes_max = _PARTITION_V4.unpack_from(body, position)
             position += _PARTITION_V4.size
+        spans.append(Span(start, start + (8 if version >= 9 else 4), position))
         partitions.append(FetchPartition(topic, partition, offset, bytes_max, epoch))
     return position
 
@@ -228,7 +208,8 @@ def encode_fetch(
     head = bytearray(
         _HEAD_V7.pack(0, error_code, session_id) if version >= SESSIONS_FROM else b"\0\0\0\0"
     )
-    aborted = _aborted(flexible=flexible, read_committed=read_committed)
+    # No records; and no tags.
+    empty = b"\x01\0" if flexible else b"\0\0\0\0"
     groups = _by_topic(partitions)
     head += count_bytes(len(groups), flexible=flexible)
     for group in groups:
@@ -236,34 +217,26 @@ def encode_fetch(
         head += topic if isinstance(topic, bytes) else string_bytes(topic, flexible=flexible)
         head += count_bytes(len(group), flexible=flexible)
         for data in group:
-            if version >= 5:
-                head += _ANSWER_V5.pack(
+            if flexible:
+                head += _ANSWER_V12.pack(
                     data.partition,
                     data.error_code,
                     data.high_watermark,
                     data.last_stable_offset,
                     data.log_start_offset,
+                    read_committed,  # the list's length and one, or null
+                    data.preferred_read_replica,
                 )
             else:
-                head += _ANSWER_V4.pack(
-                    data.partition,
-                    data.error_code,
-                    data.high_watermark,
-                    data.last_stable_offset,
-                )
-            head += aborted
-            if version >= 11:
-                head += INT32.pack(data.preferred_read_replica)
+                head += _classic_answer(data, version, read_committed=read_committed)
             length = data.length
-            if length:
-                head += uvarint(length + 1) if flexible else INT32.pack(length)
-                parts.append(head)
-                parts += data.views
-                head = bytearray()
-            else:
-                head += b"\x01" if flexible else b"\0\0\0\0"
-            if flexible:
-                head.append(0)
+            if not length:
+                head += empty
+                continue
+            head += uvarint(length + 1) if flexible else INT32.pack(length)
+            parts.append(head)
+            parts += data.views
+            head = bytearray(b"\0" if flexible else b"")
         if flexible:
             head.append(0)
     if flexible:
@@ -273,10 +246,17 @@ def encode_fetch(
     return parts
 
 
-def _aborted(*, flexible: bool, read_committed: bool) -> bytes:
-    if flexible:
-        return b"\x01" if read_committed else b"\x00"
-    return b"\0\0\0\0" if read_committed else b"\xff\xff\xff\xff"
+def _classic_answer(data: PartitionData, version: int, *, read_committed: bool) -> bytes:
+    """A partition's answer before version 12, up to its records."""
+    answer = _ANSWER_V4.pack(
+        data.partition, data.error_code, data.high_watermark, data.last_stable_offset
+    )
+    if version >= 5:
+        answer += INT64.pack(data.log_start_offset)
+    answer += INT32.pack(0 if read_committed else -1)
+    if version >= 11:
+        answer += INT32.pack(data.preferred_read_replica)
+    return answer
 
 
 def _by_topic(partitions: list[PartitionData]) -> list[list[PartitionData]]:

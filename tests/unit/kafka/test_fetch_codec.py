@@ -123,24 +123,3 @@ def test_cut_or_damaged_requests_give_only_our_error(version: int, data: st.Data
             parse_fetch(memoryview(bytes(hostile)), version)
         except MalformedRequestError:
             pass
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_repeated_request_takes_over_the_offsets_and_nothing_else(version: int) -> None:
-    before = kio_request(version)
-    request = parse_fetch(memoryview(before), version)
-    after = bytearray(before)
-    for number, position in enumerate(request.offset_positions):
-        after[position : position + 8] = (1000 + number).to_bytes(8, "big")
-    assert request.repeated(before, memoryview(after))
-    assert request == parse_fetch(memoryview(after), version)
-    offsets = [wanted.fetch_offset for wanted in request.partitions]
-    assert offsets == [1000, 1001]
-    for position in range(len(after)):
-        if any(at <= position < at + 8 for at in request.offset_positions):
-            continue
-        other = bytearray(after)
-        other[position] ^= 1
-        assert not request.repeated(bytes(after), memoryview(other))
-    assert not request.repeated(bytes(after), memoryview(after)[:-1])
-    assert [wanted.fetch_offset for wanted in request.partitions] == offsets

@@ -7,51 +7,71 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.fetch.waiters import Waiters
+from penstock.log.fetch.waiters import Waiter, Waiters
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 
 KEYS = st.lists(st.integers(0, 4).map(PartitionKey), unique=True)
+STEPS = st.tuples(st.sampled_from(("add", "remove", "pause", "notify")), st.integers(0, 3), KEYS)
 
 
-@given(st.lists(st.tuples(st.sampled_from(("add", "remove", "notify")), st.integers(0, 3), KEYS)))
-def test_it_equals_a_set_of_pairs(steps: list[tuple[str, int, list[PartitionKey]]]) -> None:
+@given(st.lists(KEYS, min_size=4, max_size=4), st.lists(STEPS))
+def test_it_equals_a_set_of_those_who_wait(
+    wanted: list[list[PartitionKey]], steps: list[tuple[str, int, list[PartitionKey]]]
+) -> None:
     waiters = Waiters()
     woken: list[int] = []
-    wakes = [lambda number=number: woken.append(number) for number in range(4)]
-    model: set[tuple[int, PartitionKey]] = set()
+    known = [
+        Waiter(keys, lambda number=number: woken.append(number))  # type: ignore[misc]
+        for number, keys in enumerate(wanted)
+    ]
+    model: set[int] = set()
     for step, who, keys in steps:
         if step == "add":
-            waiters.add(keys, wakes[who])
-            model |= {(who, key) for key in keys}
-        elif step == "remove":
-            waiters.remove(keys, wakes[who])
-            model -= {(who, key) for key in keys}
-        else:
+            waiters.add(known[who])
+            model.add(who)
+        elif step == "notify":
             woken.clear()
             waiters.notify(keys)
-            assert sorted(woken) == sorted({who for who, key in model if key in keys})
-        assert len(waiters) == len({who for who, _ in model})
+            assert sorted(woken) == sorted(n for n in model if set(known[n].keys) & set(keys))
+        else:
+            waiters.remove(known[who], again=step == "pause")
+            model.discard(who)
+        assert len(waiters) == len(model)
 
 
 def test_a_topics_waiters_are_found() -> None:
     waiters = Waiters()
     mine = [partition_key(TopicKey(3), number) for number in (0, 2)]
-    waiters.add([*mine, partition_key(TopicKey(4), 0)], lambda: None)
+    waiters.add(Waiter([*mine, partition_key(TopicKey(4), 0)], lambda: None))
     assert sorted(waiters.of_topic(TopicKey(3))) == mine
+
+
+def test_those_who_never_come_back_are_forgotten() -> None:
+    """Also where nothing is ever written to their partitions."""
+    waiters = Waiters()
+    for number in range(1000):
+        waiter = Waiter([PartitionKey(number)], lambda: None)
+        waiters.add(waiter)
+        waiters.remove(waiter, again=True)
+    assert len(waiters) == 0
+    assert sum(len(waiters.of_topic(TopicKey(key))) for key in range(2)) < 100
 
 
 def test_who_is_woken_may_leave_meanwhile() -> None:
     waiters = Waiters()
-    key = PartitionKey(1)
     woken = []
 
     def wake() -> None:
-        waiters.remove([key], wake)
+        waiters.remove(waiter)
+        waiters.remove(other)
         woken.append(1)
 
-    waiters.add([key], wake)
-    waiters.notify([key])
-    waiters.notify([key])
+    waiter = Waiter([PartitionKey(1)], wake)
+    other = Waiter([PartitionKey(1)], lambda: woken.append(2))
+    waiters.add(waiter)
+    waiters.add(other)
+    waiters.notify([PartitionKey(1)])
+    waiters.notify([PartitionKey(1)])
     assert woken == [1]
 
 
@@ -69,14 +89,15 @@ def test_what_is_shared_lasts_one_commit() -> None:
         waiters.shared["answer"] = -1
         raise ValueError("of a waiter")
 
-    waiters.add([key], wake)
+    waiter, failing = Waiter([key], wake), Waiter([key], fail)
+    waiters.add(waiter)
     waiters.notify([key])
     waiters.notify([key])
-    waiters.remove([key], wake)
-    waiters.add([key], fail)
+    waiters.remove(waiter)
+    waiters.add(failing)
     with pytest.raises(ValueError, match="of a waiter"):
         waiters.notify([key])
-    waiters.remove([key], fail)
-    waiters.add([key], wake)
+    waiters.remove(failing)
+    waiters.add(waiter)
     waiters.notify([key])
     assert seen == [{}, {}, {}]

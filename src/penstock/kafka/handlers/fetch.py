@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Final, cast
 
 from penstock.kafka import fresh
+from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import JOIN_BYTES_MAX, LateReply, Reply, ReplyFuture, RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.fetch_codec import (
@@ -21,6 +22,7 @@ from penstock.kafka.fetch_codec import (
     encode_fetch,
     parse_fetch,
 )
+from penstock.kafka.fetch_repeat import KnownFetch, Repetition
 from penstock.kafka.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -29,6 +31,7 @@ from penstock.kafka.fetch_session import (
 )
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.regions import PartsRead
+from penstock.log.fetch.waiters import Waiter
 from penstock.metadata.view import Head, Topic
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_key
@@ -71,114 +74,111 @@ _NO_PARTITION: Final = PartitionKey(-1)
 class _Target:
     """One wanted partition: where it is (`head` is None if it isn't), and what is answered."""
 
-    __slots__ = ("bytes_max", "data", "head", "key", "leader_epoch", "offset", "place_error")
+    __slots__ = (
+        "bytes_max",
+        "data",
+        "head",
+        "key",
+        "leader_epoch",
+        "offset",
+        "place_error",
+        "wanted",
+    )
 
     def __init__(
-        self,
-        key: PartitionKey,
-        head: Head | None,
-        data: PartitionData,
-        offset: int,
-        bytes_max: int,
-        leader_epoch: int,
+        self, key: PartitionKey, head: Head | None, data: PartitionData, wanted: FetchPartition
     ) -> None:
         self.key = key
         self.head = head
         self.data = data
-        self.offset = offset
-        self.bytes_max = bytes_max
-        self.leader_epoch = leader_epoch
+        self.wanted = wanted
+        self.offset = wanted.fetch_offset
+        self.bytes_max = wanted.bytes_max
+        self.leader_epoch = wanted.leader_epoch
         self.place_error = data.error_code
 
 
 class _LastFetch:
     """A connection's last request without a session, and where its partitions were found."""
 
-    __slots__ = ("body", "generation", "request", "targets", "version")
+    __slots__ = ("generation", "known", "request", "targets", "version", "waiter")
 
     def __init__(self, version: int, body: bytes, request: FetchRequest) -> None:
         self.version = version
-        self.body = body
+        self.known = KnownFetch(body, request.spans)
         self.request = request
         self.targets: list[_Target] = []
+        """In the order of `request.partitions`; as of `generation` of the view."""
         self.generation = -1
+        self.waiter: Waiter | None = None
+        """For those targets."""
 
 
 class _Fetch:
     """One request under way."""
 
-    __slots__ = (
-        "_bytes_max",
-        "_certainty",
-        "_confirming",
-        "_connection",
-        "_context",
-        "_deadline",
-        "_generation",
-        "_keys",
-        "_loads",
-        "_log",
-        "_loop",
-        "_request",
-        "_session",
-        "_share_key",
-        "_targets",
-        "_timer",
-        "_version",
-        "_view",
-        "_waited",
-        "_wanted",
-        "reply",
-    )
+    # What most requests leave as it is costs nothing to set.
+    _generation = -1
+    _targets: "list[_Target]" = []  # noqa: RUF012 - replaced, never changed
+    _session: FetchSession | None = None
+    _waiter: Waiter | None = None
+    _deadline_s = 0.0
+    _loads = 0
+    _bytes_max = 0
+    _confirming: asyncio.Task[None] | None = None
+    _last: _LastFetch | None = None
+    """What the connection remembers, if this request is it."""
+    reply: LateReply | None = None
+    """Set while an answer is waited for."""
 
     def __init__(self, context: RequestContext, body: memoryview) -> None:
+        broker = context.broker
         self._context = context
         self._version = context.api_version
-        self._view = context.broker.view
-        self._log = context.broker.log
+        self._view = broker.view
+        self._log = broker.log
         self._connection = context.connection
-        self._generation = -1
-        self._targets: list[_Target] = []
-        self._request = self._parse(body)
-        self._session: FetchSession | None = None
-        self._wanted: list[FetchPartition] = []
-        self._keys: list[PartitionKey] = []
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
-        self._loads = 0
-        self._waited = False
-        self._bytes_max = 0
-        self._share_key: Hashable = None
         self._certainty = fresh.first(context)
-        self._confirming: asyncio.Task[None] | None = None
-        self.reply: LateReply | None = None
-        """Set while an answer is waited for."""
+        self._touched: list[_Target] = []
+        """Whose data holds something found for this request."""
+        self._wanted: list[FetchPartition]
+        self._request = self._parse(body)
 
     def _parse(self, body: memoryview) -> FetchRequest:
         """The request; where the connection's last one asked the same, its places are known."""
         last = self._connection.last_fetch
-        if (
-            isinstance(last, _LastFetch)
-            and last.version == self._version
-            and last.request.repeated(last.body, body)
-        ):
-            if last.generation == self._view.generation:
-                self._generation = last.generation
-                self._targets = last.targets
-                for target, wanted in zip(last.targets, last.request.partitions, strict=True):
-                    target.offset = wanted.fetch_offset
-                    data = target.data
-                    data.views, data.length, data.error_code = (), 0, target.place_error
-                    data.preferred_read_replica = -1
-            return last.request
+        if isinstance(last, _LastFetch) and last.version == self._version:
+            repetition = last.known.repetition(body)
+            if repetition is not None:
+                self._repeat(last, repetition)
+                return last.request
         request = parse_fetch(body, self._version)
+        self._wanted = request.partitions
         # Sessions have a memory of their own.
-        if request.session_epoch == FINAL_EPOCH and len(request.partitions) <= _REMEMBERED_MAX:
-            self._connection.last_fetch = _LastFetch(self._version, bytes(body), request)
-        else:
-            self._connection.last_fetch = None
+        if request.session_epoch == FINAL_EPOCH and 0 < len(request.partitions) <= _REMEMBERED_MAX:
+            self._last = _LastFetch(self._version, bytes(body), request)
+        self._forget_last(last)
+        self._connection.last_fetch = self._last
         return request
+
+    def _repeat(self, last: _LastFetch, repetition: Repetition) -> None:
+        first, offsets = repetition.first, repetition.offsets
+        self._last = last
+        wanted = last.request.partitions
+        self._wanted = wanted[first:] + wanted[:first] if first else wanted
+        if last.generation != self._view.generation:
+            for partition, offset in zip(self._wanted, offsets, strict=True):
+                partition.fetch_offset = offset
+            return
+        self._generation = last.generation
+        targets = last.targets
+        self._targets = targets = targets[first:] + targets[:first] if first else targets
+        for target, offset in zip(targets, offsets, strict=True):
+            target.offset = target.wanted.fetch_offset = offset
+
+    def _forget_last(self, last: object) -> None:
+        if isinstance(last, _LastFetch) and last.waiter is not None:
+            self._log.waiters.remove(last.waiter)
 
     def start(self) -> Reply | ReplyFuture:
         request = self._request
@@ -186,7 +186,6 @@ class _Fetch:
         uses_ids = self._version >= TOPIC_IDS_FROM
         if request.session_epoch == FINAL_EPOCH:
             sessions.end(request.session_id)
-            self._wanted = request.partitions
         elif request.session_epoch == INITIAL_EPOCH:
             begun = sessions.begin(
                 request,
@@ -194,9 +193,10 @@ class _Fetch:
                 uses_ids=uses_ids,
                 now_s=self._context.broker.clock.monotonic_s(),
             )
-            self._session = begun
             # Without one the answer's session id is 0, and the client names all each time.
-            self._wanted = request.partitions if begun is None else begun.wanted()
+            if begun is not None:
+                self._session = begun
+                self._wanted = begun.wanted()
         else:
             found = sessions.resume(
                 request, uses_ids=uses_ids, now_s=self._context.broker.clock.monotonic_s()
@@ -209,19 +209,20 @@ class _Fetch:
         if self._context.broker.cluster is not None and self._send_nearer():
             return self._encode()
         length, missing, failed = self._collect()
-        wait_ms = request.wait_ms_max
-        if self._must_confirm():
-            self.reply = reply = LateReply(loop=self._loop)
-            reply.add_done_callback(self._stop_waiting)
-            self._deadline = self._loop.time() + max(wait_ms, 0) / 1000
-            self._confirm()
-            return reply
-        if self._is_enough(length, failed=failed) or (wait_ms <= 0 and missing is None):
+        must_confirm = self._must_confirm()
+        if not must_confirm and (
+            self._is_enough(length, failed=failed) or (request.wait_ms_max <= 0 and missing is None)
+        ):
             return self._encode()
-        self.reply = reply = LateReply(loop=self._loop)
+        loop = asyncio.get_running_loop()
+        self.reply = reply = LateReply(loop=loop)
+        # Of one that is cancelled; whoever is answered is out by then.
         reply.add_done_callback(self._stop_waiting)
-        self._deadline = self._loop.time() + max(wait_ms, 0) / 1000
-        self._park(length, missing)
+        self._deadline_s = loop.time() + max(request.wait_ms_max, 0) / 1000
+        if must_confirm:
+            self._confirm()
+        else:
+            self._park(length, missing)
         return reply
 
     # -- in a cluster ---------------------------------------------------------------------------
@@ -233,7 +234,7 @@ class _Fetch:
     def _confirm(self) -> None:
         """Find out how it is at present, then answer or wait as of that."""
         if self._confirming is None:
-            self._confirming = self._loop.create_task(self._confirmed())
+            self._confirming = asyncio.get_running_loop().create_task(self._confirmed())
 
     async def _confirmed(self) -> None:
         self._certainty = await fresh.second(self._context)
@@ -256,7 +257,8 @@ class _Fetch:
             return False
         leaders = nodes.leaders(zone)
         view = self._view
-        for target in self._resolve():
+        targets = self._resolve()
+        for target in targets:
             data = target.data
             name = data.topic
             topic = view.topic_by_id(name) if isinstance(name, bytes) else view.topic(name)
@@ -265,11 +267,9 @@ class _Fetch:
                 data.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             else:
                 data.preferred_read_replica = leaders.leader(topic.topic_id, data.partition)
-                data.high_watermark = data.last_stable_offset = target.head.next_offset
-                data.log_start_offset = target.head.log_start
-            self._targets.append(target)
-        self._connection.last_fetch = None
-        return bool(self._targets)
+        self._targets = targets
+        self._connection.last_fetch = self._last = None
+        return bool(targets)
 
     # -- collecting ------------------------------------------------------------------------------
 
@@ -280,37 +280,31 @@ class _Fetch:
             The bytes of records found, a load under way that would give the first one more, and
             whether a partition has an error to tell.
         """
+        if self._touched:
+            self._clean()
         if self._generation != self._view.generation:
-            self._generation = self._view.generation
-            self._targets = self._resolve()
-            last = self._connection.last_fetch
-            if isinstance(last, _LastFetch) and last.request is self._request:
-                last.targets, last.generation = self._targets, self._generation
-        # The connection's and server's budgets count: readers that do not read cost no more. With
-        # a budget used up not even one batch is given; the client asks again.
-        budget = self._connection.reply_room_bytes
-        room = min(self._bytes_max, budget)
+            self._find_targets()
         length = 0
         missing: asyncio.Task[None] | None = None
         failed = False
-        loads_left = self._log.loads_max
+        budget = room = loads_left = -1
         for target in self._targets:
-            head, data = target.head, target.data
+            head = target.head
             if head is None:
                 failed = True
                 if not self._certainty.final:
                     # Also where it was looked up for an earlier request.
                     self._certainty.doubted = True
                 continue
-            data.high_watermark = data.last_stable_offset = end = head.next_offset
-            data.log_start_offset = head.log_start
-            offset = target.offset
-            if offset == end:
+            offset, end = target.offset, head.next_offset
+            if offset == end:  # of most partitions that somebody waits for
                 continue
             if offset > end and not self._certainty.final:
                 # Perhaps it is there and not known here yet: until then it's as the end.
                 self._certainty.doubted = not self._certainty.away
                 continue
+            data = target.data
+            self._touched.append(target)
             if target.leader_epoch > LEADER_EPOCH or not head.log_start <= offset < end:
                 # Errors carry the real offsets too: -1 makes some clients loop.
                 data.error_code = (
@@ -321,6 +315,12 @@ class _Fetch:
                 data.length = 0
                 failed = True
                 continue
+            if budget < 0:
+                # The connection's and server's budgets count: readers that do not read cost no
+                # more. With a budget used up not even one batch is given; the client asks again.
+                budget = self._connection.reply_room_bytes
+                room = min(self._bytes_max, budget)
+                loads_left = self._log.loads_max
             try:
                 found = self._read(
                     target,
@@ -340,6 +340,18 @@ class _Fetch:
                     missing = found.load
             length += data.length
         return length, missing, failed
+
+    def _find_targets(self) -> None:
+        self._generation = self._view.generation
+        self._targets = self._resolve()
+        last = self._last
+        if last is not None:
+            if last.waiter is not None:
+                self._log.waiters.remove(last.waiter)
+                last.waiter = None
+            by_wanted = {id(target.wanted): target for target in self._targets}
+            last.targets = [by_wanted[id(wanted)] for wanted in last.request.partitions]
+            last.generation = self._generation
 
     def _resolve(self) -> "list[_Target]":
         """Where each wanted partition is; once per version of the topics, since most fetches of
@@ -369,14 +381,11 @@ class _Fetch:
                 data.error_code = certainty.no(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
                 )
-            targets.append(
-                _Target(key, head, data, wanted.fetch_offset, wanted.bytes_max, wanted.leader_epoch)
-            )
+            targets.append(_Target(key, head, data, wanted))
         return targets
 
     def _read(self, target: "_Target", room: int, *, first: bool, may_load: bool) -> Missing | None:
         data = target.data
-        data.views, data.length = (), 0
         if room <= 0 and not first:
             return None
         # KIP-74: the response's first batch is given whole, whatever the limits.
@@ -402,17 +411,25 @@ class _Fetch:
             self._loads += 1
             missing.add_done_callback(self._loaded)
             return
-        left_s = self._deadline - self._loop.time()
-        if left_s <= 0:
+        if self._deadline_s <= asyncio.get_running_loop().time():
             self._answer()
-            return
-        if not self._waited:
-            self._waited = True
-            self._keys = [target.key for target in self._targets if target.head is not None]
-            self._log.waiters.add(self._keys, self._wake)
-            self._timer = self._loop.call_later(left_s, self._expire)
-            if self._session is None and len(self._targets) <= _SHARED_TARGETS_MAX:
-                self._share_key = self._make_share_key()
+        elif self._waiter is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        last, connection = self._last, self._connection
+        waiter = None if last is None else last.waiter
+        if waiter is None:
+            keys = [target.key for target in self._targets if target.head is not None]
+            waiter = Waiter(keys, self._wake)
+            if last is not None:
+                last.waiter = waiter
+        waiter.wake = self._wake
+        self._waiter = waiter
+        self._log.waiters.add(waiter)
+        if connection.fetch_alarm is None:
+            connection.fetch_alarm = Alarm(asyncio.get_running_loop())
+        connection.fetch_alarm.set(self._deadline_s, self._expire)
 
     def _make_share_key(self) -> Hashable:
         """All on which the answer depends, beside what is stored and the budgets."""
@@ -430,22 +447,27 @@ class _Fetch:
     def _wake(self) -> None:
         if self.reply is None or self.reply.done():
             return
-        shared, share_key = self._log.waiters.shared, self._share_key
-        if share_key is not None and self._generation == self._view.generation:
-            known = shared.get(share_key)
+        share_key: Hashable = None
+        if (
+            self._log.waiters.are_many
+            and self._generation == self._view.generation
+            and self._session is None
+            and len(self._targets) <= _SHARED_TARGETS_MAX
+        ):
+            share_key = self._make_share_key()
+            known = self._log.waiters.shared.get(share_key)
             if known is not None and known[1] <= self._connection.reply_room_bytes:
+                self._clean()
                 self._give(known[0])
                 return
-        else:
-            share_key = None
-        room = self._connection.reply_room_bytes
+        room = 0 if share_key is None else self._connection.reply_room_bytes
         length, missing, failed = self._collect()
         if self._must_confirm():
             self._confirm()
         elif self._is_enough(length, failed=failed):
             reply = self._encode()
             if share_key is not None and length and not failed and room >= self._bytes_max:
-                shared[share_key] = (reply, length)
+                self._log.waiters.shared[share_key] = (reply, length)
             self._give(reply)
         elif missing is not None and length == 0:
             self._park(length, missing)
@@ -485,8 +507,11 @@ class _Fetch:
         """A damaged or unreachable object fails the partitions that have nothing else to give,
         never the whole request."""
         for target in self._targets:
-            data = target.data
-            if not data.error_code and not data.length and target.offset < data.high_watermark:
+            head, data = target.head, target.data
+            if head is None or data.error_code or data.length:
+                continue
+            if target.offset < head.next_offset:
+                self._touched.append(target)
                 data.error_code = (
                     _UNREADABLE if isinstance(error, PenstockError) else error_code(error)
                 )
@@ -501,16 +526,23 @@ class _Fetch:
         late.give(reply)
 
     def _stop_waiting(self, _: ReplyFuture) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._waited:
-            self._log.waiters.remove(self._keys, self._wake)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            is_remembered = self._last is not None and self._last.waiter is waiter
+            self._log.waiters.remove(waiter, again=is_remembered)
+            self._connection.fetch_alarm.clear()
 
     # -- answering -------------------------------------------------------------------------------
 
     def _encode(self) -> Reply:
         session = self._session
-        answers = [target.data for target in self._targets]
+        answers = []
+        for target in self._targets:
+            head, data = target.head, target.data
+            if head is not None:
+                data.high_watermark = data.last_stable_offset = head.next_offset
+                data.log_start_offset = head.log_start
+            answers.append(data)
         session_id = 0
         if session is not None:
             session_id = session.session_id
@@ -526,10 +558,15 @@ class _Fetch:
         if sum(map(len, reply)) <= JOIN_BYTES_MAX:  # type: ignore[arg-type]
             # Joined once for all that share it, and no less cheap for one.
             reply = [b"".join(cast("list[bytes]", reply))]
-        for data in answers:
-            if data.length:  # what is remembered for the next request must not hold records
-                data.views, data.length = (), 0
+        self._clean()
         return reply
+
+    def _clean(self) -> None:
+        """Forget what was found: what is remembered for the next request must not hold records."""
+        for target in self._touched:
+            data = target.data
+            data.views, data.length, data.error_code = (), 0, target.place_error
+        self._touched = []
 
     def _new_session_id(self, sessions: FetchSessions) -> int:
         while True:

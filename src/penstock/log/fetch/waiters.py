@@ -1,51 +1,81 @@
 """Who waits for new records of which partitions. Waiting is by notification, never by polling."""
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final
 
 from penstock.model.ids import PartitionKey, TopicKey, topic_key_of
 
-Wake = Callable[[], None]
+_IDLE_MAX: Final = 64
+"""Waiters that stay listed without waiting, beyond as many as wait."""
+
+
+class Waiter:
+    """Somebody who waits for some partitions, perhaps again and again.
+
+    A consumer asks for the same ones after each answer: it stays listed meanwhile, since listing
+    costs with the number of partitions.
+    """
+
+    __slots__ = ("is_listed", "is_waiting", "keys", "wake")
+
+    def __init__(self, keys: Sequence[PartitionKey], wake: Callable[[], None]) -> None:
+        self.keys = keys
+        self.wake = wake
+        self.is_waiting = False
+        self.is_listed = False
 
 
 class Waiters:
-    """Callbacks by partition, called once per commit that moved any of their partitions."""
+    """Waiters by partition, woken once per commit that moved any of their partitions."""
 
     def __init__(self) -> None:
-        self._by_partition: dict[PartitionKey, set[Wake]] = {}
+        # Dictionaries for their order: who came first is woken first.
+        self._by_partition: dict[PartitionKey, dict[Waiter, None]] = {}
+        self._listed: dict[Waiter, None] = {}
+        self._waiting_count = 0
+        self.are_many = False
+        """Whether one commit has woken several, who may leave something to one another."""
         self.shared: dict[Hashable, Any] = {}
         """What those that one commit wakes may leave to one another, forgotten after it:
         hundreds of consumers that wait for the same records get the same answer."""
 
-    def add(self, keys: Iterable[PartitionKey], wake: Wake) -> None:
-        """Call `wake` at each commit to one of `keys`, until it is removed."""
-        for key in keys:
-            waiting = self._by_partition.get(key)
-            if waiting is None:
-                self._by_partition[key] = {wake}
-            else:
-                waiting.add(wake)
+    def add(self, waiter: Waiter) -> None:
+        """Call `waiter.wake` at each commit to one of its keys, until it is removed."""
+        if waiter.is_waiting:
+            return
+        waiter.is_waiting = True
+        self._waiting_count += 1
+        if not waiter.is_listed:
+            self._list(waiter)
 
-    def remove(self, keys: Iterable[PartitionKey], wake: Wake) -> None:
-        """Take a callback back; unknown ones are ignored."""
-        for key in keys:
-            waiting = self._by_partition.get(key)
-            if waiting is not None:
-                waiting.discard(wake)
-                if not waiting:
-                    del self._by_partition[key]
+    def remove(self, waiter: Waiter, *, again: bool = False) -> None:
+        """Wake it no more; one that doesn't wait is ignored.
+
+        Args:
+            again: it will probably be added again soon, with the same keys.
+        """
+        if waiter.is_waiting:
+            waiter.is_waiting = False
+            self._waiting_count -= 1
+        if waiter.is_listed and not again:
+            self._unlist(waiter)
 
     def notify(self, keys: Iterable[PartitionKey]) -> None:
         """Wake whoever waits for any of these partitions, each once."""
         by_partition = self._by_partition
-        woken: set[Wake] = set()
+        found: dict[Waiter, None] = {}
         for key in keys:
-            waiting = by_partition.get(key)
-            if waiting is not None:
-                woken |= waiting
+            listed = by_partition.get(key)
+            if listed is not None:
+                found.update(listed)
+        self.are_many = len(found) > 1
         try:
-            for wake in woken:
-                wake()
+            for waiter in found:
+                if waiter.is_waiting:
+                    waiter.wake()
+                elif waiter.is_listed:
+                    # Whoever comes back in time for every commit is never met here.
+                    self._unlist(waiter)
         finally:
             self.shared.clear()
 
@@ -54,8 +84,31 @@ class Waiters:
         self.notify(list(self._by_partition))
 
     def of_topic(self, topic_key: TopicKey) -> list[PartitionKey]:
-        """The partitions of a topic that somebody waits for."""
+        """The partitions of a topic that somebody may wait for."""
         return [key for key in self._by_partition if topic_key_of(key) == topic_key]
 
     def __len__(self) -> int:
-        return len(set().union(*self._by_partition.values())) if self._by_partition else 0
+        return self._waiting_count
+
+    def _list(self, waiter: Waiter) -> None:
+        if len(self._listed) > 2 * self._waiting_count + _IDLE_MAX:
+            for idle in [known for known in self._listed if not known.is_waiting]:
+                self._unlist(idle)
+        waiter.is_listed = True
+        self._listed[waiter] = None
+        for key in waiter.keys:
+            listed = self._by_partition.get(key)
+            if listed is None:
+                self._by_partition[key] = {waiter: None}
+            else:
+                listed[waiter] = None
+
+    def _unlist(self, waiter: Waiter) -> None:
+        waiter.is_listed = False
+        del self._listed[waiter]
+        for key in waiter.keys:
+            listed = self._by_partition.get(key)
+            if listed is not None:
+                listed.pop(waiter, None)
+                if not listed:
+                    del self._by_partition[key]
