@@ -254,7 +254,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         advertised_port=9092,
         settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
         heads=order,
-        cluster=ClusterNodes(me=me, view=view, coordinators=shards),
+        cluster=ClusterNodes(me=me, view=view, coordinators=shards, quiet=lambda: membership.quiet),
     )
 
 

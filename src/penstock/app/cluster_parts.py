@@ -105,6 +105,11 @@ class ClusterParts(Parts):
         """See `Parts`."""
         return self.order.position
 
+    @property
+    def quiet_agents(self) -> frozenset[int]:
+        """Those that have missed a beat, as far as this agent knows."""
+        return frozenset() if self.membership is None else self.membership.quiet
+
     async def start(self) -> None:
         """See `Parts`."""
         await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
@@ -406,6 +411,7 @@ async def _open(
             view=view,
             coordinators=shards,
             is_cut_off=lambda: clock.monotonic_s() - order.head_confirmed_s > CUT_OFF_S,
+            quiet=lambda: parts.quiet_agents,  # made below
         ),
     )
     archiver = Archiver(
@@ -424,7 +430,7 @@ async def _open(
             snapshot_entries=settings.snapshot_entries,
         ),
     )
-    return ClusterParts(
+    parts = ClusterParts(
         settings=settings,
         layout=layout,
         clock=clock,
@@ -445,6 +451,7 @@ async def _open(
         archiver=archiver,
         environment=environment,
     )
+    return parts
 
 
 class _ZoneAgents:

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 TICKS_PER_BEAT: Final = 4
 BEATS_MAX: Final = 6
 """Beats that are not answered yet; an order sends no more than 8 entries that are not."""
+QUIET_BEATS: Final = 1.5
+"""Beats' time without a word, after which clients are shown other agents."""
 FENCE_AGAIN_S: Final = 1.0
 LEVEL_AGAIN_S: Final = 5.0
 
@@ -87,6 +89,9 @@ class Membership:
         self._silence = SilenceDetector(timeout_s)
         # What hides an agent for less than this leaves it time for a beat before it is accused.
         self._watch = HeadWatch(max(timeout_s - 1.5 * self._heartbeat_s, self._heartbeat_s / 2))
+        self.quiet: frozenset[int] = frozenset()
+        """Agents that have missed a beat. Clients are better sent elsewhere meanwhile, which
+        costs nothing where it was wrong; nothing else may depend on it."""
         self._started_s = 0.0
         self._position = -1
         self._answered_s = 0.0
@@ -209,6 +214,7 @@ class Membership:
             self._left.set()
         if self._view.feature_level >= CLUSTER_LEVEL:
             self._beat_when_due(now_s)
+            self._note_quiet(now_s)
             self._fence_silent(now_s)
         self._raise_level(now_s)
 
@@ -265,10 +271,22 @@ class Membership:
             self._beats.add(beat)
             beat.add_done_callback(self._beats.discard)
 
-    def _fence_silent(self, now_s: float) -> None:
+    def _answering_since_s(self) -> float | None:
         since_s = self._watch.since_s
         if since_s is not None and since_s - self._started_s > self._heartbeat_s:
             since_s += self._settings.rejoin_ms / 1000
+        return since_s
+
+    def _note_quiet(self, now_s: float) -> None:
+        quiet = self._silence.suspects(
+            now_s,
+            answering_since_s=self._answering_since_s(),
+            longer_than_s=QUIET_BEATS * self._heartbeat_s,
+        )
+        self.quiet = frozenset(standing.agent for standing in quiet)
+
+    def _fence_silent(self, now_s: float) -> None:
+        since_s = self._answering_since_s()
         for agent, epoch, position in self._silence.suspects(now_s, answering_since_s=since_s):
             again_s = self._proposed.get((agent, epoch), float("-inf")) + FENCE_AGAIN_S
             if now_s < again_s:

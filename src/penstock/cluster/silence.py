@@ -53,16 +53,20 @@ class SilenceDetector:
         known = self._seen.get(agent)
         return 0.0 if known is None else now_s - known.at_s
 
-    def suspects(self, now_s: float, *, answering_since_s: float | None) -> list[Standing]:
+    def suspects(
+        self, now_s: float, *, answering_since_s: float | None, longer_than_s: float | None = None
+    ) -> list[Standing]:
         """Those that have been silent for too long, by id.
 
         Args:
             answering_since_s: since when the journal answers without a break; None: it does not.
+            longer_than_s: what is too long; None: the timeout.
         """
         if answering_since_s is None:
             return []
+        too_long_s = self._timeout_s if longer_than_s is None else longer_than_s
         return [
             Standing(agent, seen.epoch, seen.position)
             for agent, seen in sorted(self._seen.items())
-            if now_s - max(seen.at_s, answering_since_s) > self._timeout_s
+            if now_s - max(seen.at_s, answering_since_s) > too_long_s
         ]

@@ -98,16 +98,21 @@ class ClusterNodes:
         view: "MetadataView",
         coordinators: Coordinators,
         is_cut_off: Callable[[], bool] = lambda: False,
+        quiet: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         """
         Args:
             me: this agent's id.
+            quiet: agents that have missed a beat, and may be gone: what is decided about them
+                comes later, and until then clients are sent to others, while there are any.
             is_cut_off: whether the journal has been away from this agent for long: then clients
                 are sent to others, who may well reach it, while there are any.
         """
         self._me = me
         self._is_cut_off = is_cut_off
         self._was_cut_off = False
+        self._quiet = quiet
+        self._were_quiet: frozenset[int] = frozenset()
         self._view = view
         self._coordinators = coordinators
         self._generation = -1
@@ -153,10 +158,14 @@ class ClusterNodes:
 
     def _follow(self) -> None:
         view = self._view
-        is_cut_off = self._is_cut_off()
-        if self._generation == view.agents_generation and is_cut_off == self._was_cut_off:
+        is_cut_off, quiet = self._is_cut_off(), self._quiet()
+        if (
+            self._generation == view.agents_generation
+            and is_cut_off == self._was_cut_off
+            and quiet == self._were_quiet
+        ):
             return
-        self._was_cut_off = is_cut_off
+        self._was_cut_off, self._were_quiet = is_cut_off, quiet
         self._generation = view.agents_generation
         live = [agent for agent in view.agents() if agent.live and agent.endpoint]
         self._nodes = {agent.agent_id: _node(agent) for agent in live}
@@ -165,6 +174,7 @@ class ClusterNodes:
                 agent=agent.agent_id,
                 zone=agent.labels.get(ZONE_LABEL, ""),
                 draining=agent.status is AgentStatus.DRAINING
+                or agent.agent_id in quiet
                 or (is_cut_off and agent.agent_id == self._me),
             )
             for agent in live

@@ -60,6 +60,29 @@ def test_a_killed_agent_is_fenced_soon_and_only_it(tmp_path: Path) -> None:
     in_world(tmp_path, main)
 
 
+def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_never_is(
+    tmp_path: Path,
+) -> None:
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await asyncio.sleep(5)
+        for _ in range(600):
+            await asyncio.sleep(0.05)
+            assert not any(agent.membership.quiet for agent in agents)
+        agents[1].kill()
+        others = (agents[0], agents[2])
+
+        def are_told() -> bool:
+            return all(agent.membership.quiet == {2} for agent in others)
+
+        await world.until(are_told, timeout_s=1)
+        assert status(world, 2) is AgentStatus.LIVE
+        await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+        await world.until(lambda: not any(agent.membership.quiet for agent in others), timeout_s=1)
+
+    in_world(tmp_path, main)
+
+
 def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wakes(
     tmp_path: Path,
 ) -> None:

@@ -13,6 +13,8 @@ def test_only_silence_while_the_journal_answers_counts():
     assert detector.suspects(11.5, answering_since_s=0.0) == []
     assert detector.suspects(99.0, answering_since_s=None) == []
     assert detector.suspects(99.0, answering_since_s=97.6) == []
+    for now_s, suspected in ((10.7, []), (10.8, [Standing(2, 1, 100)])):
+        assert detector.suspects(now_s, answering_since_s=0.0, longer_than_s=0.75) == suspected
 
 
 def test_an_entry_or_a_new_epoch_begins_the_count_anew():
