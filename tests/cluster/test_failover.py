@@ -101,10 +101,13 @@ def test_a_dead_wal_is_waited_for_never_skipped(world: World, wal_topic: str) ->
                     assert not fetched.offsets
                     waiting += 1
         assert waiting, "nothing was in the dead agent's WAL alone"
-        done = run_cli(
-            "agent", "takeover", str(victim.server.data),
-            "--http", others[0].http,
-        )  # fmt: skip
+        takeover = ("agent", "takeover", str(victim.server.data), "--http", others[0].http)
+        # Clients are sent elsewhere before the dead agent is fenced; until then it is refused.
+        done = eventually(
+            lambda: run_cli(*takeover),
+            lambda done: done.returncode == 0 or "AGENT_IS_ALIVE" not in done.stderr,
+            timeout_seconds=20,
+        )
         assert done.returncode == 0, done.stderr
         probe.wait_served(killed_s)
     assert not probe.failed(), probe.failed()[:3]
