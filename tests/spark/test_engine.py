@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline import spark_engine
 from penstock.pipeline.spark_engine import SparkEngine
+from penstock.version import VERSION
 from support.pipeline_tasks import (
     dies_once,
     fails_once,
@@ -51,6 +53,14 @@ def test_an_items_own_error_comes_back(engine: SparkEngine) -> None:
         list(engine.run(refuses_seven, range(20)))
     # and the session goes on
     assert dict(engine.run(squared, [3])) == {0: 9}
+
+
+def test_an_executor_of_another_penstock_runs_nothing(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_engine, "VERSION", "99.0")
+    with pytest.raises(InvalidRequestError, match=rf"has Penstock {VERSION}, the driver 99\.0"):
+        list(engine.run(squared, [3]))
 
 
 def test_a_lost_worker_costs_nothing_but_time(engine: SparkEngine, tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def _python_version() -> str:
 
 
 def _python_mismatch(text: str) -> str:
-    found = re.search(r"worker (?:has a different version )?(\d+\.\d+)", text)
+    found = re.search(r"worker (?:has (?:a )?different version:? )?(\d+\.\d+)", text)
     if found is None:
         found = re.search(r"worker_version[^\d]*(\d+\.\d+)", text)
     theirs = f"run Python {found[1]}" if found else "run another Python"

@@ -6,6 +6,7 @@ Spark Connect has no accumulators: there items go in waves, through `mapInArrow`
 """
 
 import pickle
+import socket
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from pyspark.accumulators import AccumulatorParam, _accumulatorRegistry
 from pyspark.errors import PySparkException
 
+from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.engine import Attempts, lost_worker
 from penstock.ports.random import Random
 from penstock.system.randomness import SystemRandom
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,8 +156,19 @@ class _Guarded(Generic[T, R]):
 
     def __init__(self, task: Callable[[T], R]) -> None:
         self._task = task
+        self._version = VERSION
 
     def __call__(self, item: T) -> "_Value[R] | _Failure":
+        if self._version != VERSION:
+            # An executor that came after all were asked for their versions.
+            return _Failure(
+                InvalidRequestError(
+                    "run an item",
+                    socket.gethostname(),
+                    f"it has Penstock {VERSION}, the driver {self._version}",
+                    f"pip install 'penstock[spark]=={self._version}' on every executor",
+                )
+            )
         try:
             return _Value(self._task(item))
         except Exception as error:  # noqa: BLE001 - raised again by the driver
