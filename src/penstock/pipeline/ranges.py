@@ -60,7 +60,7 @@ class LogTruncatedError(PenstockError):
 class RangePart:
     """Whole batches with final offsets, and the offset to go on at. Their CRCs aren't checked."""
 
-    body: bytes
+    body: bytes | bytearray | memoryview
     next_offset: int
 
 
@@ -233,12 +233,7 @@ def _read_whole(objects: ObjectAccess, runs: list[_Run]) -> RangePart:
             data = bytearray(view)
             _patch(data, run.base_offset, run)
         parts.append(data)
-    if len(parts) == 1 and isinstance(parts[0], memoryview):
-        # Bytes of just this run need no copy.
-        held = parts[0].obj
-        if isinstance(held, bytes) and len(held) == parts[0].nbytes:
-            return RangePart(held, runs[-1].end_offset)
-    return RangePart(b"".join(parts), runs[-1].end_offset)
+    return RangePart(parts[0] if len(parts) == 1 else b"".join(parts), runs[-1].end_offset)
 
 
 def _read_object(
@@ -261,17 +256,15 @@ def _read_object(
                 ask = max(needed, 2 * ask)
                 continue
             ask = bytes_max
-            batches: bytes | bytearray = data[:whole]
+            batches = memoryview(data)[:whole]
             if run.raw:
-                batches = bytearray(batches)
-                base_offset = _patch(batches, base_offset, run)
+                patched = bytearray(batches)
+                base_offset = _patch(patched, base_offset, run)
+                batches = memoryview(patched)
             position += whole
             first, following, over = _cut(batches, last, offset, end_offset)
             if following > offset:
-                wanted = batches
-                if first or over < len(batches):
-                    wanted = batches[first:over]
-                yield RangePart(bytes(wanted), following)  # bytes are not copied by this
+                yield RangePart(batches[first:over], following)
                 offset = following
             if over < whole or offset >= end_offset:
                 return
@@ -322,9 +315,7 @@ def _whole_batches(data: bytes, run: _Run) -> tuple[int, int, int]:
     return position, last, needed
 
 
-def _cut(
-    batches: bytes | bytearray, last: int, offset: int, end_offset: int
-) -> tuple[int, int, int]:
+def _cut(batches: memoryview, last: int, offset: int, end_offset: int) -> tuple[int, int, int]:
     """Of whole batches, the last of which begins at `last`, those that are wanted: where they
     begin, the offset behind them, where they end."""
     newest = stored_header(batches, last)

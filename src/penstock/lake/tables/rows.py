@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import Buffer
 
 from penstock.kernels.decode import decode_chunks
 from penstock.kernels.index import index_batches
@@ -37,7 +38,7 @@ class Records:
     bad: pa.Table
 
 
-def decode_records(body: bytes, *, partition: int, start: int, end: int) -> Iterator[Records]:
+def decode_records(body: Buffer, *, partition: int, start: int, end: int) -> Iterator[Records]:
     """The records with offsets in [start, end) of whole batches, in pieces of bounded size.
 
     Raises:

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from typing_extensions import Buffer
 
 from penstock.lake.door import JobRequest, Range
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
@@ -233,7 +234,7 @@ def _read_one(
 
 
 def _decoded(
-    body: bytes, one: TopicRange, start: int, options: ReadOptions, columns: Sequence[str]
+    body: Buffer, one: TopicRange, start: int, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator["pa.RecordBatch"]:
     # Not before a task reads: numba takes a second to load, and a plan needs nothing of it.
     from penstock.kernels import decode as kernel

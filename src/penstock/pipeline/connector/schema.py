@@ -16,6 +16,7 @@ dictionary types.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -117,9 +118,9 @@ def record_batches(
     arrays = []
     for name in names:
         if name == "topic":
-            arrays.append(pa.repeat(pa.scalar(topic, pa.string()), rows))
+            arrays.append(_repeated(topic, rows))
         elif name == "partition":
-            arrays.append(pa.repeat(pa.scalar(partition, pa.int32()), rows))
+            arrays.append(_repeated(partition, rows))
         elif name == "timestamp":
             arrays.append(_timestamps(columns[name], topic, partition))
         elif name == HEADERS:
@@ -130,6 +131,16 @@ def record_batches(
     step = max(1, rows * bytes_max // max(batch.nbytes, 1))
     for start in range(0, rows, step):
         yield batch.slice(start, step)
+
+
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    """The same value in each row: a slice of what the batches before had."""
+    return _repeated_often(value, 1 << (rows - 1).bit_length()).slice(0, rows)
+
+
+@lru_cache(maxsize=8)
+def _repeated_often(value: str | int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string() if isinstance(value, str) else pa.int32()), rows)
 
 
 def _timestamps(milliseconds: pa.Array, topic: str, partition: int) -> pa.Array:
