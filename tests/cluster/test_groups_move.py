@@ -146,6 +146,64 @@ def settled_groups(agents: Agents) -> dict[str, list[str]]:
         time.sleep(2)
 
 
+class Committer:
+    """Commits for a group without members, always to one agent, whoever coordinates."""
+
+    def __init__(self, agent: Agent, group_id: str) -> None:
+        from penstock.cli.client.connection import Connection
+        from penstock.config.addresses import parse_address
+
+        self._group_id = group_id
+        self._connection = Connection(parse_address(agent.address, setting="agent"), timeout_s=30)
+        self._late: list[str] = []
+        self._thread: threading.Thread | None = None
+
+    def commit(self, offset: int) -> str:
+        """The name of the error, "NONE", or that of what became of the connection."""
+        from penstock.kafka.schema import build
+        from penstock.model.errors import PenstockError
+
+        def make(types: Any) -> Any:
+            partition = build(
+                types.OffsetCommitRequestPartition,
+                partition_index=0,
+                committed_offset=offset,
+                committed_leader_epoch=-1,
+                committed_metadata="",
+            )
+            topic = build(types.OffsetCommitRequestTopic, name=TOPIC, partitions=(partition,))
+            return build(
+                types.OffsetCommitRequest,
+                group_id=self._group_id,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                group_instance_id=None,
+                retention_time_ms=-1,
+                topics=(topic,),
+            )
+
+        try:
+            answer = self._connection.request("offset_commit", make)
+        except PenstockError as error:
+            return type(error).__name__
+        return answer.topics[0].partitions[0].error_code.name.upper()
+
+    def begin(self, offset: int) -> None:
+        """Send a commit to an agent that is stopped: it finds it when it wakes."""
+        self._thread = threading.Thread(target=lambda: self._late.append(self.commit(offset)))
+        self._thread.start()
+
+    def end(self) -> str:
+        """What became of it."""
+        assert self._thread is not None
+        self._thread.join()
+        self.close()
+        return self._late[0]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, postgres_url: str, journal_name: str) -> Iterator[Agents]:
     with Agents(
@@ -213,6 +271,8 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Age
     found = franz_go()
     libraries = LIBRARIES if isinstance(found, str) else (*LIBRARIES, found.library)
     groups = by_agent[victim.address][: len(libraries)]
+    unread = by_agent[victim.address][len(libraries) :][:2]
+    assert unread, by_agent
     writer = Writer(cluster.bootstrap)
     members = [
         Member(library, group_id, cluster.bootstrap)
@@ -242,14 +302,28 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Age
         victim.server.start()
         wait_coordinator(cluster, groups, lambda agent: agent is victim)
 
+        committers = [Committer(victim, group_id) for group_id in unread]
+        assert [one.commit(5) for one in committers] == ["NONE"] * len(unread)
         victim.pause()
+        for one in committers:
+            one.begin(1)
         disturbed("stopped")
+        wait_coordinator(cluster, unread, lambda agent: agent is not victim)
+        moved = [Committer(coordinator(cluster, group_id), group_id) for group_id in unread]
+        assert [one.commit(9) for one in moved] == ["NONE"] * len(unread)
+        for one in moved:
+            one.close()
         victim.resume()
+        refused = [one.end() for one in committers]
         took["woken"] = wait_progress(writer, members)
     finally:
         writer.end()
         statuses = [member.end() for member in members]
-    print(took)
+    print(took, refused)
+    # It took itself for the coordinator when it found these.
+    assert "NONE" not in refused
+    for group_id in unread:
+        assert committed_by_now(cluster.agents[1].address, group_id)[0] == 9
     assert statuses == [0] * len(libraries)
     for member in members:
         stored = committed_by_now(cluster.agents[1].address, member.group_id)
