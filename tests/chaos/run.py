@@ -25,10 +25,19 @@ PARTITIONS = 3
 
 
 def chaos(
-    folder: Path, *, seed: int, seconds: float, settings: dict[str, str] | None = None
+    folder: Path,
+    *,
+    seed: int,
+    seconds: float,
+    settings: dict[str, str] | None = None,
+    java: bool = False,
 ) -> tuple[Report, list[str]]:
-    """One run; the checker's report, and what crashed of the clients."""
-    programs, missing = line_programs()
+    """One run; the checker's report, and what crashed of the clients.
+
+    Args:
+        java: with the Java client, whose processes take a core by themselves.
+    """
+    programs, missing = line_programs(java=java)
     began_s = time.monotonic()
 
     def say(text: str) -> None:
@@ -72,11 +81,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--java", action="store_true", help="with the Java client, too")
     arguments = parser.parse_args()
     seed = seed_from_system() if arguments.seed is None else arguments.seed
     print(f"seed {seed}: make chaos MINUTES={arguments.minutes:g} SEED={seed}")
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
-        report, crashed = chaos(Path(folder), seed=seed, seconds=60 * arguments.minutes)
+        report, crashed = chaos(
+            Path(folder), seed=seed, seconds=60 * arguments.minutes, java=arguments.java
+        )
     print(report.text())
     for text in crashed:
         print(text)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from peers.line_clients import franz_go
+from peers.line_clients import franz_go, kafka_java, line_programs
 from support.agents import Agent, Agents, run_cli
+from support.line_client import LineProgram
 
 SCRIPT = str(Path(__file__).parents[1] / "support" / "committing_member.py")
 TOPIC = "flights"
@@ -246,12 +247,12 @@ def committed_by_now(bootstrap: str, group_id: str) -> Positions:
     return {one.partition: one.offset for one in found}
 
 
-def test_a_fourth_client_library_takes_part() -> None:
-    """Below are three libraries without it, which is no failure but is to be said."""
-    found = franz_go()
+@pytest.mark.parametrize("program", [franz_go, kafka_java])
+def test_a_further_client_library_takes_part(program: Callable[[], LineProgram | str]) -> None:
+    """Below are fewer libraries without it, which is no failure but is to be said."""
+    found = program()
     if isinstance(found, str):
-        pytest.skip(f"groups of three client libraries were moved: {found}")
-    assert found.library == "franz-go"
+        pytest.skip(f"groups were moved without one of the client libraries: {found}")
 
 
 def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Agents) -> None:
@@ -268,8 +269,8 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Age
     # One agent coordinates all of them, so that each disturbance is everybody's.
     by_agent = settled_groups(cluster)
     victim = cluster.agents[0]
-    found = franz_go()
-    libraries = LIBRARIES if isinstance(found, str) else (*LIBRARIES, found.library)
+    programs, _ = line_programs(java=True)
+    libraries = (*LIBRARIES, *(program.library for program in programs))
     groups = by_agent[victim.address][: len(libraries)]
     unread = by_agent[victim.address][len(libraries) :][:2]
     assert unread, by_agent

@@ -4,7 +4,7 @@
 
 A second S3 server, versitygw, is built from its Go module (some minutes at the first time, nothing
 afterwards); unlike moto it checks signatures. Azure's own emulator, Azurite, is installed by npm.
-Both in the versions below, into .peers/. A client of franz-go is built beside them
+Both in the versions below, into .peers/. Clients of franz-go and of Java are built beside them
 (`peers.line_clients`). Exit status 0 also where there is no Go or npm: the tests
 that need them are skipped then, and say so.
 """
@@ -76,7 +76,7 @@ def install_azurite() -> str:
 if __name__ == "__main__":
     print(build() or f"second S3 server: {BINARY}")
     print(install_azurite() or f"Azure's emulator: {AZURITE}")
-    programs, missing = line_programs()
+    programs, missing = line_programs(java=True)
     for program in programs:
         print(f"client of {program.library}: {program.command[0]}")
     for sentence in missing:

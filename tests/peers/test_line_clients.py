@@ -6,32 +6,36 @@ from collections.abc import Iterator
 
 import pytest
 
-from peers.line_clients import franz_go
+from peers.line_clients import franz_go, kafka_java
 from support.line_client import LineClient, LineProgram
 from support.server import ServerProcess
 from support.waiting import eventually
 
-TOPIC = "lines"
 PARTITIONS = 3
 RECORDS = 30
 
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     folder = tmp_path_factory.mktemp("server")
     server = ServerProcess(folder / "data", folder / "server.log")
     server.start()
-    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
-    for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
-        created.result(20)
-    del admin
     yield server.bootstrap
     assert server.stop() == 0, server.tail()
 
 
-@pytest.fixture(params=[franz_go], ids=["franz-go"])
+@pytest.fixture
+def topic(bootstrap: str, program: LineProgram) -> str:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    name = f"lines-{program.library}"
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for created in admin.create_topics([NewTopic(name, PARTITIONS)]).values():
+        created.result(20)
+    return name
+
+
+@pytest.fixture(params=[franz_go, kafka_java], ids=["franz-go", "java"])
 def program(request: pytest.FixtureRequest) -> LineProgram:
     found = request.param()
     if isinstance(found, str):
@@ -40,9 +44,9 @@ def program(request: pytest.FixtureRequest) -> LineProgram:
 
 
 def test_a_member_reads_commits_and_finds_what_was_acknowledged(
-    bootstrap: str, program: LineProgram
+    bootstrap: str, program: LineProgram, topic: str
 ) -> None:
-    producer = LineClient(program, "produce", bootstrap, TOPIC)
+    producer = LineClient(program, "produce", bootstrap, topic)
     for number in range(RECORDS):
         producer.tell(f"{number % PARTITIONS} {program.library}-{number}")
     producer.close_input()
@@ -54,7 +58,7 @@ def test_a_member_reads_commits_and_finds_what_was_acknowledged(
     assert len(acknowledged) == RECORDS
 
     group = f"group-{program.library}"
-    member = LineClient(program, "member", bootstrap, TOPIC, group)
+    member = LineClient(program, "member", bootstrap, topic, group)
     read: dict[str, int] = {}
     ends: dict[str, int] = {}
 
@@ -71,7 +75,7 @@ def test_a_member_reads_commits_and_finds_what_was_acknowledged(
     assert member.end() == 0
 
     # The next one begins where this one ended.
-    member = LineClient(program, "member", bootstrap, TOPIC, group)
+    member = LineClient(program, "member", bootstrap, topic, group)
     eventually(
         lambda: member.ask("poll 300")["assignments"], lambda count: count > 0, timeout_seconds=30
     )

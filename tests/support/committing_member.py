@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -126,13 +127,14 @@ def kafka_python(group_id: str, bootstrap: str, topic: str, ending: Ending) -> N
     consumer.close(autocommit=False)
 
 
-def franz_go(group_id: str, bootstrap: str, topic: str, ending: Ending) -> None:
-    from peers.line_clients import franz_go as program
-    from support.line_client import LineClient, LineProgram
+def led_by_lines(library: str, group_id: str, bootstrap: str, topic: str, ending: Ending) -> None:
+    from peers.line_clients import line_programs
+    from support.line_client import LineClient
 
-    found = program()
-    assert isinstance(found, LineProgram), found
-    client = LineClient(found, "member", bootstrap, topic, group_id)
+    programs, missing = line_programs(java=True)
+    program = next((one for one in programs if one.library == library), None)
+    assert program is not None, missing
+    client = LineClient(program, "member", bootstrap, topic, group_id)
     while not ending:
         if client.ask(f"poll {POLL_MS}")["records"]:
             note({int(place): end for place, end in client.ask("commit")["offsets"].items()})
@@ -146,6 +148,6 @@ if __name__ == "__main__":
         "confluent": confluent,
         "aiokafka": aiokafka,
         "python": kafka_python,
-        "franz-go": franz_go,
     }
-    runs[library](*arguments, Ending())
+    run = runs.get(library) or partial(led_by_lines, library)
+    run(*arguments, Ending())
