@@ -158,13 +158,12 @@ def decode_chunks(
     )
     if not len(wanted):
         return
-    check_crcs(index, wanted.tolist(), subject=subject)
     chosen = rows[wanted]
     blocks = blocks_of(chosen)
     if np.any(chosen[:, ATTRIBUTES] & CODEC_MASK):
         stretches = _decompressed(index, chosen, blocks, chunk_bytes, subject)
     else:
-        stretches = _in_place(index, blocks, chunk_bytes)
+        stretches = _in_place(index, chosen, blocks, chunk_bytes, subject)
     schema = column_schema(columns)
     for data, stretch in stretches:
         chunk = _decode_blocks(data, stretch, start_offset, end_offset, schema, subject)
@@ -201,14 +200,19 @@ def blocks_of(rows: Int64s) -> Int64s:
 
 
 def _in_place(
-    index: BatchIndex, blocks: Int64s, chunk_bytes: int
+    index: BatchIndex, rows: Int64s, blocks: Int64s, chunk_bytes: int, subject: str
 ) -> Iterator[tuple[Uint8s, Int64s]]:
-    """Uncompressed batches are decoded where they lie."""
+    """Uncompressed batches are decoded where they lie.
+
+    CRCs are checked chunk by chunk, so that the bytes are still in the core's cache when they are
+    decoded.
+    """
     ends = blocks[:, parse.BLOCK_END]
     first = 0
     while first < len(blocks):
         limit = blocks[first, parse.BLOCK_START] + chunk_bytes
         last = max(first + 1, int(np.searchsorted(ends, limit, side="right")))
+        check_crcs(index.view, rows[first:last], subject=subject)
         yield index.data, blocks[first:last]
         first = last
 
@@ -227,6 +231,7 @@ def _decompressed(
     places: list[tuple[int, int]] = []
     first = 0
     for number, (codec, (start, end)) in enumerate(zip(codecs, spans, strict=True)):
+        check_crcs(index.view, rows[number : number + 1], subject=subject)
         places.append(
             arena.append(codec, index.view[start:end], subject=f"{subject} at byte {start}")
         )

@@ -3,7 +3,6 @@
 The slow twin is `penstock.records.batch.stored_header`, called batch by batch.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,22 +90,22 @@ def index_batches(buffer: Buffer, *, subject: str = "batches") -> BatchIndex:
         rows = larger
 
 
-def check_crcs(index: BatchIndex, which: Iterable[int], *, subject: str = "batches") -> None:
-    """Check the CRC-32C of some batches.
+def check_crcs(view: memoryview, rows: Rows, *, subject: str = "batches") -> None:
+    """Check the CRC-32C of some batches of a region.
+
+    Args:
+        view: the region.
+        rows: those batches' in its index.
 
     Raises:
         CorruptDataError: one differs.
     """
-    view = index.view
-    rows = index.rows
-    positions, sizes, crcs = (rows[:, column].tolist() for column in (POSITION, SIZE, CRC))
-    for batch in which:
-        position = positions[batch]
-        if crc32c(view[position + CRC_FROM : position + sizes[batch]]) != crcs[batch]:
+    for position, size, crc in rows[:, (POSITION, SIZE, CRC)].tolist():
+        if crc32c(view[position + CRC_FROM : position + size]) != crc:
             raise CorruptDataError(
                 "read batches",
                 f"{subject} at byte {position}",
-                f"CRC-32C differs in a batch of {sizes[batch]} bytes",
+                f"CRC-32C differs in a batch of {size} bytes",
             )
 
 

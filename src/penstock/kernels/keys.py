@@ -111,7 +111,7 @@ def key_chunks(
     """
     index = index_batches(buffer, subject=subject)
     rows = index.rows
-    check_crcs(index, range(len(rows)), subject=subject)
+    check_crcs(index.view, rows, subject=subject)
     blocks = blocks_of(rows)
     blocks[rows[:, ATTRIBUTES] & CONTROL != 0, parse.BLOCK_COUNT] = 0
     key = np.array(hash_key, dtype=uint64)

@@ -66,7 +66,8 @@ def spark_ddl(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}` {_BY_NAME[name].spark}" for name in names)
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
+@lru_cache(maxsize=8)
+def arrow_schema(names: tuple[str, ...]) -> pa.Schema:
     """The schema that the record batches of a read have."""
     return pa.schema([pa.field(name, _BY_NAME[name].arrow) for name in names])
 
@@ -127,7 +128,7 @@ def record_batches(
             arrays.append(_headers(columns[name]))
         else:
             arrays.append(columns[name])
-    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(names))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(tuple(names)))
     step = max(1, rows * bytes_max // max(batch.nbytes, 1))
     for start in range(0, rows, step):
         yield batch.slice(start, step)
