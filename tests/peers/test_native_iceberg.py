@@ -1,0 +1,75 @@
+"""Iceberg's own runtime, on Spark 4.1, reads our tables and maintains them, and we go on after it,
+each record once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from peers.iceberg import build, jars
+from peers.spark import is_built, python_of
+from penstock.lake.tables.offsets import OFFSETS_PROPERTY
+from penstock.pipeline.tables.catalog import ancestry, summary_of
+from support.door import Door, serve_in_thread
+from support.server import REPOSITORY
+from support.tables import Lake, follow, new_record, produce
+
+SECONDS_MAX = 600
+RELEASE = "4.1"
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_native_maintenance_changes_nothing(tmp_path: Path, mode: str) -> None:
+    if not is_built(RELEASE):
+        pytest.skip(f"{python_of(RELEASE)} is not there: python tests/peers/spark.py")
+    problem = build()
+    if problem:
+        pytest.skip(f"no Iceberg for Spark: {problem}")
+    lake = Lake(tmp_path / "warehouse")
+    with serve_in_thread(tmp_path / "data") as door:
+        door.create("flights", 2)
+        expected: dict[object, list[str]] = {}
+        for number in range(3):
+            write(door, number, expected, mode)
+            follow(door, lake, "flights", mode=mode, buckets=2)
+        told = maintain(lake)
+        assert told["before"] == told["after"] == sorted(expected.values())
+        assert told["rewritten"] > told["added"] > 0 or mode == "upsert"
+        assert told["rewritten"] > 0
+        assert told["snapshots"][0] > told["snapshots"][1] == 1
+        # The snapshots with offsets are gone: the table's property holds them.
+        (left,), _ = ancestry(lake.table("flights"))
+        assert OFFSETS_PROPERTY not in summary_of(left)
+        assert follow(door, lake, "flights", mode=mode).commits == 0
+        write(door, 3, expected, mode)
+        assert follow(door, lake, "flights", mode=mode).commits == 1
+        rows = lake.table("flights").scan().to_arrow().to_pylist()
+        found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
+        assert found == sorted(expected.values())
+        assert maintain(lake)["after"] == found
+
+
+def write(door: Door, number: int, expected: dict[object, list[str]], mode: str) -> None:
+    for partition in range(2):
+        records = []
+        for key in range(20):
+            text, value = f"{partition}-{key}", f"{number}"
+            records.append(new_record(text.encode(), value.encode()))
+            place = text if mode == "upsert" else (number, text)
+            expected[place] = [text, value]
+        produce(door, "flights", partition, records)
+
+
+def maintain(lake: Lake) -> dict[str, list[object]]:
+    script = str(REPOSITORY / "tests" / "peers" / "native_iceberg.py")
+    done = subprocess.run(
+        [str(python_of(RELEASE)), script, str(lake.folder), "penstock.flights", *map(str, jars())],
+        cwd=lake.folder, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if not line.lstrip().startswith("at ")]
+    assert done.returncode == 0, "\n".join(lines)[-5000:]
+    told: dict[str, list[object]] = json.loads(done.stdout.splitlines()[-1])
+    return told
