@@ -336,6 +336,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Start what may start and send what is ready, until neither is left."""
         if self._pumping:
             return
+        if not self._waiting:
+            self._pump_once()
+            return
+        log = self._broker.log
+        # What is appended by requests that came together shares a turn of the log.
+        log.hold()
+        try:
+            self._pump_once()
+        finally:
+            log.settle()
+
+    def _pump_once(self) -> None:
         self._pumping = True
         try:
             while not self._closing and self._failure is None:

@@ -262,6 +262,14 @@ class Log(ServingLog):
         """
         self._dispatcher.append(appends, timeout_ms=timeout_ms, done=done, source=source)
 
+    def hold(self) -> None:
+        """See `ServingLog`."""
+        self.lane.hold()
+
+    def settle(self) -> None:
+        """See `ServingLog`."""
+        self.lane.settle()
+
     @property
     def waiting_bytes(self) -> int:
         """Bytes handed in whose outcome isn't known yet."""

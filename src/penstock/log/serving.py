@@ -124,6 +124,13 @@ class ServingLog(ABC):
             source: the connection that it came from.
         """
 
+    def hold(self) -> None:  # noqa: B027 - whoever never waits for company has nothing to do
+        """More than one `append` may follow; `settle` comes after the last, in the same callback
+        of the event loop."""
+
+    def settle(self) -> None:  # noqa: B027
+        """Nothing more to append for now."""
+
     @property
     @abstractmethod
     def append_bytes_max(self) -> int:

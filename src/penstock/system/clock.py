@@ -12,6 +12,6 @@ class SystemClock:
         """Wall-clock time, milliseconds since the Unix epoch, UTC."""
         return time.time_ns() // 1_000_000
 
-    def monotonic_s(self) -> float:
-        """Seconds since an arbitrary origin."""
-        return time.monotonic()
+    # Asked for a dozen times per request: without a call between.
+    monotonic_s = staticmethod(time.monotonic)
+    """Seconds since an arbitrary origin."""

@@ -66,6 +66,12 @@ class StandInLog:
         self.producer_ids = 1000
         self.failure: Exception | None = None
 
+    def hold(self) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
     def high_watermark(self, key: PartitionKey) -> int:
         return self.ends.get(key, 0)
 

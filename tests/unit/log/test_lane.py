@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from penstock.log.append.lane import GATHER_SOURCES, AppendRequest, CommitLane, Delivery
+from penstock.log.append.lane import (
+    GATHER_SOURCES,
+    LONE_APPENDS,
+    AppendRequest,
+    CommitLane,
+    Delivery,
+)
 from penstock.log.append.plan import PartitionAppend, plan_frame, run_commits
 from penstock.log.limits import LogLimits
 from penstock.metadata.changes import Change
@@ -281,6 +287,84 @@ def test_small_turns_run_on_the_loop_and_those_that_would_wait_on_the_thread(
                 bench.wal.turned_on.clear()
                 assert await bench.append().answer is None
             assert bench.wal.turned_on == {bench.lane._thread.ident}, name
+
+    run(test, here=True)
+
+
+def test_what_was_held_shares_a_turn_and_a_lone_producers_begins_at_once() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        lane = bench.lane
+        for turn in range(2 * LONE_APPENDS):
+            lane.hold()
+            waiting = [bench.append(key=n, source=7) for n in range(2)]
+            assert bench.events.count("write 200") == turn, "nothing begins before it is settled"
+            lane.settle()
+            done_here = bench.events.count("write 200") == turn + 1
+            assert done_here is (2 * (turn + 1) > LONE_APPENDS)
+            assert [await w.answer for w in waiting] == [None] * 2
+            assert bench.events.count("write 200") == turn + 1
+        # Another one may share the turn of whoever was alone until now.
+        lane.hold()
+        first = bench.append(key=1, source=8)
+        lane.settle()
+        lane.hold()
+        second = bench.append(key=2, source=7)
+        lane.settle()
+        assert [await first.answer, await second.answer] == [None] * 2
+        assert bench.events.count("write 200") == 2 * LONE_APPENDS + 1
+
+    run(test, here=True)
+
+
+def test_what_a_turns_answer_leads_to_gets_a_turn_of_its_own() -> None:
+    """A lone producer's next request may be started by the answer to the one before."""
+
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        lane = bench.lane
+        later: list[Waiting] = []
+
+        def ask_again(_: Delivery) -> None:
+            lane.hold()
+            if len(later) < 20:
+                later.append(bench.append(source=7))
+            lane.settle()
+
+        lane._announce = ask_again
+        for _ in range(LONE_APPENDS + 1):
+            bench.append(source=7)
+        await until(lambda: len(later) == 20)
+        assert [await w.answer for w in later] == [None] * 20
+        assert bench.wal.turned_on == {threading.get_ident()}
+
+    run(test, here=True)
+
+
+def test_an_answer_that_fails_keeps_nobody_else_waiting() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+        def fail(_: PenstockError | None) -> None:
+            raise ValueError("of one client")
+
+        bench.lane.submit(AppendRequest(bench.append().appends, 0, 1e9, fail))
+        assert await bench.append().answer is None
+        await until(lambda: "readers woken" in bench.events)
+        assert [str(context["exception"]) for context in told] == ["of one client"]
+
+    run(test, here=True)
+
+
+def test_what_is_held_when_the_lane_closes_is_written() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
+        bench.lane.hold()
+        waiting = bench.append(source=7)
+        await bench.lane.close()
+        assert await waiting.answer is None
 
     run(test, here=True)
 

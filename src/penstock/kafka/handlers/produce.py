@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from penstock.kafka import fresh
-from penstock.kafka.context import ReplyFuture, RequestContext
+from penstock.kafka.context import LateReply, Reply, ReplyFuture, RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.produce_codec import (
     TOPIC_IDS_FROM,
@@ -84,7 +84,7 @@ class _Produce:
         self._pending = 0
         self._unknown: list[tuple[TopicData, PartitionAnswer]] = []
         self._confirmation: asyncio.Task[None] | None = None
-        self.reply: ReplyFuture = asyncio.get_running_loop().create_future()
+        self.reply = LateReply(loop=asyncio.get_running_loop())
 
     def start(self) -> None:
         for topic in self._request.topics:
@@ -225,10 +225,10 @@ class _Produce:
     def _finish(self) -> None:
         if self.reply.done():  # the connection is gone; what was stored stays stored
             return
-        if self._request.acks == 0:
-            self.reply.set_result(None)
-            return
-        self.reply.set_result([encode_produce(self._topics, self._version)])
+        reply: Reply = None
+        if self._request.acks != 0:
+            reply = [encode_produce(self._topics, self._version)]
+        self.reply.give(reply)
 
 
 _NO_RECORDS: Final = memoryview(b"")

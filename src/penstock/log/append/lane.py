@@ -38,14 +38,18 @@ GATHER_BYTES_MAX: Final = 256 << 10
 """Gathering is on while the last GATHER_SOURCES appends came from as many connections within
 GATHER_SPAN_S; what has GATHER_BYTES_MAX is worth its sync without waiting."""
 
+LONE_APPENDS: Final = 8
+"""After so many appends of one connection there is no other to share a turn with."""
+
 HERE_BYTES_MAX: Final = 64 << 10
 """More is the thread's: it takes long to write, and the next may be received meanwhile."""
 
 HELD_TURN_S: Final = 0.05
 """How soon appends that found the WAL full try again, in seconds."""
 
-BEHIND_S: Final = 0.025
-"""How long the database may be behind what was answered, in seconds."""
+BEHIND_S: Final = 0.1
+"""How long the database may be behind what was answered, in seconds. A commit writes about as many
+pages for a hundred single records as for 25, and holds up appends meanwhile."""
 
 GROUP_ITEMS_MAX: Final = 10_000
 """Items of one group commit: bounds the entry's size and the time that one turn takes."""
@@ -129,6 +133,11 @@ class CommitLane:
         self._closed = False
         self._sources: deque[tuple[int, float]] = deque(maxlen=GATHER_SOURCES)
         self._gathering = False
+        self._lone_count = 0
+        """Appends in a row of one connection."""
+        self._is_held = False
+        self._is_delivering = False
+        """Whoever is answered may append again at once; its turn comes after all are answered."""
         self._broken = BrokenSequences()
         self._arrived: list[_Item] = []
         self._arrived_bytes = 0
@@ -164,8 +173,24 @@ class CommitLane:
         self._watch_sources(request.source)
         self._arrive(request, request.length)
 
+    def hold(self) -> None:
+        """Begin no turn before `settle`: more may be submitted in the same breath."""
+        self._is_held = True
+
+    def settle(self) -> None:
+        """Begin a turn for what was submitted since `hold`, or soon if others may share it."""
+        self._is_held = False
+        if not self._arrived or self._begin_handle is not None:
+            return
+        if self._lone_count >= LONE_APPENDS and not self._is_delivering:
+            # Without a detour by the loop, which looks for other work first.
+            self._begin()
+        else:
+            self._begin_soon()
+
     def _watch_sources(self, source: int) -> None:
         sources = self._sources
+        self._lone_count = self._lone_count + 1 if sources and source == sources[-1][0] else 0
         now_s = self._clock.monotonic_s()
         sources.append((source, now_s))
         if self._gathering or source != sources[0][0]:
@@ -194,6 +219,7 @@ class CommitLane:
         self._closed = True
         if self._begin_handle is not None:
             self._begin_handle.cancel()
+        if self._arrived:
             self._hand_to_thread()
         if self._behind_handle is not None:
             self._behind_handle.cancel()
@@ -206,19 +232,22 @@ class CommitLane:
         self._arrived.append(item)
         self._arrived_bytes += length
         if self._begin_handle is None:
-            # Soon, not now: what else has arrived with it shares its turn.
             if self._gathering and self._limits.gather_ms and length:
                 self._begin_handle = self._loop.call_later(
                     self._limits.gather_ms / 1000, self._begin
                 )
                 self._is_waiting = True
-            else:
-                self._begin_handle = self._loop.call_soon(self._begin)
-                self._is_waiting = False
+            elif not self._is_held:
+                self._begin_soon()
         elif self._is_waiting and self._arrived_bytes >= GATHER_BYTES_MAX:
             self._begin_handle.cancel()
             self._begin_handle = self._loop.call_soon(self._begin)
             self._is_waiting = False
+
+    def _begin_soon(self) -> None:
+        """Not now: what else has arrived with it shares its turn."""
+        self._begin_handle = self._loop.call_soon(self._begin)
+        self._is_waiting = False
 
     def _begin(self) -> None:
         """A turn for what has arrived, here or on the thread."""
@@ -458,11 +487,28 @@ class CommitLane:
         self._deliver(delivery)
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._deliver_views(delivery)
+        self._is_delivering = True
+        try:
+            self._deliver_views(delivery)
+            self._answer(delivery)
+            if not delivery.commands:
+                self._announce(delivery)
+                return
+        finally:
+            self._is_delivering = False
+        # What was answered goes out with callbacks that are queued by now; this queues behind.
+        self._loop.call_soon(self._announce, delivery)
+
+    def _answer(self, delivery: Delivery) -> None:
         error = delivery.error
         for request in delivery.appends:
             self.waiting_bytes -= request.length
-            request.done(error)
+            try:
+                request.done(error)
+            except Exception as failure:  # noqa: BLE001 - of one client, and there may be others
+                self._loop.call_exception_handler(
+                    {"message": "answering an append failed", "exception": failure}
+                )
         index = 1 if delivery.plan is not None else 0
         for command in delivery.commands:
             count = len(command.commands)
@@ -474,8 +520,6 @@ class CommitLane:
                 command.future.set_exception(error)
             else:
                 command.future.set_result(answers)
-        # What was answered goes out with callbacks that are queued by now; this queues behind.
-        self._loop.call_soon(self._announce, delivery)
 
 
 def _next_group(pending: deque[AppendRequest], frame_bytes_max: int) -> list[AppendRequest]:
