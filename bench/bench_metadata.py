@@ -10,6 +10,7 @@ from a snapshot of ten million runs below 10 s.
 """
 
 import argparse
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -21,13 +22,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench_commit import SystemClock, SystemRandom
+from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import CommitRuns, CreateTopic, RunCommit
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
-from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PARTITION_BITS
-from penstock.replica import restore_snapshot, verify_snapshot
+from penstock.objects import open_store
+from penstock.replica import verify_snapshot
+from penstock.replica.archive import Archive
+from penstock.replica.bootstrap import bootstrap
 
 PARTITIONS = 50_000
 TOPICS = 50
@@ -160,20 +164,25 @@ def main() -> None:
         with timed("open"):
             order = open_order(path)
         with timed("snapshot"):
-            order.snapshot(directory / "snapshot")
+            info = order.snapshot(directory / "snapshot")
         print(f"  {(directory / 'snapshot').stat().st_size >> 20} MiB")
         order.close()
         with timed("verify a snapshot"):
             verify_snapshot(directory / "snapshot")
-        with timed("start from a snapshot whose checksum was compared"):
-            with timed("  restore"):
-                restore_snapshot(
-                    directory / "snapshot",
-                    directory / "restored",
-                    application_id=APPLICATION_ID,
-                    format_version=FORMAT_VERSION,
-                    is_verified=True,
+        archive = Archive(
+            open_store(str(directory / "bucket")),
+            cluster_id="",
+            scratch=directory / "scratch",
+            executor=None,
+        )
+        with timed("put it into the archive"):
+            asyncio.run(archive.put_snapshot(directory / "snapshot", info))
+        with timed("start from a snapshot in the archive, a directory"):
+            with timed("  fetch, compare the checksum, unpack, restore"):
+                made = asyncio.run(
+                    bootstrap(archive, directory / "restored", LogMachine, executor=None)
                 )
+                assert made is not None
             with timed("  open"):
                 order = open_order(directory / "restored")
             with timed("  load the view"), closing(Queries(directory / "restored")) as queries:
