@@ -68,7 +68,7 @@ cluster: $(TEST_STAMP) ## Three agents, PostgreSQL and an S3 server on this mach
 	@exec $(BIN)/python demo/cluster.py $(ARGS)
 
 chaos: $(TEST_STAMP) ## Clients on a cluster of real processes that are killed, paused and cut off.
-	$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python tests/chaos/run.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs: $(TEST_STAMP) ## Make the pages that come from code.
 	$(BIN)/python tests/make_docs.py
