@@ -9,6 +9,10 @@ from penstock.model.errors import InvalidRequestError
 
 _KINDS: Final = {".avsc": AVRO, ".json": JSON, ".desc": PROTOBUF, ".pb": PROTOBUF}
 _BYTES_MAX: Final = 16 << 20
+_COMPILE: Final = (
+    "a descriptor set is taken instead: pip install grpcio-tools; python -m grpc_tools.protoc -I. "
+    "--include_imports --descriptor_set_out={stem}.desc {stem}.proto"
+)
 
 
 def read_schema_file(path: Path, *, message: str = "") -> SchemaText:
@@ -21,6 +25,10 @@ def read_schema_file(path: Path, *, message: str = "") -> SchemaText:
         InvalidRequestError: no such file or suffix, no message, or no schema that a table can have.
     """
     kind = _KINDS.get(path.suffix)
+    if path.suffix == ".proto":
+        raise InvalidRequestError(
+            "read schema", str(path), "it is not compiled here", _COMPILE.format(stem=path.stem)
+        )
     if kind is None:
         raise InvalidRequestError(
             "read schema", str(path), f"suffix {path.suffix!r}", f"it is one of {', '.join(_KINDS)}"

@@ -340,6 +340,9 @@ def test_a_descriptor_set_of_a_file(door: Door, lake: Lake, topic: str, tmp_path
     assert lake.rows(topic, "id") == [(5,)]
     with pytest.raises(InvalidRequestError, match="--message says which"):
         read_schema_file(path)
+    with pytest.raises(InvalidRequestError) as told:
+        read_schema_file(path.with_suffix(".proto"))
+    assert "--descriptor_set_out=flight.desc flight.proto" in told.value.hint
 
 
 def test_a_file_s_schema_evolves_as_a_registry_s(
