@@ -1,10 +1,5 @@
-"""The options of a read, as Kafka users know them: checked once, before anything is asked.
+"""The options of a read, as Kafka users know them: checked once, before anything is asked."""
 
-Names are case-insensitive. An unknown one is an error that names the nearest: an option that is
-misspelt and silently ignored reads the wrong records.
-"""
-
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -12,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.client import DoorOptions
+from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
 from penstock.pipeline.connector.schema import default_columns
 
 EARLIEST: Final = -2
@@ -48,9 +45,7 @@ class Wanted:
 class ReadOptions:
     """What a user asked for. No secret is among them."""
 
-    urls: tuple[str, ...]
-    secret_file: str
-    objects: str
+    door: DoorOptions
     names: tuple[str, ...] | None
     pattern: str | None
     assigned: dict[str, tuple[int, ...]] | None
@@ -69,14 +64,10 @@ class ReadOptions:
     pushes_filters: bool
     batch_bytes: int
     lease_ms: int
-    timeout_ms: int
-    deadline_ms: int
 
 
 READ_OPTIONS: Final = (
-    "url",
-    "secretFile",
-    "objects",
+    *DOOR_OPTIONS,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -100,8 +91,6 @@ READ_OPTIONS: Final = (
     "filterPushdown",
     "batchBytes",
     "leaseMs",
-    "timeoutMs",
-    "deadlineMs",
 )
 
 
@@ -111,8 +100,8 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
     Raises:
         InvalidRequestError: one is unknown, not a value of its kind, or has no place in this mode.
     """
-    given = {name.lower(): str(value) for name, value in options.items()}
-    _refuse_unknown(given)
+    given = GivenOptions("read", options)
+    given.refuse_unknown(READ_OPTIONS, _TUNING)
     if mode == "stream":
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             _refuse(given, name, "a stream has no end", "leave it out, or use spark.read")
@@ -123,20 +112,18 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
     starting = _wanted(given, "starting", default=LATEST if mode == "stream" else EARLIEST)
     ending = _wanted(given, "ending", default=LATEST)
     if mode == "batch" and _names_point(starting, LATEST):
-        raise _invalid("startingOffsets", "a batch can't begin at the latest offset")
+        raise given.invalid("startingOffsets", "a batch can't begin at the latest offset")
     if _names_point(ending, EARLIEST):
-        raise _invalid("endingOffsets", "nothing ends at the earliest offset")
-    offsets_max = _integer(given, "maxOffsetsPerTrigger", least=1)
-    offsets_min = _integer(given, "minOffsetsPerTrigger", least=1)
+        raise given.invalid("endingOffsets", "nothing ends at the earliest offset")
+    offsets_max = given.integer_found("maxOffsetsPerTrigger", least=1)
+    offsets_min = given.integer_found("minOffsetsPerTrigger", least=1)
     if offsets_max is not None and offsets_min is not None and offsets_min > offsets_max:
-        raise _invalid(
+        raise given.invalid(
             "minOffsetsPerTrigger", f"{offsets_min} is above maxOffsetsPerTrigger, {offsets_max}"
         )
     columns = _columns(given)
     return ReadOptions(
-        urls=_urls(given),
-        secret_file=given.get("secretfile", ""),
-        objects=_one_of(given, "objects", ("auto", "agent", "ambient")),
+        door=given.door(),
         names=names,
         pattern=pattern,
         assigned=assigned,
@@ -145,18 +132,16 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         strategy=_strategy(given),
         offsets_max=offsets_max,
         offsets_min=offsets_min,
-        trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", 15 * 60_000),
-        partitions_min=_integer(given, "minPartitions", least=1),
-        partition_bytes=_integer(given, "partitionBytes", least=1) or 64 << 20,
-        parallelism=_integer(given, "parallelism", least=1),
-        records_max=_integer(given, "maxRecordsPerPartition", least=1),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        trigger_delay_ms=given.duration_ms("maxTriggerDelay", 15 * 60_000),
+        partitions_min=given.integer_found("minPartitions", least=1),
+        partition_bytes=given.integer("partitionBytes", 64 << 20, least=1),
+        parallelism=given.integer_found("parallelism", least=1),
+        records_max=given.integer_found("maxRecordsPerPartition", least=1),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         columns=columns,
-        pushes_filters=_flag(given, "filterPushdown", default=False),
-        batch_bytes=_integer(given, "batchBytes", least=1) or 2 << 20,
-        lease_ms=_or(_integer(given, "leaseMs", least=0), 3_600_000),
-        timeout_ms=_integer(given, "timeoutMs", least=1) or 30_000,
-        deadline_ms=_integer(given, "deadlineMs", least=1) or 120_000,
+        pushes_filters=given.flag("filterPushdown", default=False),
+        batch_bytes=given.integer("batchBytes", 2 << 20, least=1),
+        lease_ms=given.integer("leaseMs", 3_600_000, least=0),
     )
 
 
@@ -169,11 +154,11 @@ def ignored(options: Mapping[str, str]) -> list[str]:
 
 
 def _topics(
-    given: dict[str, str],
+    given: GivenOptions,
 ) -> tuple[tuple[str, ...] | None, str | None, dict[str, tuple[int, ...]] | None]:
-    ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name.lower())]
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name)]
     if len(ways) != 1:
-        detail = "is missing" if not ways else f"excludes {' and '.join(ways[1:])}"
+        detail = "it is missing" if not ways else f"it excludes {' and '.join(ways[1:])}"
         raise InvalidRequestError(
             "read",
             f"option {ways[0] if ways else 'subscribe'}",
@@ -181,25 +166,25 @@ def _topics(
             "give one of subscribe, subscribePattern and assign",
         )
     if ways == ["subscribe"]:
-        names = tuple(dict.fromkeys(_list(given["subscribe"])))
+        names = tuple(dict.fromkeys(given.names("subscribe")))
         if not names:
-            raise _invalid("subscribe", "names no topic")
+            raise given.invalid("subscribe", "names no topic")
         return names, None, None
     if ways == ["subscribePattern"]:
-        pattern = given["subscribepattern"].strip()
+        pattern = given.text("subscribePattern").strip()
         try:
             re.compile(pattern)
         except re.error as error:
-            raise _invalid("subscribePattern", f"is no regular expression: {error}") from error
+            raise given.invalid("subscribePattern", f"is no regular expression: {error}") from error
         return None, pattern, None
-    return None, None, _assigned(given["assign"])
+    return None, None, _assigned(given)
 
 
-def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    value = _json("assign", text)
+def _assigned(given: GivenOptions) -> dict[str, tuple[int, ...]]:
+    value = _json(given, "assign")
     example = 'for example {"flights":[0,1]}'
     if not isinstance(value, dict) or not value:
-        raise _invalid("assign", "is no JSON object of topics", example)
+        raise given.invalid("assign", "is no JSON object of topics", example)
     assigned = {}
     for topic, partitions in value.items():
         if (
@@ -207,7 +192,9 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
             or not partitions
             or not all(type(p) is int and p >= 0 for p in partitions)
         ):
-            raise _invalid("assign", f"partitions of {topic!r} are no list of numbers", example)
+            raise given.invalid(
+                "assign", f"partitions of {topic!r} are no list of numbers", example
+            )
         assigned[topic] = tuple(sorted(set(partitions)))
     return assigned
 
@@ -215,39 +202,40 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
 # -- where to begin and to end ---------------------------------------------------------------------
 
 
-def _wanted(given: dict[str, str], side: str, *, default: int) -> Wanted:
+def _wanted(given: GivenOptions, side: str, *, default: int) -> Wanted:
     # In the order in which Spark's Kafka source prefers them.
-    by_time = given.get(f"{side}timestamp")
-    if by_time is not None:
-        return Wanted(time_ms=_integer(given, f"{side}Timestamp", least=0))
+    if f"{side}Timestamp" in given:
+        return Wanted(time_ms=given.integer_found(f"{side}Timestamp", least=0))
     name = f"{side}OffsetsByTimestamp"
-    if name.lower() in given:
-        return Wanted(times=_each(name, given[name.lower()], least=0))
+    if name in given:
+        return Wanted(times=_each(given, name, least=0))
     name = f"{side}Offsets"
-    text = given.get(name.lower())
+    text = given.found(name)
     if text is None:
         return Wanted(point=default)
     point = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if point is not None:
         return Wanted(point=point)
-    return Wanted(each=_each(name, text, least=EARLIEST))
+    return Wanted(each=_each(given, name, least=EARLIEST))
 
 
-def _each(name: str, text: str, *, least: int) -> dict[str, dict[int, int]]:
+def _each(given: GivenOptions, name: str, *, least: int) -> dict[str, dict[int, int]]:
     example = 'for example {"flights":{"0":23,"1":-2}}'
-    value = _json(name, text, hint=f"earliest, latest, or {example}")
+    value = _json(given, name, hint=f"earliest, latest, or {example}")
     if not isinstance(value, dict):
-        raise _invalid(name, "is no JSON object of topics", example)
+        raise given.invalid(name, "is no JSON object of topics", example)
     each: dict[str, dict[int, int]] = {}
     for topic, partitions in value.items():
         if not isinstance(partitions, dict):
-            raise _invalid(name, f"{topic!r} has no JSON object of partitions", example)
+            raise given.invalid(name, f"{topic!r} has no JSON object of partitions", example)
         each[topic] = {}
         for partition, number in partitions.items():
             if not re.fullmatch(r"[0-9]{1,9}", partition) or type(number) is not int:
-                raise _invalid(name, f"{topic!r} has {partition!r}: {number!r}", example)
+                raise given.invalid(name, f"{topic!r} has {partition!r}: {number!r}", example)
             if not least <= number < 2**63:
-                raise _invalid(name, f"{number} of {topic}-{partition} is out of range", example)
+                raise given.invalid(
+                    name, f"{number} of {topic}-{partition} is out of range", example
+                )
             each[topic][int(partition)] = number
     return each
 
@@ -258,124 +246,35 @@ def _names_point(wanted: Wanted, point: int) -> bool:
     return any(point in offsets.values() for offsets in (wanted.each or {}).values())
 
 
-# -- values of each kind ---------------------------------------------------------------------------
+def _refuse(given: GivenOptions, name: str, detail: str, hint: str) -> None:
+    if name in given:
+        raise given.invalid(name, detail, hint)
 
 
-def _refuse_unknown(given: dict[str, str]) -> None:
-    known = {name.lower(): name for name in READ_OPTIONS}
-    for name in sorted(given):
-        if name in known or name in _TUNING:
-            continue
-        if name.startswith("kafka."):
-            hint = (
-                "give url, the HTTP addresses of Penstock's agents"
-                if name == "kafka.bootstrap.servers"
-                else "leave it out: no Kafka client takes part in this read"
-            )
-            raise InvalidRequestError("read", f"option {name}", "is one of Kafka's client", hint)
-        near = difflib.get_close_matches(name, known, n=1)
-        raise InvalidRequestError(
-            "read",
-            f"option {name}",
-            "is unknown",
-            f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(READ_OPTIONS)}",
-        )
-
-
-def _refuse(given: dict[str, str], name: str, detail: str, hint: str) -> None:
-    if name.lower() in given:
-        raise _invalid(name, detail, hint)
-
-
-def _urls(given: dict[str, str]) -> tuple[str, ...]:
-    urls = tuple(_list(given.get("url", "")))
-    if not urls:
-        raise _invalid("url", "is missing", "for example http://127.0.0.1:9644, or several")
-    for url in urls:
-        if not re.match(r"https?://", url):
-            raise _invalid("url", f"{url!r} is no http:// or https:// address")
-        if "@" in url:
-            raise _invalid(
-                "url",
-                "has a user or password in it",
-                "secrets come from PENSTOCK_CLUSTER_SECRET or the option secretFile",
-            )
-    return urls
-
-
-def _columns(given: dict[str, str]) -> tuple[str, ...]:
-    headers = _flag(given, "includeHeaders", default=False)
+def _columns(given: GivenOptions) -> tuple[str, ...]:
+    headers = given.flag("includeHeaders", default=False)
     known = {name.lower(): name for name in default_columns(headers=True)}
     if "columns" not in given:
         return default_columns(headers=headers)
     columns = []
-    for name in _list(given["columns"]):
+    for name in given.names("columns"):
         if name.lower() not in known:
-            raise _invalid("columns", f"{name!r} is no column", f"there are {', '.join(known)}")
+            raise given.invalid(
+                "columns", f"{name!r} is no column", f"there are {', '.join(known)}"
+            )
         columns.append(known[name.lower()])
     if not columns or len(set(columns)) != len(columns):
-        raise _invalid("columns", "names no column, or one twice")
+        raise given.invalid("columns", "names no column, or one twice")
     return tuple(columns)
 
 
-def _strategy(given: dict[str, str]) -> Strategy:
-    text = _one_of(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+def _strategy(given: GivenOptions) -> Strategy:
+    text = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
     return "latest" if text == "latest" else "error"
 
 
-def _one_of(given: dict[str, str], name: str, values: tuple[str, ...]) -> str:
-    """The first of `values` is the default."""
-    text = given.get(name.lower(), values[0]).strip().lower()
-    if text not in values:
-        raise _invalid(name, f"{text!r} is none of {', '.join(values)}")
-    return text
-
-
-def _flag(given: dict[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    if text.strip().lower() not in {"true", "false"}:
-        raise _invalid(name, f"{text!r} is neither true nor false")
-    return text.strip().lower() == "true"
-
-
-def _integer(given: dict[str, str], name: str, *, least: int) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < least:
-        raise _invalid(name, f"{text!r} is no whole number of at least {least}")
-    return int(text)
-
-
-_UNITS_MS: Final = {"ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-
-
-def _duration_ms(given: dict[str, str], name: str, default: int) -> int:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    match = re.fullmatch(r"([0-9]{1,12})\s*([a-z]*)", text.strip().lower())
-    if match is None or match[2] not in _UNITS_MS:
-        raise _invalid(name, f"{text!r} is no duration", "for example 500ms, 30s, 15m or 1h")
-    return int(match[1]) * _UNITS_MS[match[2]]
-
-
-def _json(name: str, text: str, *, hint: str = "") -> Any:
+def _json(given: GivenOptions, name: str, *, hint: str = "") -> Any:
     try:
-        return json.loads(text)
+        return json.loads(given.text(name))
     except ValueError as error:
-        raise _invalid(name, f"is no JSON: {error}", hint) from error
-
-
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
-
-
-def _invalid(name: str, detail: str, hint: str = "") -> InvalidRequestError:
-    return InvalidRequestError("read", f"option {name}", detail, hint)
+        raise given.invalid(name, f"is no JSON: {error}", hint) from error

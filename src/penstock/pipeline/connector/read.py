@@ -66,7 +66,7 @@ class PenstockReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of this read, by what the cluster has now."""
-        door = door_options(self._options)
+        door = self._options.door
         with DoorClient(door) as client:
             _hold(client, self._options)
             ranges = self._ranges(client)
@@ -122,17 +122,6 @@ class FilteringReader(PenstockReader):
 def batch_reader(options: ReadOptions, columns: Sequence[str]) -> PenstockReader:
     """The reader that the options ask for."""
     return (FilteringReader if options.pushes_filters else PenstockReader)(options, columns)
-
-
-def door_options(options: ReadOptions) -> DoorOptions:
-    """How this read reaches the cluster."""
-    return DoorOptions(
-        urls=options.urls,
-        secret_file=options.secret_file,
-        objects=options.objects,
-        timeout_s=options.timeout_ms / 1000,
-        deadline_s=options.deadline_ms / 1000,
-    )
 
 
 def find_topics(client: DoorClient, options: ReadOptions) -> list[Any]:

@@ -25,7 +25,6 @@ from penstock.pipeline.connector.options import ReadOptions
 from penstock.pipeline.connector.read import (
     ReadPartition,
     division,
-    door_options,
     find_topics,
     read_partition,
 )
@@ -110,7 +109,7 @@ class StreamPlanner:
         followed = StreamOffsets(topics={n: t for n, t in end.topics.items() if self._follows(n)})
         ranges = stream_plan.ranges(start, followed, self._find(), self._losses())
         tasks = divide(ranges, division(self._options), self._door().runs)
-        door = door_options(self._options)
+        door = self._options.door
         return [ReadPartition(task, door) for task in tasks]
 
     def newest(self) -> StreamOffsets:
@@ -164,7 +163,7 @@ class StreamPlanner:
 
     def _door(self) -> DoorClient:
         if self._client is None:
-            self._client = DoorClient(door_options(self._options))
+            self._client = DoorClient(self._options.door)
         return self._client
 
 

@@ -8,7 +8,7 @@ LEAST = {"url": "http://127.0.0.1:9644", "subscribe": "flights"}
 
 def test_least_options_of_a_batch():
     options = parse(LEAST, mode="batch")
-    assert options.urls == ("http://127.0.0.1:9644",)
+    assert options.door.urls == ("http://127.0.0.1:9644",)
     assert options.names == ("flights",)
     assert options.starting == Wanted(point=EARLIEST)
     assert options.ending == Wanted(point=LATEST)
@@ -33,7 +33,7 @@ def test_names_are_case_insensitive():
         {"URL": "http://a,https://b", "SubscribePattern": "fl.*", "FAILONDATALOSS": "False"},
         mode="batch",
     )
-    assert options.urls == ("http://a", "https://b")
+    assert options.door.urls == ("http://a", "https://b")
     assert options.pattern == "fl.*"
     assert not options.fail_on_data_loss
 
@@ -82,14 +82,14 @@ def test_durations(text, ms):
     [
         ({"subscrib": "x"}, "did you mean subscribe?"),
         ({"startingOffset": "earliest"}, "did you mean startingOffsets?"),
-        ({"zzz": "1"}, "is unknown"),
-        ({"path": "x"}, "is unknown"),
+        ({"zzz": "1"}, "it is unknown"),
+        ({"path": "x"}, "it is unknown"),
         ({"kafka.bootstrap.servers": "a:9092"}, "give url"),
         ({"kafka.isolation.level": "read_committed"}, "leave it out"),
         ({"assign": '{"flights":[0]}'}, "give one of"),
-        ({"subscribe": ""}, "is missing"),
+        ({"subscribe": ""}, "it is missing"),
         ({"subscribe": ","}, "names no topic"),
-        ({"url": ""}, "is missing"),
+        ({"url": ""}, "it is missing"),
         ({"url": "a:9644"}, "is no http"),
         ({"url": "http://me:secret@a"}, "user or password"),
         ({"startingOffsets": "first"}, "is no JSON"),
