@@ -10,7 +10,12 @@ from collections import defaultdict
 from chaos.clients import MEMBER_LIFE_S, PAUSE_S, Load
 from chaos.history import Outcome, Seen
 from chaos.recording import Sending
-from support.line_client import LineClient, LineClientEndedError, LineProgram
+from support.line_client import (
+    END_SECONDS_MAX,
+    LineClient,
+    LineClientEndedError,
+    LineProgram,
+)
 
 
 def line_producer(load: Load, name: str, program: LineProgram) -> None:
@@ -47,7 +52,7 @@ class _ProducerLife:
             pass
         # Read to the end before the pipe is closed: the flush answers what still waits.
         self._client.close_input()
-        reading.join()
+        reading.join(END_SECONDS_MAX)
         self._client.end()
         for sending in self._waiting.values():
             self._load.recorder.sent(sending, Outcome.UNKNOWN)

@@ -12,6 +12,10 @@ import (
 // deliveryTimeout is longer than any fault of the tests.
 const deliveryTimeout = 60 * time.Second
 
+// flushTimeout is what the last records get, which franz-go would wait for without end: it gives up
+// no record that a broker may have stored.
+const flushTimeout = 65 * time.Second
+
 // sent answers one `PARTITION VALUE`; in any order, as batches end.
 type sent struct {
 	Value  string `json:"value"`
@@ -44,5 +48,7 @@ func produce(bootstrap, topic string, in *bufio.Scanner, out *answers) error {
 			out.write(sent{Value: string(record.Value), Offset: record.Offset, Error: text(err)})
 		})
 	}
-	return client.Flush(context.Background())
+	within, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	return client.Flush(within)
 }
