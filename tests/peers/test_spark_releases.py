@@ -15,7 +15,23 @@ from peers.spark import CONNECT, RELEASES, is_built, python_of
 from support.server import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FILES = ("test_session.py", "test_engine.py", "test_jobs.py", "test_read.py")
+FILES = (
+    *("test_session.py", "test_engine.py", "test_jobs.py", "test_read.py", "test_stream.py"),
+    *("test_write.py", "test_write_stream.py", "test_tables.py"),
+)
+STREAM_LIMITS = (
+    "test_each_record_once_over_restarts",
+    "test_a_batch_that_failed_is_run_again_with_the_same_records",
+    "test_latest_fixes_the_start_before_the_first_batch_is_done",
+    "test_the_start_is_in_the_first_batch",
+    "test_python_workers_that_are_killed_lose_and_double_nothing",
+    "test_records_that_retention_took",
+    "test_no_batch_before_there_is_enough",
+)
+"""Spark 4.1 hands over neither start nor limit: an `availableNow` query ends after one batch of the
+limit, batches don't wait for records, a progress isn't JSON, a first batch without records doesn't
+say where it began, and a query at `latest` whose first batch failed may begin later."""
+LACKING = {"4.1": STREAM_LIMITS}
 # An older pyspark leaves sockets to the garbage collector.
 ALLOWED = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
 SECONDS_MAX = 1800
@@ -37,6 +53,8 @@ def test_what_runs_on_this_spark_runs_on_another(name: str) -> None:
     )  # fmt: skip
     assert found.stdout.startswith(name), found.stdout
     files = [str(REPOSITORY / "tests" / "spark" / file) for file in FILES]
+    lacking = LACKING.get(name, ())
+    files += [f"--deselect=tests/spark/test_stream.py::{test}" for test in lacking]
     done = subprocess.run(
         [python, "-m", "pytest", "-q", *ALLOWED, *files], cwd=REPOSITORY, timeout=SECONDS_MAX,
         capture_output=True, text=True, check=False,

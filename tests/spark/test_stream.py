@@ -158,15 +158,24 @@ def test_a_first_batch_at_latest_that_failed_loses_nothing(query: Query, topics:
 
 def test_latest_fixes_the_start_before_the_first_batch_is_done(query: Query, topics: Topics):
     topic = topics.make(1)
+    fail_first_at_latest(query, topics, topic)
+    topics.write(topic, numbered(10, 20))
+    assert query.run(topic, startingOffsets="latest") == as_values(numbered(10, 20))
+
+
+def test_the_start_is_in_the_first_batch(query: Query, topics: Topics):
+    topic = topics.make(1)
+    fail_first_at_latest(query, topics, topic)
+    began = query.offsets()["topics"][topic]
+    assert began["from"] == began["partitions"] == {"0": 10}
+
+
+def fail_first_at_latest(query: Query, topics: Topics, topic: str) -> None:
     topics.write(topic, numbered(0, 10))
     query.fail_in = 0
     query.start(topic, now=False, startingOffsets="latest")
     with pytest.raises(PySparkException, match="SinkFailedError"):
         query.query.awaitTermination(SECONDS_MAX)
-    began = query.offsets()["topics"][topic]
-    assert began["from"] == began["partitions"] == {"0": 10}
-    topics.write(topic, numbered(10, 20))
-    assert query.run(topic, startingOffsets="latest") == as_values(numbered(10, 20))
 
 
 def test_python_workers_that_are_killed_lose_and_double_nothing(query: Query, topics: Topics):
