@@ -21,6 +21,8 @@ from penstock.kafka.server import KafkaServer
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 DEADLINE_S = 10.0
+KERNEL_BYTES = 64 << 10
+"""Of a socket's buffers; Linux doubles it."""
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 RawHandler = Callable[[Any, memoryview], Any]
@@ -51,12 +53,20 @@ async def serving(
 ) -> AsyncIterator[tuple[KafkaServer, Callable[[], Awaitable[Client]]]]:
     server = KafkaServer(broker)
     listener = socket.create_server(("127.0.0.1", 0))
+    # Else the kernel takes as many megabytes of what nobody reads as it thinks fit, which differs
+    # from machine to machine. Accepted sockets inherit it.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
     await server.start(listener)
     port = listener.getsockname()[1]
     clients: list[Client] = []
 
     async def connect() -> Client:
-        clients.append(await asyncio.open_connection("127.0.0.1", port))
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
+        peer.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(peer, ("127.0.0.1", port))
+        clients.append(await asyncio.open_connection(sock=peer))
         return clients[-1]
 
     try:
