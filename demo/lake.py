@@ -87,9 +87,10 @@ def delays(spark: SparkSession, settings: Any, late_minutes: int) -> list[Any]:
     """Per carrier, by Spark SQL over the table's files."""
     from penstock.pipeline.tables.catalog import load_table, open_catalog
 
-    table = load_table(open_catalog(settings.catalog), settings.identifier)
-    assert table is not None
-    files = [task.file.file_path for task in table.scan().plan_files()]
+    with open_catalog(settings.catalog) as catalog:
+        table = load_table(catalog, settings.identifier)
+        assert table is not None
+        files = [task.file.file_path for task in table.scan().plan_files()]
     spark.read.parquet(*files).createOrReplaceTempView("flights")
     return spark.sql(QUERY.format(late=late_minutes, fields=FIELDS)).collect()
 

@@ -128,8 +128,8 @@ def test_a_store_that_fails_doubles_and_loses_nothing(
                 failures += 1
         proxy.set_rules()
         run_table_once(door.client, LocalEngine(2), settings)
-        table = open_catalog(catalog).load_table(("penstock", topic))
-        rows = table.scan().to_arrow()
+        with open_catalog(catalog) as opened:
+            rows = opened.load_table(("penstock", topic)).scan().to_arrow()
         found = sorted(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True))
         assert found == [(b"%d" % key, b"%d" % min(key, 3)) for key in range(10)], failures
         letters = [record.value for record in records_of(door, f"{topic}.dlq")]

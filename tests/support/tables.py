@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,12 +123,14 @@ class Lake:
         return TableSettings(topic=topic, catalog=self.catalog_settings, **changes)
 
     def catalog(self) -> Any:
-        return load_catalog(
+        catalog: Any = load_catalog(
             self.catalog_name,
             type="sql",
             uri=f"sqlite:///{self.folder / 'catalog.db'}",
             warehouse=self.folder.as_uri(),
         )
+        weakref.finalize(catalog, catalog.engine.dispose)
+        return catalog
 
     def table(self, topic: str) -> Table:
         return self.catalog().load_table(("penstock", topic))

@@ -95,8 +95,12 @@ def catalog_properties(settings: CatalogSettings) -> dict[str, str]:
     return properties
 
 
-def open_catalog(settings: CatalogSettings) -> Catalog:
-    """The catalog. Raises: as `catalog_properties`; InvalidRequestError: PyIceberg refuses it."""
+@contextmanager
+def open_catalog(settings: CatalogSettings) -> Iterator[Catalog]:
+    """The catalog, until its connections are given back.
+
+    Raises: as `catalog_properties`; InvalidRequestError: PyIceberg refuses it.
+    """
     properties = catalog_properties(settings)
     # One at a time: a catalog in SQLite makes its tables, which fails for whoever is second.
     with _OPENING, translated("open catalog", settings.name):
@@ -104,7 +108,8 @@ def open_catalog(settings: CatalogSettings) -> Catalog:
         create = getattr(catalog, "create_tables", None)
         if create is not None:
             create()
-    return catalog
+    with catalog:
+        yield catalog
 
 
 def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table | None:

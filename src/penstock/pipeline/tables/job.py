@@ -209,7 +209,10 @@ class TableJob:
     # -- the table -------------------------------------------------------------------------------
 
     def _follow(self) -> Mapping[int, int]:
-        catalog = open_catalog(self._settings.catalog)
+        with open_catalog(self._settings.catalog) as catalog:
+            return self._follow_in(catalog)
+
+    def _follow_in(self, catalog: Catalog) -> Mapping[int, int]:
         kind = kind_of(self._settings, self._client, self._engine)
         table = self._find_table(catalog, kind)
         if table is None:

@@ -108,10 +108,21 @@ def maintain_table(
     if not topics:
         raise NotFoundError("maintain table", settings.topic, "there is no such topic")
     settings = resolve(settings, topics[0].configs)
-    catalog = open_catalog(settings.catalog)
-    table = load_table(catalog, settings.identifier)
-    if table is None:
-        raise NotFoundError("maintain table", settings.full_name, "there is no such table")
+    with open_catalog(settings.catalog) as catalog:
+        table = load_table(catalog, settings.identifier)
+        if table is None:
+            raise NotFoundError("maintain table", settings.full_name, "there is no such table")
+        return _maintain(table, engine, settings, maintenance, clock, random)
+
+
+def _maintain(
+    table: Table,
+    engine: Engine,
+    settings: TableSettings,
+    maintenance: Maintenance,
+    clock: Clock,
+    random: Random,
+) -> MaintenanceSummary:
     files = TableFiles(files_options(table.io.properties))
     joined = written = 0
     # Where the table moved on meanwhile, its small files are still there next time.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import threading
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.lake.door import Range
@@ -15,6 +17,7 @@ from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables import job
 from penstock.pipeline.tables.catalog import ancestry, summary_of
 from penstock.pipeline.tables.job import run_table_once
+from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from support.door import NOW_MS, Door
 from support.tables import (
     STEPS,
@@ -322,3 +325,17 @@ def test_each_commit_has_a_name_of_its_own(door: Door, lake: Lake, topic: str) -
         follow(door, lake, topic)
     names = {summary_of(snapshot)[COMMIT_PROPERTY] for snapshot in ancestry(lake.table(topic))[0]}
     assert len(names) == 2
+
+
+def test_a_run_gives_the_catalogs_connections_back(door: Door, lake: Lake, topic: str) -> None:
+    """A schedule runs for months in one process."""
+    produce(door, topic, 0, [new_record(b"k", b"v")])
+    gc.disable()
+    try:
+        follow(door, lake, topic)
+        upkeep = Maintenance(files_min=1)
+        maintain_table(door.client, LocalEngine(1), lake.settings(topic), upkeep)
+        opened = [file.path for file in psutil.Process().open_files()]
+    finally:
+        gc.enable()
+    assert not [path for path in opened if path.startswith(str(lake.folder))]

@@ -96,6 +96,8 @@ def test_staged_dead_letters_outlive_a_power_loss(
 def test_somebody_elses_file_access_is_left_alone(lake: Lake) -> None:
     own = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     settings = lake.catalog_settings
-    assert "Durable" in open_catalog(settings).properties["py-io-impl"]
+    with open_catalog(settings) as catalog:
+        assert "Durable" in catalog.properties["py-io-impl"]
     chosen = type(settings)(warehouse=settings.warehouse, name=settings.name, properties=own)
-    assert open_catalog(chosen).properties["py-io-impl"] == own["py-io-impl"]
+    with open_catalog(chosen) as catalog:
+        assert catalog.properties["py-io-impl"] == own["py-io-impl"]

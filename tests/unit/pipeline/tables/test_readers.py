@@ -113,15 +113,17 @@ def test_a_warehouse_in_s3(
     produce(door, topic, 0, [new_record(b"a", b"2"), new_record(b"b", None)])
     run_table_once(door.client, LocalEngine(2), settings)
     lake = Lake(tmp_path)
-    table = open_catalog(catalog).load_table(("penstock", topic))
-    rows = table.scan().to_arrow()
+    with open_catalog(catalog) as opened:
+        table = opened.load_table(("penstock", topic))
+        rows = table.scan().to_arrow()
     assert rows.column("key").to_pylist() == [b"a"]
     assert rows.column("value").to_pylist() == [b"2"]
     assert table.location().startswith(f"s3://{bucket}/lake")
     upkeep = Maintenance(files_min=1, snapshot_age_ms=-3_600_000, orphan_age_ms=-3_600_000)
     done = maintain_table(door.client, LocalEngine(2), settings, upkeep)
     assert done.orphans_deleted > 0
-    assert open_catalog(catalog).load_table(("penstock", topic)).scan().to_arrow().num_rows == 1
+    with open_catalog(catalog) as opened:
+        assert opened.load_table(("penstock", topic)).scan().to_arrow().num_rows == 1
     # Nothing that is stored, or said to the door, holds a key of S3.
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     assert secret not in table.metadata.model_dump_json()
@@ -190,5 +192,6 @@ def test_files_of_awkward_partitions_and_folders_are_found_again(
     upkeep = Maintenance(files_min=1, snapshot_age_ms=-3_600_000, orphan_age_ms=-3_600_000)
     done = maintain_table(door.client, LocalEngine(1), settings, upkeep)
     assert done.files_joined == len(AWKWARD)
-    rows = open_catalog(catalog).load_table(("penstock", topic)).scan().to_arrow()
+    with open_catalog(catalog) as opened:
+        rows = opened.load_table(("penstock", topic)).scan().to_arrow()
     assert sorted(rows["s"].to_pylist()) == sorted(value.decode() for value in AWKWARD)
