@@ -31,20 +31,18 @@ import uvloop
 
 from bench_commit import SystemClock, SystemRandom
 from fsync_floor import measure
+from penstock.metadata.answers import Refused, RunsCommitted
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.metadata.commands import (
     AnyCommand,
     CommitRuns,
     CreateTopic,
-    Entry,
-    Refused,
     RegisterAgent,
     RunCommit,
-    RunsCommitted,
     SetFeatureLevel,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.order import Applied
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.ids import TopicKey, partition_key

@@ -28,9 +28,10 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
+from penstock.metadata.answers import TopicCreated
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
-from penstock.metadata.commands import CreateTopic, SetFeatureLevel, TopicCreated
+from penstock.metadata.commands import CreateTopic, SetFeatureLevel
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import NotFoundError, PenstockError

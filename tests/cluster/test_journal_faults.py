@@ -10,8 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.metadata.answers import ProducerIds
 from penstock.metadata.cluster_order import ClusterOrderSettings
-from penstock.metadata.commands import AllocateProducerIds, ProducerIds
+from penstock.metadata.commands import AllocateProducerIds
 from penstock.model.errors import InvalidRequestError, JournalOlderError, RetryableError
 from penstock.replica import state_digest
 from penstock.replica.postgres import PostgresJournal, PostgresSettings

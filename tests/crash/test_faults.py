@@ -14,7 +14,8 @@ import pytest
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.upload import uploader
-from penstock.metadata.commands import BatchStatus, CreateTopic, TopicCreated
+from penstock.metadata.answers import BatchStatus, TopicCreated
+from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import (
     FatalStorageError,
     PenstockError,

@@ -12,6 +12,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from penstock.metadata.answers import Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.changes import HeadMoved, TopicDeleted
 from penstock.metadata.commands import (
@@ -23,16 +24,14 @@ from penstock.metadata.commands import (
     CommitWrite,
     CondemnObjects,
     DeleteOffsets,
-    Entry,
     Fence,
     OpenJob,
-    Refused,
     RegisterAgent,
     ReplaceRuns,
     SaveGroup,
     StoreSegment,
-    decode_entry,
 )
+from penstock.metadata.entries import Entry, decode_entry
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
 

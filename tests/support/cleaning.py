@@ -10,14 +10,13 @@ from typing_extensions import Buffer
 
 from penstock.lake.compaction.items import InputObject, ItemPartition, KeyedItem
 from penstock.lake.compaction.keyed import clean_partition
+from penstock.metadata.answers import JobOpened, RunsReplaced
 from penstock.metadata.commands import (
     CloseJob,
-    JobOpened,
     OpenJob,
     OutputObject,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
 )
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import ObjectStore

@@ -25,9 +25,10 @@ from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.fetch.waiters import Waiters
+from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, CreateTopic, RunCommit
+from penstock.metadata.commands import AnyCommand, CommitRuns, CreateTopic, RunCommit
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic

@@ -19,15 +19,10 @@ from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import RemoteWal
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
+from penstock.metadata.answers import BatchStatus, TopicCreated
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.commands import (
-    BatchStatus,
-    CreateTopic,
-    Heartbeat,
-    SetFeatureLevel,
-    TopicCreated,
-)
+from penstock.metadata.commands import CreateTopic, Heartbeat, SetFeatureLevel
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError

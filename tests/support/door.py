@@ -26,7 +26,8 @@ from penstock.lake.door import (
     WriteRun,
 )
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.commands import AlterTopicConfigs, CreateTopic, DeleteTopic, TopicCreated
+from penstock.metadata.answers import TopicCreated
+from penstock.metadata.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease

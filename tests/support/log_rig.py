@@ -11,7 +11,8 @@ from penstock.log import Log, LogLimits
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.opening import open_order, open_wal
 from penstock.log.upkeep import Upkeep
-from penstock.metadata.commands import CreateTopic, TopicCreated
+from penstock.metadata.answers import TopicCreated
+from penstock.metadata.commands import CreateTopic
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError

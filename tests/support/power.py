@@ -13,15 +13,8 @@ from pathlib import Path
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.verify import FindingKind, VerifyReport, verify
-from penstock.metadata.commands import (
-    BatchStatus,
-    CreateTopic,
-    DeleteTopic,
-    Noop,
-    Refusal,
-    Refused,
-    TopicCreated,
-)
+from penstock.metadata.answers import BatchStatus, Refusal, Refused, TopicCreated
+from penstock.metadata.commands import CreateTopic, DeleteTopic, Noop
 from penstock.model.errors import (
     NotFoundError,
     PenstockError,

@@ -21,7 +21,8 @@ from starlette.routing import BaseRoute, Route
 from penstock.config.addresses import Address
 from penstock.lake.door import Problem
 from penstock.log.serving import ServingLog
-from penstock.metadata.commands import AnyAnswer, AnyCommand, Refusal, Refused
+from penstock.metadata.answers import AnyAnswer, Refusal, Refused
+from penstock.metadata.commands import AnyCommand
 from penstock.metadata.ordering import Heads
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL

@@ -28,22 +28,19 @@ from penstock.lake.door import (
     WriteRequest,
     Written,
 )
+from penstock.metadata.answers import JobOpened, Refusal, RunsReplaced, WriteCommitted
 from penstock.metadata.commands import (
     BATCH_FIELDS,
     OUTPUT_FIELDS,
     CloseJob,
     CommitWrite,
     DropTable,
-    JobOpened,
     OpenJob,
     OutputObject,
-    Refusal,
     RenewJob,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
     SaveTable,
-    WriteCommitted,
     WriteRun,
 )
 from penstock.model.errors import InvalidRequestError, NotFoundError

@@ -16,7 +16,7 @@ from typing_extensions import Buffer
 from penstock.app.pipeline_api import Call, DoorRefusedError, PipelineSources, message, read_message
 from penstock.lake import door
 from penstock.lake.door import Accesses, AccessRequest
-from penstock.metadata.commands import Refusal
+from penstock.metadata.answers import Refusal
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,

@@ -19,7 +19,8 @@ from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import InitCluster, decode_entry
+from penstock.metadata.commands import InitCluster
+from penstock.metadata.entries import decode_entry
 from penstock.metadata.order import new_cluster_id, restore
 from penstock.metadata.queries import Queries
 from penstock.model.errors import (

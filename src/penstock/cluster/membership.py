@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cluster.silence import SilenceDetector, Standing
+from penstock.metadata.answers import Refused
 from penstock.metadata.commands import (
     AnyCommand,
     DrainAgent,
     Fence,
     Heartbeat,
-    Refused,
     RemoveAgent,
     SetFeatureLevel,
 )

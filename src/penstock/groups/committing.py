@@ -12,14 +12,8 @@ from penstock.groups.memory import GroupMemory, LoadedGroup
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
-from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
-    CommitOffsets,
-    DeleteOffsets,
-    OffsetsCommitted,
-    OffsetWrite,
-)
+from penstock.metadata.answers import AnyAnswer, OffsetsCommitted
+from penstock.metadata.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries

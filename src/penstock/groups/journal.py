@@ -9,7 +9,8 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 from penstock.groups.errors import GroupError
-from penstock.metadata.commands import AnyAnswer, AnyCommand, Refusal, Refused
+from penstock.metadata.answers import AnyAnswer, Refusal, Refused
+from penstock.metadata.commands import AnyCommand
 from penstock.metadata.committer import Committer
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.shard_plan import plan_shards, shard_candidates
+from penstock.metadata.answers import Refused
 from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
-from penstock.metadata.commands import ClaimShard, Refused
+from penstock.metadata.commands import ClaimShard
 from penstock.metadata.head_watch import HeadWatch
 from penstock.metadata.ordering import Ordering
 from penstock.metadata.schema import CLUSTER_LEVEL

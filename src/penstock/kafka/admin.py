@@ -8,7 +8,8 @@ from typing import Final
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.outcomes import Outcome
-from penstock.metadata.commands import AnyAnswer, AnyCommand, Refused
+from penstock.metadata.answers import AnyAnswer, Refused
+from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import FencedError, PenstockError
 
 TIMEOUT_MIN_S: Final = 1.0

@@ -9,7 +9,7 @@ Source: the error table of the Kafka protocol guide, 4.2.
 import enum
 from typing import Final
 
-from penstock.metadata.commands import Refusal
+from penstock.metadata.answers import Refusal
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,

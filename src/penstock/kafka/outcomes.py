@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple, TypeVar
 
 from penstock.kafka.errors import ErrorCode
-from penstock.metadata.commands import AnyAnswer
+from penstock.metadata.answers import AnyAnswer
 
 Item = TypeVar("Item", bound=Hashable)
 

@@ -33,7 +33,8 @@ from penstock.log.manifest import (
 )
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
-from penstock.metadata.commands import SegmentStored, StoreSegment
+from penstock.metadata.answers import SegmentStored
+from penstock.metadata.commands import StoreSegment
 from penstock.metadata.order import Order, restore
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError

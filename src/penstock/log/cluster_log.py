@@ -32,8 +32,9 @@ from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
 from penstock.log.upload.uploader import Uploader
+from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyAnswer, AnyCommand
+from penstock.metadata.commands import AnyCommand
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, RetryableError

@@ -26,12 +26,8 @@ from penstock.log.serving import ServingLog, take_batches
 from penstock.log.takeover import Takeovers
 from penstock.log.upload.pending import committed_rows
 from penstock.log.upload.uploader import Uploader, WalFiles
-from penstock.metadata.commands import (
-    PIPELINE_COMMANDS,
-    AnyAnswer,
-    AnyCommand,
-    SetFeatureLevel,
-)
+from penstock.metadata.answers import AnyAnswer
+from penstock.metadata.commands import PIPELINE_COMMANDS, AnyCommand, SetFeatureLevel
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView

@@ -15,7 +15,8 @@ from typing import Final, TypeVar
 
 from crc32c import crc32c
 
-from penstock.metadata.commands import ClaimWal, Refusal, Refused, WalClaimed
+from penstock.metadata.answers import Refusal, Refused, WalClaimed
+from penstock.metadata.commands import ClaimWal
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import StoredRun

@@ -19,8 +19,9 @@ from penstock.metadata.apply import LogMachine
 from penstock.metadata.apply_agents import EPOCH_FLOOR
 from penstock.metadata.apply_jobs import leave_jobs_behind
 from penstock.metadata.apply_segments import store_segment
-from penstock.metadata.commands import AnyCommand, Relay, StoreSegment, decode_entry
+from penstock.metadata.commands import AnyCommand, Relay, StoreSegment
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.entries import decode_entry
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of

@@ -22,16 +22,9 @@ from penstock.log.fetch.waiters import Waiters
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.keeper import Keeper
+from penstock.metadata.answers import AnyAnswer, BatchStatus, LogTrimmed, ProducerIds
 from penstock.metadata.changes import Change, HeadMoved, RunsMoved, TopicDeleted
-from penstock.metadata.commands import (
-    AllocateProducerIds,
-    AnyAnswer,
-    AnyCommand,
-    BatchStatus,
-    LogTrimmed,
-    ProducerIds,
-    TrimLog,
-)
+from penstock.metadata.commands import AllocateProducerIds, AnyCommand, TrimLog
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import NotFoundError, PenstockError

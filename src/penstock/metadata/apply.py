@@ -28,19 +28,11 @@ from penstock.metadata import (
     commands,
     migration,
 )
+from penstock.metadata.answers import AnyAnswer, Refusal, Refused, Relayed
 from penstock.metadata.changes import AgentSeen, Change
-from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
-    Entry,
-    Refusal,
-    Refused,
-    RegisterAgent,
-    Relay,
-    Relayed,
-    decode_entry,
-)
+from penstock.metadata.commands import AnyCommand, RegisterAgent, Relay
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.entries import Entry, decode_entry
 from penstock.metadata.schema import (
     APPLICATION_ID,
     CLUSTER_LEVEL,

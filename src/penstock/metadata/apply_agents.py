@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 
+from penstock.metadata.answers import AnyAnswer, Done, Refusal, Refused
 from penstock.metadata.apply_shards import free_shards
 from penstock.metadata.changes import AgentChanged, AgentRemoved, LevelChanged
 from penstock.metadata.commands import (
-    AnyAnswer,
-    Done,
     DrainAgent,
     Fence,
     Heartbeat,
-    Refusal,
-    Refused,
     RegisterAgent,
     RemoveAgent,
     SetFeatureLevel,

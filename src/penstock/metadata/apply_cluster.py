@@ -1,6 +1,7 @@
 """Applying commands about the cluster as a whole: its id, and entries without an effect."""
 
-from penstock.metadata.commands import AnyAnswer, Digest, Done, InitCluster, Noop
+from penstock.metadata.answers import AnyAnswer, Done
+from penstock.metadata.commands import Digest, InitCluster, Noop
 from penstock.metadata.context import ApplyContext
 
 

@@ -1,16 +1,8 @@
 """Applying commands about consumer groups. Their state is opaque here, their offsets are not."""
 
+from penstock.metadata.answers import AnyAnswer, Done, OffsetsCommitted, Refusal
 from penstock.metadata.apply_shards import refuse_shard
-from penstock.metadata.commands import (
-    AnyAnswer,
-    CommitOffsets,
-    DeleteGroups,
-    DeleteOffsets,
-    Done,
-    OffsetsCommitted,
-    Refusal,
-    SaveGroup,
-)
+from penstock.metadata.commands import CommitOffsets, DeleteGroups, DeleteOffsets, SaveGroup
 from penstock.metadata.context import ApplyContext
 
 

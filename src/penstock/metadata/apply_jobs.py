@@ -10,20 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.metadata.apply_records import refuse_object
-from penstock.metadata.commands import (
+from penstock.metadata.answers import (
     AnyAnswer,
-    CloseJob,
     Done,
     JobOpened,
-    OpenJob,
-    OutputObject,
     Refusal,
     Refused,
-    RenewJob,
     decode_answers,
     encode_answers,
 )
+from penstock.metadata.apply_records import refuse_object
+from penstock.metadata.commands import CloseJob, OpenJob, OutputObject, RenewJob
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import is_number
 from penstock.metadata.schema import PIPELINE_LEVEL

@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable
 
+from penstock.metadata.answers import (
+    AnyAnswer,
+    BatchStatus,
+    Done,
+    ProducerIds,
+    Refusal,
+    Refused,
+    RunsCommitted,
+)
 from penstock.metadata.apply_wals import refuse_wal
 from penstock.metadata.changes import HeadMoved
 from penstock.metadata.commands import (
     BATCH_FIELDS,
     AllocateProducerIds,
-    AnyAnswer,
-    BatchStatus,
     CommitRuns,
-    Done,
     ExpireProducers,
-    ProducerIds,
-    Refusal,
-    Refused,
     RunCommit,
-    RunsCommitted,
     WriteRun,
 )
 from penstock.metadata.context import ApplyContext

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.metadata.answers import AnyAnswer, Refusal, Refused, RunsReplaced
 from penstock.metadata.apply_jobs import (
     find_job,
     last_commit,
@@ -20,13 +21,9 @@ from penstock.metadata.changes import RunsMoved
 from penstock.metadata.commands import (
     INPUT_FIELDS,
     OUTPUT_FIELDS,
-    AnyAnswer,
     OutputObject,
-    Refusal,
-    Refused,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import are_int64

@@ -2,19 +2,14 @@
 
 from collections import Counter
 
+from penstock.metadata.answers import AnyAnswer, Condemned, Done, LogTrimmed, Refusal, SegmentStored
 from penstock.metadata.apply_jobs import is_of_open_job
 from penstock.metadata.apply_records import refuse_object
 from penstock.metadata.changes import HeadMoved, RunsMoved
 from penstock.metadata.commands import (
-    AnyAnswer,
-    Condemned,
     CondemnObjects,
-    Done,
     ForgetObjects,
-    LogTrimmed,
     MovedRun,
-    Refusal,
-    SegmentStored,
     StoreSegment,
     TrimLog,
 )

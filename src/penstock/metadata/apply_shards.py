@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from penstock.metadata.answers import AnyAnswer, Refusal, Refused, ShardClaimed
 from penstock.metadata.changes import ShardMoved
 from penstock.metadata.cluster_tables import GROUP_SHARDS, NO_AGENT, group_shard
-from penstock.metadata.commands import AnyAnswer, ClaimShard, Refusal, Refused, ShardClaimed
+from penstock.metadata.commands import ClaimShard
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.rows import Shard
 from penstock.metadata.schema import CLUSTER_LEVEL

@@ -2,18 +2,14 @@
 
 import msgspec
 
+from penstock.metadata.answers import AnyAnswer, Done, Refusal, Refused, TopicCreated
 from penstock.metadata.changes import ClusterConfigsChanged, TopicChanged, TopicDeleted
 from penstock.metadata.commands import (
     AlterClusterConfigs,
     AlterTopicConfigs,
-    AnyAnswer,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
-    Done,
-    Refusal,
-    Refused,
-    TopicCreated,
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.tables import TopicRow, encode_json

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from penstock.metadata.commands import AnyAnswer, ClaimWal, Refusal, Refused, WalClaimed
+from penstock.metadata.answers import AnyAnswer, Refusal, Refused, WalClaimed
+from penstock.metadata.commands import ClaimWal
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK, Wal
 

@@ -8,22 +8,19 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from penstock.metadata.apply_jobs import find_job, refuse_objects, unknown_job
-from penstock.metadata.apply_records import announce_heads, place_batches
-from penstock.metadata.commands import (
-    BATCH_FIELDS,
+from penstock.metadata.answers import (
     AnyAnswer,
     BatchStatus,
-    CommitWrite,
     Done,
-    ExpireWriters,
     Refusal,
     Refused,
     WriteCommitted,
-    WriteRun,
     decode_answers,
     encode_answers,
 )
+from penstock.metadata.apply_jobs import find_job, refuse_objects, unknown_job
+from penstock.metadata.apply_records import announce_heads, place_batches
+from penstock.metadata.commands import BATCH_FIELDS, CommitWrite, ExpireWriters, WriteRun
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import INT32_MAX, are_int64, is_number
 from penstock.metadata.sequences import ProducerState, judge

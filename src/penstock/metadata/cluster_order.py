@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.apply import EntryOutcome, LogMachine
 from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.clock_skew import ClockSkew
-from penstock.metadata.commands import AnyAnswer, AnyCommand, InitCluster, RegisterAgent
+from penstock.metadata.commands import AnyCommand, InitCluster, RegisterAgent
 from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
 from penstock.metadata.order import Applied

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.metadata.commands import AnyAnswer, AnyCommand
+from penstock.metadata.answers import AnyAnswer
+from penstock.metadata.commands import AnyCommand
 
 
 class Committer(Protocol):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.metadata.commands import ENTRY_VERSION
+from penstock.metadata.entries import ENTRY_VERSION
 from penstock.model.errors import CorruptDataError
 
 _ENTRY_FIELDS = 5

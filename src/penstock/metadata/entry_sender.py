@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from penstock.metadata.answers import Refusal, Refused
 from penstock.metadata.apply import EntryOutcome, Standing
-from penstock.metadata.commands import AnyCommand, Refusal, Refused
+from penstock.metadata.commands import AnyCommand
 from penstock.metadata.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
 from penstock.metadata.order import Applied
 from penstock.model.errors import FencedError, PenstockError, RetryableError

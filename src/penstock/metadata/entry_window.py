@@ -18,12 +18,11 @@ from penstock.metadata.commands import (
     AnyCommand,
     CommitOffsets,
     CommitRuns,
-    Entry,
     ExpireProducers,
     StoreSegment,
     TrimLog,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.order import Applied
 from penstock.model.errors import OverloadedError
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.metadata.answers import AnyAnswer, Refused
 from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
 from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import (
-    AnyAnswer,
     AnyCommand,
     CloseJob,
     CondemnObjects,
@@ -26,16 +26,14 @@ from penstock.metadata.commands import (
     DeleteOffsets,
     DeleteTopic,
     DropTable,
-    Entry,
     ExpireProducers,
     ExpireWriters,
     ForgetObjects,
     InitCluster,
-    Refused,
     RegisterAgent,
     TrimLog,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERSION
 from penstock.model.errors import FatalStorageError, FencedError
 from penstock.model.ids import AgentId

@@ -7,7 +7,8 @@ embedded server the log is, whose replica is the only one, so that it is never b
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.metadata.commands import AnyAnswer, AnyCommand
+from penstock.metadata.answers import AnyAnswer
+from penstock.metadata.commands import AnyCommand
 
 
 class Heads(Protocol):

@@ -7,7 +7,7 @@ Sequences are int32 and wrap from 2^31-1 to 0; all arithmetic here is modulo 2^3
 import struct
 from typing import Final
 
-from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.answers import BatchStatus, Refusal
 
 SEQUENCE_COUNT: Final = 1 << 31
 """Sequences are in [0, SEQUENCE_COUNT)."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.metadata.answers import AnyAnswer, decode_answers, encode_answers
 from penstock.metadata.cluster_tables import ClusterTables
-from penstock.metadata.commands import AnyAnswer, decode_answers, encode_answers
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges

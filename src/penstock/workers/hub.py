@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from penstock.metadata.answers import Refused, Relayed
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import Refused, Relay, Relayed, decode_entry
+from penstock.metadata.commands import Relay
 from penstock.metadata.committer import Committer
+from penstock.metadata.entries import decode_entry
 from penstock.model.errors import PenstockError
 from penstock.workers.messages import (
     VERSION,

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from penstock.metadata import changes
+from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import AgentSeen, Change, HeadMoved
-from penstock.metadata.commands import AnyAnswer
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.apply import EntryOutcome, Standing
 from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.commands import AnyAnswer, AnyCommand, RegisterAgent
+from penstock.metadata.commands import AnyCommand, RegisterAgent
 from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
 from penstock.metadata.order import Applied

@@ -20,22 +20,20 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
+from penstock.metadata.answers import JobOpened, RunsReplaced, WriteCommitted  # noqa: E402
 from penstock.metadata.commands import (  # noqa: E402
     AlterClusterConfigs,
     CommitOffsets,
     CommitWrite,
     CreateTopic,
     DeleteTopic,
-    JobOpened,
     OffsetWrite,
     OpenJob,
     OutputObject,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
     SaveGroup,
     SaveTable,
-    WriteCommitted,
     WriteRun,
 )
 from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402

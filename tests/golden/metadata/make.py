@@ -18,9 +18,9 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests/unit/metadata")
 
 from orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic  # noqa: E402
 
+from penstock.metadata.answers import AnyAnswer, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
 from penstock.metadata.apply import LogMachine, Standing  # noqa: E402
 from penstock.metadata.commands import (  # noqa: E402
-    AnyAnswer,
     AnyCommand,
     ClaimShard,
     ClaimWal,
@@ -29,26 +29,21 @@ from penstock.metadata.commands import (  # noqa: E402
     CommitWrite,
     CondemnObjects,
     DrainAgent,
-    Entry,
     Fence,
     Heartbeat,
-    JobOpened,
     OffsetWrite,
     OpenJob,
     OutputObject,
-    Refused,
     RegisterAgent,
     ReplacedPartition,
     ReplaceRuns,
     RunCommit,
-    RunsReplaced,
     SaveGroup,
     SaveTable,
     SetFeatureLevel,
-    WriteCommitted,
     WriteRun,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry  # noqa: E402
 from penstock.metadata.queries import Queries  # noqa: E402
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
 from penstock.replica import Replica  # noqa: E402

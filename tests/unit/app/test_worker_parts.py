@@ -22,7 +22,8 @@ from penstock.log.append import lane
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.verify import FindingKind
-from penstock.metadata.commands import BatchStatus, CreateTopic, TopicCreated
+from penstock.metadata.answers import BatchStatus, TopicCreated
+from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch

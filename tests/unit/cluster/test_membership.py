@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cluster.membership import MembershipSettings
-from penstock.metadata.commands import Done, DrainAgent, Fence, Noop
+from penstock.metadata.answers import Done
+from penstock.metadata.commands import DrainAgent, Fence, Noop
 from penstock.metadata.rows import AgentStatus
 from penstock.model.errors import ConflictError, FencedError, PenstockError
 from support.cluster_face import World, in_world

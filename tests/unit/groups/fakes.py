@@ -18,7 +18,8 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.messages import JoinRequest, Protocol
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
-from penstock.metadata.commands import AnyAnswer, AnyCommand, CreateTopic
+from penstock.metadata.answers import AnyAnswer
+from penstock.metadata.commands import AnyCommand, CreateTopic
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic

@@ -24,7 +24,8 @@ from penstock.groups.generations import GroupState
 from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, SyncRequest
 from penstock.groups.offsets import CommittedOffset
 from penstock.groups.settings import GroupSettings
-from penstock.metadata.commands import DeleteTopic, OffsetWrite, Refusal, SaveGroup
+from penstock.metadata.answers import Refusal
+from penstock.metadata.commands import DeleteTopic, OffsetWrite, SaveGroup
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,

@@ -16,7 +16,8 @@ from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
-from penstock.metadata.commands import AnyAnswer, AnyCommand, CreateTopic, Refusal
+from penstock.metadata.answers import AnyAnswer, Refusal
+from penstock.metadata.commands import AnyCommand, CreateTopic
 from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey

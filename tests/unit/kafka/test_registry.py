@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from penstock.kafka import pages, schema
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.registry import APIS, Api
-from penstock.metadata.commands import Refusal
+from penstock.metadata.answers import Refusal
 from penstock.model import errors as model_errors
 
 by_name = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)

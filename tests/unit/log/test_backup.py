@@ -22,13 +22,8 @@ from penstock.log.manifest import (
     encode_manifest,
 )
 from penstock.log.restore import is_unfinished, restore_backup
-from penstock.metadata.commands import (
-    AlterClusterConfigs,
-    BatchStatus,
-    CommitOffsets,
-    OffsetWrite,
-    SaveGroup,
-)
+from penstock.metadata.answers import BatchStatus
+from penstock.metadata.commands import AlterClusterConfigs, CommitOffsets, OffsetWrite, SaveGroup
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.model.errors import (

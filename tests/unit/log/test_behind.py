@@ -13,7 +13,7 @@ from penstock.app.offline import back_up, restore
 from penstock.log.append import lane
 from penstock.log.fetch.reader import Missing
 from penstock.log.verify import FindingKind
-from penstock.metadata.commands import BatchStatus
+from penstock.metadata.answers import BatchStatus
 from penstock.metadata.queries import Queries
 from penstock.model.errors import StorageFullError
 from penstock.model.ids import PartitionKey

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.commands import BatchStatus, Done, Fence
+from penstock.metadata.answers import BatchStatus, Done
+from penstock.metadata.commands import Fence
 from penstock.model.errors import FencedError, RetryableError
 from penstock.segment import object_key
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.testing.faulty import Faulty
 from penstock.testing.journal import JournalFaults
@@ -386,7 +386,8 @@ def test_an_agent_that_lost_the_journal_for_half_the_grace_serves_nothing_that_i
 
 
 def test_a_fenced_agent_orders_nothing_more_and_says_so(tmp_path: Path) -> None:
-    from penstock.metadata.commands import Done, Fence
+    from penstock.metadata.answers import Done
+    from penstock.metadata.commands import Fence
     from penstock.model.errors import FencedError
 
     async def test(cluster: Cluster) -> None:

@@ -8,15 +8,8 @@ from typing_extensions import Buffer
 
 from penstock.log.fetch.remote_wal import DirectoryWals, FirstThatLeads
 from penstock.log.own_wal import ID_FILE, ensure_wal_id, read_wal_id
-from penstock.metadata.commands import (
-    BatchStatus,
-    CommitRuns,
-    Done,
-    Fence,
-    Refusal,
-    Refused,
-    RunCommit,
-)
+from penstock.metadata.answers import BatchStatus, Done, Refusal, Refused
+from penstock.metadata.commands import CommitRuns, Fence, RunCommit
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.log.retention.keeper import partition_keys
-from penstock.metadata.commands import AlterTopicConfigs, BatchStatus
+from penstock.metadata.answers import BatchStatus
+from penstock.metadata.commands import AlterTopicConfigs
 from penstock.model.errors import RetryableError
 from support.log_rig import Rig, run_rig
 

@@ -13,7 +13,8 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.log.append.stored import Stored
 from penstock.log.ordering import Applied
 from penstock.metadata import order
-from penstock.metadata.commands import AnyCommand, BatchStatus, CommitRuns, RunsCommitted
+from penstock.metadata.answers import BatchStatus, RunsCommitted
+from penstock.metadata.commands import AnyCommand, CommitRuns
 from penstock.model.errors import OverloadedError, PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch

@@ -16,7 +16,7 @@ import pytest
 from crc32c import crc32c
 
 from penstock.log.verify import Finding
-from penstock.metadata.commands import BatchStatus
+from penstock.metadata.answers import BatchStatus
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FORMAT_VERSION

@@ -21,16 +21,9 @@ from penstock.log.append.lane import (
 )
 from penstock.log.append.plan import PartitionAppend, plan_frame, run_commits
 from penstock.log.limits import LogLimits
+from penstock.metadata.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
-    BatchStatus,
-    CommitRuns,
-    Done,
-    Noop,
-    RunsCommitted,
-)
+from penstock.metadata.commands import AnyCommand, CommitRuns, Noop
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch

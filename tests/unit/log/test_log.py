@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.commands import BatchStatus, DeleteTopic, Refusal
+from penstock.metadata.answers import BatchStatus, Refusal
+from penstock.metadata.commands import DeleteTopic
 from penstock.model.errors import NotFoundError, OverloadedError, PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import check_batch

@@ -8,23 +8,19 @@ from typing import Any
 
 from penstock.app.pipeline_status import PipelineStatus
 from penstock.log.retention.keeper import ONCE_PREFIX
+from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
 from penstock.metadata.commands import (
     AlterTopicConfigs,
     CloseJob,
     CommitWrite,
     CondemnObjects,
     DeleteTopic,
-    JobOpened,
     OpenJob,
     OutputObject,
-    Refusal,
-    Refused,
     RenewJob,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
     SaveTable,
-    WriteCommitted,
     WriteRun,
 )
 from penstock.model.ids import PartitionKey

@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log.point_in_time import Moment
+from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
 from penstock.metadata.apply_jobs import JOBS_SKIPPED_BY_RESTORE
 from penstock.metadata.commands import (
     CommitWrite,
-    JobOpened,
     OpenJob,
     OutputObject,
-    Refusal,
-    Refused,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
     SaveTable,
-    WriteCommitted,
     WriteRun,
 )
 from penstock.metadata.queries import Queries

@@ -8,10 +8,18 @@ from dataclasses import dataclass, field, replace
 
 from twin import Twin
 
+from penstock.metadata.answers import (
+    AnyAnswer,
+    Done,
+    Refusal,
+    Refused,
+    Relayed,
+    ShardClaimed,
+    WalClaimed,
+)
 from penstock.metadata.apply import Standing
 from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.metadata.commands import (
-    AnyAnswer,
     AnyCommand,
     ClaimShard,
     ClaimWal,
@@ -19,22 +27,16 @@ from penstock.metadata.commands import (
     CommitRuns,
     DeleteGroups,
     DeleteOffsets,
-    Done,
     DrainAgent,
-    Entry,
     Fence,
     Heartbeat,
-    Refusal,
-    Refused,
     RegisterAgent,
     Relay,
-    Relayed,
     RemoveAgent,
     SaveGroup,
     SetFeatureLevel,
-    ShardClaimed,
-    WalClaimed,
 )
+from penstock.metadata.entries import Entry
 from penstock.metadata.rows import AgentStatus
 
 CLUSTER_ONLY = (Relay, Heartbeat, Fence, DrainAgent, RemoveAgent, ClaimWal, ClaimShard)

@@ -5,11 +5,11 @@ from typing import Any
 from hypothesis import strategies as st
 from twin import Partition, Twin
 
+from penstock.metadata.answers import AnyAnswer, Refused, Relayed
 from penstock.metadata.commands import (
     AllocateProducerIds,
     AlterClusterConfigs,
     AlterTopicConfigs,
-    AnyAnswer,
     CommitOffsets,
     CommitRuns,
     CondemnObjects,
@@ -23,8 +23,6 @@ from penstock.metadata.commands import (
     MovedRun,
     Noop,
     OffsetWrite,
-    Refused,
-    Relayed,
     RunCommit,
     SaveGroup,
     SetFeatureLevel,

@@ -5,25 +5,21 @@ from typing import Any
 
 from orders import KEY, PLAIN, batch, topic
 
+from penstock.metadata.answers import AnyAnswer, JobOpened, Refusal, Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.commands import (
-    AnyAnswer,
     CommitRuns,
     CommitWrite,
-    Entry,
-    JobOpened,
     OpenJob,
     OutputObject,
-    Refusal,
-    Refused,
     RegisterAgent,
     ReplacedPartition,
     ReplaceRuns,
     RunCommit,
     SetFeatureLevel,
     WriteRun,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView

@@ -8,22 +8,18 @@ import pytest
 from orders import KEY
 from pipelines import Pipeline, key_of, output, reason, replacing, write
 
+from penstock.metadata.answers import Condemned, Done, JobOpened, Refusal, WriteCommitted
 from penstock.metadata.apply_jobs import AGE_MS_MAX, LEASE_MS_MAX
 from penstock.metadata.commands import (
     PIPELINE_COMMANDS,
     CloseJob,
-    Condemned,
     CondemnObjects,
-    Done,
     DropTable,
     ExpireWriters,
-    JobOpened,
     OpenJob,
-    Refusal,
     RenewJob,
     ReplaceRuns,
     SaveTable,
-    WriteCommitted,
 )
 
 

@@ -8,8 +8,9 @@ import pytest
 from orders import TOPIC_ID
 from pipelines import Pipeline, reason
 
+from penstock.metadata.answers import Done, Refusal
 from penstock.metadata.apply_progress import TABLES_PER_TOPIC_MAX
-from penstock.metadata.commands import DeleteTopic, Done, DropTable, Refusal, SaveTable
+from penstock.metadata.commands import DeleteTopic, DropTable, SaveTable
 from penstock.metadata.rows import TableRow
 
 

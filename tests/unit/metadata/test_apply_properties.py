@@ -11,7 +11,8 @@ from orders import TestClock, open_order
 from twin import Twin
 
 from penstock.metadata.apply import LogMachine, Standing
-from penstock.metadata.commands import AnyCommand, CreateTopic, decode_entry
+from penstock.metadata.commands import AnyCommand, CreateTopic
+from penstock.metadata.entries import decode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica

@@ -9,17 +9,15 @@ import pytest
 from orders import KEY, TOPIC_ID, batch, commit, store
 from pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, replacing
 
+from penstock.metadata.answers import Condemned, Refusal, RunsReplaced
 from penstock.metadata.changes import RunsMoved
 from penstock.metadata.commands import (
     CloseJob,
-    Condemned,
     CondemnObjects,
     DeleteTopic,
     OutputObject,
-    Refusal,
     ReplacedPartition,
     ReplaceRuns,
-    RunsReplaced,
     TrimLog,
 )
 from penstock.metadata.rows import CleanRow

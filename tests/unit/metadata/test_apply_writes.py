@@ -8,19 +8,16 @@ import pytest
 from orders import KEY, batch, commit
 from pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, write
 
-from penstock.metadata.changes import HeadMoved
-from penstock.metadata.commands import (
+from penstock.metadata.answers import (
     BatchStatus,
-    CloseJob,
     Condemned,
-    CondemnObjects,
     Done,
-    ExpireWriters,
     Refusal,
     RunsCommitted,
     WriteCommitted,
-    WriteRun,
 )
+from penstock.metadata.changes import HeadMoved
+from penstock.metadata.commands import CloseJob, CondemnObjects, ExpireWriters, WriteRun
 
 
 @pytest.fixture

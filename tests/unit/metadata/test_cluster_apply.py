@@ -8,42 +8,43 @@ from typing import Any
 import pytest
 from orders import KEY, TOPIC_ID, batch, store, topic
 
+from penstock.metadata.answers import (
+    AnyAnswer,
+    BatchStatus,
+    Condemned,
+    Done,
+    Refusal,
+    Refused,
+    Relayed,
+    RunsCommitted,
+    SegmentStored,
+    ShardClaimed,
+    WalClaimed,
+)
 from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
 from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.metadata.commands import (
-    AnyAnswer,
-    BatchStatus,
     ClaimShard,
     ClaimWal,
     CommitOffsets,
     CommitRuns,
-    Condemned,
     CondemnObjects,
     DeleteGroups,
     DeleteOffsets,
-    Done,
     DrainAgent,
-    Entry,
     Fence,
     Heartbeat,
     OffsetWrite,
-    Refusal,
-    Refused,
     RegisterAgent,
     Relay,
-    Relayed,
     RemoveAgent,
     RunCommit,
-    RunsCommitted,
     SaveGroup,
-    SegmentStored,
     SetFeatureLevel,
-    ShardClaimed,
     StoreSegment,
     TrimLog,
-    WalClaimed,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.view import MetadataView

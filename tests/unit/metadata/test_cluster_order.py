@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.metadata.answers import Done, ProducerIds, TopicCreated
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import ClusterOrderSettings
-from penstock.metadata.commands import (
-    AllocateProducerIds,
-    CreateTopic,
-    Done,
-    Fence,
-    ProducerIds,
-    SetFeatureLevel,
-    TopicCreated,
-)
+from penstock.metadata.commands import AllocateProducerIds, CreateTopic, Fence, SetFeatureLevel
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import (
     FencedError,

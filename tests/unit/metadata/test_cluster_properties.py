@@ -32,7 +32,6 @@ from penstock.metadata.commands import (
     CreateTopic,
     DeleteGroups,
     DrainAgent,
-    Entry,
     Fence,
     Heartbeat,
     OffsetWrite,
@@ -41,8 +40,8 @@ from penstock.metadata.commands import (
     RemoveAgent,
     SaveGroup,
     SetFeatureLevel,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica

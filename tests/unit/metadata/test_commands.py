@@ -8,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metadata import commands
+from penstock.metadata.answers import AnyAnswer, Refusal, Relayed, decode_answers, encode_answers
 from penstock.metadata.apply import HANDLERS
-from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
-    Entry,
-    decode_answers,
-    decode_entry,
-    encode_answers,
-    encode_entry,
-)
+from penstock.metadata.commands import AnyCommand, Relay
+from penstock.metadata.entries import Entry, decode_entry, encode_entry
+from penstock.model.errors import CorruptDataError
 
 COMMANDS: list[Any] = list(typing.get_args(AnyCommand))
 ANSWERS: list[Any] = list(typing.get_args(AnyAnswer))
@@ -37,16 +31,12 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.booleans()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return structs(kind)
-    if isinstance(kind, type) and issubclass(kind, commands.Refusal):
-        return st.sampled_from(list(commands.Refusal))
+    if isinstance(kind, type) and issubclass(kind, Refusal):
+        return st.sampled_from(list(Refusal))
     if kind in {AnyCommand, AnyAnswer}:
         # Inside a relayed entry: any other, no relay again.
         return st.one_of(
-            *(
-                structs(one)
-                for one in typing.get_args(kind)
-                if one not in {commands.Relay, commands.Relayed}
-            )
+            *(structs(one) for one in typing.get_args(kind) if one not in {Relay, Relayed})
         )
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
@@ -85,5 +75,5 @@ def test_apply_knows_every_command() -> None:
 def test_any_bytes_are_an_entry_or_a_named_error(body: bytes) -> None:
     try:
         decode_entry(body, position=7)
-    except commands.CorruptDataError as error:
+    except CorruptDataError as error:
         assert "position 7" in str(error)

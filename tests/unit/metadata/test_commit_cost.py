@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.metadata.answers import Refused, SegmentStored
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import (
     AnyCommand,
@@ -16,19 +17,16 @@ from penstock.metadata.commands import (
     CommitRuns,
     CondemnObjects,
     CreateTopic,
-    Entry,
     Heartbeat,
     MovedRun,
     OffsetWrite,
-    Refused,
     RegisterAgent,
     RunCommit,
-    SegmentStored,
     SetFeatureLevel,
     StoreSegment,
     TrimLog,
-    encode_entry,
 )
+from penstock.metadata.entries import Entry, encode_entry
 from penstock.model.ids import PARTITION_BITS
 from penstock.replica import Replica
 

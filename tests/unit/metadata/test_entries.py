@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metadata.clock_skew import SKEW_MS_MAX, ClockSkew
-from penstock.metadata.commands import (
-    AllocateProducerIds,
-    CommitRuns,
-    Entry,
-    Noop,
-    RunCommit,
-    decode_entry,
-    encode_entry,
-)
+from penstock.metadata.commands import AllocateProducerIds, CommitRuns, Noop, RunCommit
+from penstock.metadata.entries import Entry, decode_entry, encode_entry
 from penstock.metadata.entry_keys import EntryKey, entry_key, key_prefix
 from penstock.metadata.entry_window import Call, EntryWindow, Sending, weigh
 from penstock.metadata.schema import STORED_ENTRIES

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from orders import KEY, TOPIC_ID, batch, commit, open_order
 
+from penstock.metadata.answers import BatchStatus, RunsCommitted
 from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
-from penstock.metadata.commands import BatchStatus, RunsCommitted
 from penstock.metadata.order import restore
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import AgentStatus, CleanRow, Shard, TableRow, Wal, WriterRow

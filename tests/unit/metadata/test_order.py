@@ -8,24 +8,24 @@ from types import SimpleNamespace
 import pytest
 from orders import TOPIC_ID, CountingRandom, TestClock, batch, commit, open_order, topic
 
-from penstock.metadata.apply import Standing
-from penstock.metadata.commands import (
-    ENTRY_VERSION,
+from penstock.metadata.answers import (
     BatchStatus,
-    CloseJob,
-    DeleteTopic,
     Done,
-    DropTable,
-    Entry,
-    ExpireWriters,
     Refusal,
     Refused,
-    RegisterAgent,
     RunsCommitted,
-    SetFeatureLevel,
     TopicCreated,
-    encode_entry,
 )
+from penstock.metadata.apply import Standing
+from penstock.metadata.commands import (
+    CloseJob,
+    DeleteTopic,
+    DropTable,
+    ExpireWriters,
+    RegisterAgent,
+    SetFeatureLevel,
+)
+from penstock.metadata.entries import ENTRY_VERSION, Entry, encode_entry
 from penstock.metadata.order import Order, restore
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FORMAT_VERSION

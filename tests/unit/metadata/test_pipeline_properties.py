@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orders import KEY, TOPIC_ID, batch, commit, store
 from pipelines import OTHER, Pipeline, check_state, output, replacing
 
+from penstock.metadata.answers import Refusal, RunsReplaced, WriteCommitted
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import (
     CloseJob,
@@ -19,11 +20,8 @@ from penstock.metadata.commands import (
     CondemnObjects,
     DeleteTopic,
     ForgetObjects,
-    Refusal,
     ReplaceRuns,
-    RunsReplaced,
     TrimLog,
-    WriteCommitted,
     WriteRun,
 )
 from penstock.metadata.queries import Queries

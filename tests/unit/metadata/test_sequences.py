@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.sequences import ProducerState, judge, pack_ranges, unpack_ranges
 
 MAX = (1 << 31) - 1

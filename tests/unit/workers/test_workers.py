@@ -15,16 +15,10 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.metadata.answers import AnyAnswer, Refused, TopicCreated
 from penstock.metadata.changes import AgentSeen, Change, HeadMoved
 from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.commands import (
-    AnyAnswer,
-    AnyCommand,
-    CreateTopic,
-    Refused,
-    SetFeatureLevel,
-    TopicCreated,
-)
+from penstock.metadata.commands import AnyCommand, CreateTopic, SetFeatureLevel
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Shard

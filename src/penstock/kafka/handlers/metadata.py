@@ -35,7 +35,8 @@ from penstock.kafka.wire import (
     string,
     uvarint,
 )
-from penstock.metadata.commands import CreateTopic, Refused
+from penstock.metadata.answers import Refused
+from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import PenstockError
 from penstock.placement.leaders import Leaders
 from penstock.placement.zones import zone_of

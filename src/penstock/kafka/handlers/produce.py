@@ -21,7 +21,7 @@ from penstock.kafka.produce_codec import (
     parse_produce,
 )
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.view import Topic
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key

@@ -14,7 +14,7 @@ from typing_extensions import Buffer
 from penstock.log.append.plan import PartitionAppend, plan_frame
 from penstock.log.append.stored import Stored, build_raw_segment
 from penstock.log.numbers import ObjectNumbers
-from penstock.metadata.commands import BatchStatus, Refusal
+from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.rows import GENERATION_BITS
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import RetryableError, StorageFullError

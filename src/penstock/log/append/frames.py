@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.log.append.plan import FramePlan, run_commits
+from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyAnswer, AnyCommand, CommitRuns, Relay
+from penstock.metadata.commands import AnyCommand, CommitRuns, Relay
 from penstock.metadata.order import Prepared
 from penstock.model.errors import StorageFullError
 from penstock.ports.clock import Clock

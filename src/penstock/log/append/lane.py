@@ -22,8 +22,9 @@ from penstock.log.append.broken import BrokenSequences, follower_error
 from penstock.log.append.frames import FrameCommitter, FrameWriter, Orderer, WalFullError
 from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, take_answer
 from penstock.log.limits import LogLimits
+from penstock.metadata.answers import AnyAnswer, RunsCommitted
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyAnswer, AnyCommand, RunsCommitted
+from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.wal import WalPlace

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.log.ordering import Applied
-from penstock.metadata.commands import AnyAnswer, AnyCommand
+from penstock.metadata.answers import AnyAnswer
+from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import RetryableError
 
 SubmitCommands = Callable[[Sequence[AnyCommand]], "asyncio.Future[list[AnyAnswer]]"]

@@ -7,7 +7,8 @@ small requests makes one run per partition, not one per request.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.metadata.commands import BatchStatus, RunCommit, RunsCommitted
+from penstock.metadata.answers import BatchStatus, RunsCommitted
+from penstock.metadata.commands import RunCommit
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch

@@ -24,9 +24,9 @@ from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.plan import new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted, followed_offset
+from penstock.metadata.answers import Condemned
 from penstock.metadata.commands import (
     CloseJob,
-    Condemned,
     CondemnObjects,
     ExpireProducers,
     ExpireWriters,

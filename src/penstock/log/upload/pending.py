@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.log.append.plan import FramePlan
-from penstock.metadata.commands import BatchStatus
+from penstock.metadata.answers import BatchStatus
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.wal import WalPlace

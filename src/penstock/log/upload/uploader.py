@@ -23,7 +23,8 @@ from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns, Row
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
-from penstock.metadata.commands import MovedRun, Refused, SegmentStored, StoreSegment
+from penstock.metadata.answers import Refused, SegmentStored
+from penstock.metadata.commands import MovedRun, StoreSegment
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.metadata.rows import GENERATION_MASK
