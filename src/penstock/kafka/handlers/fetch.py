@@ -18,23 +18,21 @@ from penstock.kafka.fetch_codec import (
     TOPIC_IDS_FROM,
     FetchPartition,
     FetchRequest,
-    PartitionData,
     encode_fetch,
     parse_fetch,
 )
-from penstock.kafka.fetch_repeat import KnownFetch, Repetition
+from penstock.kafka.fetch_repeat import Repetition
 from penstock.kafka.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     FetchSession,
     FetchSessions,
 )
+from penstock.kafka.fetch_targets import LastFetch, Target, find_targets
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.regions import PartsRead
 from penstock.log.fetch.waiters import Waiter
-from penstock.metadata.view import Head, Topic
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
-from penstock.model.ids import PartitionKey, partition_key
 from penstock.placement.zones import zone_of
 
 API_KEY: Final = 1
@@ -68,65 +66,20 @@ _SHARED_TARGETS_MAX: Final = 16
 _REMEMBERED_MAX: Final = 1000
 """Partitions of a request that is remembered: what a connection may cost in memory is bounded."""
 
-_NO_PARTITION: Final = PartitionKey(-1)
-
-
-class _Target:
-    """One wanted partition: where it is (`head` is None if it isn't), and what is answered."""
-
-    __slots__ = (
-        "bytes_max",
-        "data",
-        "head",
-        "key",
-        "leader_epoch",
-        "offset",
-        "place_error",
-        "wanted",
-    )
-
-    def __init__(
-        self, key: PartitionKey, head: Head | None, data: PartitionData, wanted: FetchPartition
-    ) -> None:
-        self.key = key
-        self.head = head
-        self.data = data
-        self.wanted = wanted
-        self.offset = wanted.fetch_offset
-        self.bytes_max = wanted.bytes_max
-        self.leader_epoch = wanted.leader_epoch
-        self.place_error = data.error_code
-
-
-class _LastFetch:
-    """A connection's last request without a session, and where its partitions were found."""
-
-    __slots__ = ("generation", "known", "request", "targets", "version", "waiter")
-
-    def __init__(self, version: int, body: bytes, request: FetchRequest) -> None:
-        self.version = version
-        self.known = KnownFetch(body, request.spans)
-        self.request = request
-        self.targets: list[_Target] = []
-        """In the order of `request.partitions`; as of `generation` of the view."""
-        self.generation = -1
-        self.waiter: Waiter | None = None
-        """For those targets."""
-
 
 class _Fetch:
     """One request under way."""
 
     # What most requests leave as it is costs nothing to set.
     _generation = -1
-    _targets: "list[_Target]" = []  # noqa: RUF012 - replaced, never changed
+    _targets: list[Target] = []  # noqa: RUF012 - replaced, never changed
     _session: FetchSession | None = None
     _waiter: Waiter | None = None
     _deadline_s = 0.0
     _loads = 0
     _bytes_max = 0
     _confirming: asyncio.Task[None] | None = None
-    _last: _LastFetch | None = None
+    _last: LastFetch | None = None
     """What the connection remembers, if this request is it."""
     reply: LateReply | None = None
     """Set while an answer is waited for."""
@@ -139,7 +92,7 @@ class _Fetch:
         self._log = broker.log
         self._connection = context.connection
         self._certainty = fresh.first(context)
-        self._touched: list[_Target] = []
+        self._touched: list[Target] = []
         """Whose data holds something found for this request."""
         self._wanted: list[FetchPartition]
         self._request = self._parse(body)
@@ -147,7 +100,7 @@ class _Fetch:
     def _parse(self, body: memoryview) -> FetchRequest:
         """The request; where the connection's last one asked the same, its places are known."""
         last = self._connection.last_fetch
-        if isinstance(last, _LastFetch) and last.version == self._version:
+        if isinstance(last, LastFetch) and last.version == self._version:
             repetition = last.known.repetition(body)
             if repetition is not None:
                 self._repeat(last, repetition)
@@ -156,12 +109,12 @@ class _Fetch:
         self._wanted = request.partitions
         # Sessions have a memory of their own.
         if request.session_epoch == FINAL_EPOCH and 0 < len(request.partitions) <= _REMEMBERED_MAX:
-            self._last = _LastFetch(self._version, bytes(body), request)
+            self._last = LastFetch(self._version, bytes(body), request)
         self._forget_last(last)
         self._connection.last_fetch = self._last
         return request
 
-    def _repeat(self, last: _LastFetch, repetition: Repetition) -> None:
+    def _repeat(self, last: LastFetch, repetition: Repetition) -> None:
         first, offsets = repetition.first, repetition.offsets
         self._last = last
         wanted = last.request.partitions
@@ -177,7 +130,7 @@ class _Fetch:
             target.offset = target.wanted.fetch_offset = offset
 
     def _forget_last(self, last: object) -> None:
-        if isinstance(last, _LastFetch) and last.waiter is not None:
+        if isinstance(last, LastFetch) and last.waiter is not None:
             self._log.waiters.remove(last.waiter)
 
     def start(self) -> Reply | ReplyFuture:
@@ -257,7 +210,7 @@ class _Fetch:
             return False
         leaders = nodes.leaders(zone)
         view = self._view
-        targets = self._resolve()
+        targets = find_targets(self._wanted, self._view, self._certainty)
         for target in targets:
             data = target.data
             name = data.topic
@@ -343,7 +296,7 @@ class _Fetch:
 
     def _find_targets(self) -> None:
         self._generation = self._view.generation
-        self._targets = self._resolve()
+        self._targets = find_targets(self._wanted, self._view, self._certainty)
         last = self._last
         if last is not None:
             if last.waiter is not None:
@@ -353,38 +306,7 @@ class _Fetch:
             last.targets = [by_wanted[id(wanted)] for wanted in last.request.partitions]
             last.generation = self._generation
 
-    def _resolve(self) -> "list[_Target]":
-        """Where each wanted partition is; once per version of the topics, since most fetches of
-        many partitions find nothing new in nearly all of them."""
-        view, certainty = self._view, self._certainty
-        targets = []
-        named: str | bytes | None = None
-        topic: Topic | None = None
-        for wanted in self._wanted:
-            if wanted.topic is not named:
-                named = wanted.topic
-                topic = view.topic_by_id(named) if isinstance(named, bytes) else view.topic(named)
-            data = PartitionData(wanted.topic, wanted.partition, 0)
-            head = None
-            key = _NO_PARTITION
-            if topic is None:
-                data.error_code = certainty.no(
-                    ErrorCode.UNKNOWN_TOPIC_ID
-                    if isinstance(named, bytes)
-                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                )
-            elif 0 <= wanted.partition < topic.partitions:
-                key = partition_key(topic.topic_key, wanted.partition)
-                head = view.head(key)
-            if head is None and not data.error_code:
-                data.error_code = certainty.no(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
-                )
-            targets.append(_Target(key, head, data, wanted))
-        return targets
-
-    def _read(self, target: "_Target", room: int, *, first: bool, may_load: bool) -> Missing | None:
+    def _read(self, target: Target, room: int, *, first: bool, may_load: bool) -> Missing | None:
         data = target.data
         if room <= 0 and not first:
             return None

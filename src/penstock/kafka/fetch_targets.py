@@ -1,0 +1,90 @@
+"""The partitions that a fetch wants: where each is, and what a connection remembers of them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionData
+from penstock.kafka.fetch_repeat import KnownFetch
+from penstock.kafka.fresh import Certainty
+from penstock.log.fetch.waiters import Waiter
+from penstock.metadata.view import Head, MetadataView, Topic
+from penstock.model.ids import PartitionKey, partition_key
+
+_NO_PARTITION: Final = PartitionKey(-1)
+
+
+class Target:
+    """One wanted partition: where it is (`head` is None if it isn't), and what is answered."""
+
+    __slots__ = (
+        "bytes_max",
+        "data",
+        "head",
+        "key",
+        "leader_epoch",
+        "offset",
+        "place_error",
+        "wanted",
+    )
+
+    def __init__(
+        self, key: PartitionKey, head: Head | None, data: PartitionData, wanted: FetchPartition
+    ) -> None:
+        self.key = key
+        self.head = head
+        self.data = data
+        self.wanted = wanted
+        self.offset = wanted.fetch_offset
+        self.bytes_max = wanted.bytes_max
+        self.leader_epoch = wanted.leader_epoch
+        self.place_error = data.error_code
+
+
+class LastFetch:
+    """A connection's last request without a session, and where its partitions were found."""
+
+    __slots__ = ("generation", "known", "request", "targets", "version", "waiter")
+
+    def __init__(self, version: int, body: bytes, request: FetchRequest) -> None:
+        self.version = version
+        self.known = KnownFetch(body, request.spans)
+        self.request = request
+        self.targets: list[Target] = []
+        """In the order of `request.partitions`; as of `generation` of the view."""
+        self.generation = -1
+        self.waiter: Waiter | None = None
+        """For those targets."""
+
+
+def find_targets(
+    wanted_partitions: Sequence[FetchPartition], view: MetadataView, certainty: Certainty
+) -> list[Target]:
+    """Where each wanted partition is; done once per version of the topics, since most fetches of
+    many partitions find nothing new in nearly all of them."""
+    targets = []
+    named: str | bytes | None = None
+    topic: Topic | None = None
+    for wanted in wanted_partitions:
+        if wanted.topic is not named:
+            named = wanted.topic
+            topic = view.topic_by_id(named) if isinstance(named, bytes) else view.topic(named)
+        data = PartitionData(wanted.topic, wanted.partition, 0)
+        head = None
+        key = _NO_PARTITION
+        if topic is None:
+            data.error_code = certainty.no(
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if isinstance(named, bytes)
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            )
+        elif 0 <= wanted.partition < topic.partitions:
+            key = partition_key(topic.topic_key, wanted.partition)
+            head = view.head(key)
+        if head is None and not data.error_code:
+            data.error_code = certainty.no(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        targets.append(Target(key, head, data, wanted))
+    return targets
