@@ -8,6 +8,7 @@ from typing import Final, cast
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.peers.receive import AnswerReader, Frame
 from penstock.peers.secret import ClusterSecret
+from penstock.peers.silence import Silence
 
 IDLE_S: Final = 15.0
 """An idle connection is closed before the other side does (30 s), so that few calls meet it."""
@@ -112,10 +113,14 @@ class PeerClient:
         host, port = _host_and_port(address)
         silence_s = self._timeouts.silence_s
         try:
-            async with asyncio.timeout(silence_s):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(address, silence_s), host, port
-                )
+            async with asyncio.timeout(None) as limit:
+                silence = Silence(loop, silence_s, lambda: limit.reschedule(loop.time()))
+                try:
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(address, silence_s), host, port
+                    )
+                finally:
+                    silence.stop()
         except TimeoutError as error:
             raise PeerAwayError(
                 "ask peer", address, f"no connection within {silence_s:g} s"
@@ -144,7 +149,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._view = memoryview(b"")
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard_s = 0.0
+        self._silence: Silence | None = None
         self.ended = False
 
     async def exchange(self, request: bytes, reader: AnswerReader) -> None:
@@ -157,15 +162,14 @@ class _Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._waiter = loop.create_future()
-        self._heard_s = loop.time()
-        self._timer = loop.call_later(self._silence_s, self._check_silence)
+        self._silence = Silence(loop, self._silence_s, self._fell_silent)
         assert self._transport is not None
         self._transport.write(request)
         try:
             await self._waiter
         finally:
-            self._timer.cancel()
-            self._timer = self._waiter = self._reader = None
+            self._silence.stop()
+            self._silence = self._waiter = self._reader = None
 
     def idle(self, seconds: float) -> None:
         """Close by itself after so long."""
@@ -201,7 +205,8 @@ class _Connection(asyncio.BufferedProtocol):
         if self._reader is None:
             self.close()  # bytes that nobody asked for
             return
-        self._heard_s = asyncio.get_running_loop().time()
+        if self._silence is not None:
+            self._silence.heard()
         try:
             self._reader.received(self._view, nbytes)
         except RetryableError as error:
@@ -215,13 +220,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.ended = True
         self._end(PeerAwayError("ask peer", self._address, "the connection ended"))
 
-    def _check_silence(self) -> None:
-        loop = asyncio.get_running_loop()
-        left_s = self._heard_s + self._silence_s - loop.time()
-        if left_s > 0:
-            # Re-armed here and not at each byte: bytes come far more often than timers end.
-            self._timer = loop.call_later(left_s, self._check_silence)
-            return
+    def _fell_silent(self) -> None:
         self._end(PeerAwayError("ask peer", self._address, f"silent for {self._silence_s:g} s"))
 
     def _end(self, error: RetryableError | None) -> None:

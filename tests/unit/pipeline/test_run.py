@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.commands.pipeline_run import command, shown_counts
+from penstock.cli.commands.pipeline_run import shown_counts
+from penstock.cli.main import root
 from penstock.config.sources import load_settings
 from support.door import Door, serve_in_thread
 from support.server import free_port
@@ -22,6 +23,7 @@ from support.topics import Topics
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 END_S = 60
+RUN = ("pipeline", "run")
 
 
 @pytest.fixture
@@ -138,25 +140,25 @@ def test_settings_come_from_the_file_the_environment_and_the_command_line(
         'compaction-interval = 3\ncatalog-property = {type = "rest"}\nengine = "local"\n'
     )
     # Nothing is to be done, so that it ends without a server.
-    arguments = ["--config", str(file), "--once"]
+    arguments = [*RUN, "--config", str(file), "--once"]
     monkeypatch.setenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL", "0")
-    assert CliRunner().invoke(command, arguments).exit_code == 0
+    assert CliRunner().invoke(root, arguments).exit_code == 0
     monkeypatch.setenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL", "nonsense")
-    assert "nonsense" in CliRunner().invoke(command, arguments).output
+    assert "nonsense" in CliRunner().invoke(root, arguments).output
     monkeypatch.delenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL")
-    done = CliRunner().invoke(command, [*arguments, "--table-interval", "x"])
+    done = CliRunner().invoke(root, [*arguments, "--table-interval", "x"])
     assert "'x' is not a valid float" in done.output
 
 
 def test_a_misspelt_setting_of_the_pipeline_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text("[pipeline]\ntable-intervall = 5\n")
-    done = CliRunner().invoke(command, ["--config", str(file)])
+    done = CliRunner().invoke(root, [*RUN, "--config", str(file)])
     assert "pipeline.table-intervall" in str(done.exception)
 
 
 def test_a_secret_in_a_catalogs_property_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(command, ["--catalog-property", "token=abc"])
+    done = CliRunner().invoke(root, [*RUN, "--catalog-property", "token=abc"])
     assert "PYICEBERG_CATALOG__PENSTOCK__TOKEN" in str(done.exception)
     assert "abc" not in str(done.exception)
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from crc32c import crc32c
 
-from penstock.cli.commands.verify import command
+from penstock.cli.main import root
 from penstock.lake.door import RUN_FIELDS
 from penstock.log.verify import FindingKind, VerifyReport
 from penstock.pipeline.client import JobLease
@@ -188,21 +188,21 @@ def test_the_command_prints_findings_and_tells_damage_by_its_status(
     door: Door, tmp_path: Path
 ) -> None:
     topic_id = fill(door)
-    arguments = ["--url", str(door.server.http_address), "--engine", "local", "--json"]
-    done = CliRunner().invoke(command, arguments)
+    arguments = ["verify", "--url", str(door.server.http_address), "--engine", "local", "--json"]
+    done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["ok"] is True
     key = next(iter(objects_of(door, topic_id)))
     change(tmp_path, key, lambda body: body[:-1])
-    done = CliRunner().invoke(command, arguments)
+    done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 1
-    shown = CliRunner().invoke(command, arguments[:-1]).output
+    shown = CliRunner().invoke(root, arguments[:-1]).output
     assert "DAMAGED" in shown
     assert key in shown
 
 
 def test_a_server_and_a_directory_are_not_verified_together(tmp_path: Path) -> None:
-    done = CliRunner().invoke(command, ["--url", "127.0.0.1:1", "--data", str(tmp_path)])
+    done = CliRunner().invoke(root, ["verify", "--url", "127.0.0.1:1", "--data", str(tmp_path)])
     assert done.exit_code == 2
-    done = CliRunner().invoke(command, ["--data", str(tmp_path), "--engine", "spark"])
+    done = CliRunner().invoke(root, ["verify", "--data", str(tmp_path), "--engine", "spark"])
     assert done.exit_code == 2
