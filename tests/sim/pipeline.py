@@ -335,9 +335,10 @@ class StreamWriter(Outside):
         while True:
             try:
                 if self._job is None or self.chance.happens(0.1):
-                    self._job = (await self.open_job("write")).job
+                    job = (await self.open_job("write")).job
                     topics = await self.ask("POST", door.TOPICS_PATH, TopicsRequest(), Topics)
                     self._ids = {topic.name: topic.topic_id for topic in topics.topics}
+                    self._job = job
                 request = await self._stage(rows, self._job)
                 if self.chance.happens(0.05):
                     # Executors have ended their part; the driver dies, and the next one replays.
