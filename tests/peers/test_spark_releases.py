@@ -22,15 +22,14 @@ FILES = (
 STREAM_LIMITS = (
     "test_each_record_once_over_restarts",
     "test_a_batch_that_failed_is_run_again_with_the_same_records",
-    "test_latest_fixes_the_start_before_the_first_batch_is_done",
     "test_the_start_is_in_the_first_batch",
     "test_python_workers_that_are_killed_lose_and_double_nothing",
     "test_records_that_retention_took",
     "test_no_batch_before_there_is_enough",
 )
 """Spark 4.1 hands over neither start nor limit: an `availableNow` query ends after one batch of the
-limit, batches don't wait for records, a progress isn't JSON, a first batch without records doesn't
-say where it began, and a query at `latest` whose first batch failed may begin later."""
+limit, batches don't wait for records, a progress isn't JSON, and a first batch without records
+doesn't say where it began."""
 LACKING = {"4.1": STREAM_LIMITS}
 # An older pyspark leaves sockets to the garbage collector.
 ALLOWED = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")

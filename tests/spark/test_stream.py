@@ -160,6 +160,8 @@ def test_latest_fixes_the_start_before_the_first_batch_is_done(query: Query, top
     topic = topics.make(1)
     fail_first_at_latest(query, topics, topic)
     topics.write(topic, numbered(10, 20))
+    # Spark 4.1 ends after the batch that is run again, which is empty.
+    query.run(topic, startingOffsets="latest")
     assert query.run(topic, startingOffsets="latest") == as_values(numbered(10, 20))
 
 
