@@ -15,6 +15,17 @@ DEFAULT_SERVER = "127.0.0.1:9092"
 Command = Callable[..., Any]
 
 
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator of several, whose options are listed in their order here."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def server_option(command: Command) -> Command:
     """--server, which every command that speaks Kafka's protocol takes."""
     return click.option(

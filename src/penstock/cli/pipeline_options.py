@@ -1,14 +1,14 @@
 """Options that all commands of `penstock pipeline` share, and what is made of them."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.cli.client.http import DEFAULT_URL, base_url
-from penstock.cli.options import parse_pairs
+from penstock.cli.options import Command, parse_pairs, together
 from penstock.model.errors import InvalidRequestError, NotFoundError
 
 if TYPE_CHECKING:
@@ -16,48 +16,42 @@ if TYPE_CHECKING:
     from penstock.pipeline.engine import Engine
     from penstock.pipeline.tables.settings import CatalogSettings
 
-Command = Callable[..., Any]
-
 ENGINES: Final = ("local", "spark")
 
 
 def door_options(command: Command) -> Command:
     """--url, --secret-file and --objects: how the cluster is reached; see `make_door`."""
-    for option in reversed(
-        (
-            click.option(
-                "--url",
-                "urls",
-                metavar="URL",
-                multiple=True,
-                envvar="PENSTOCK_PIPELINE_URL",
-                default=(DEFAULT_URL,),
-                show_default=True,
-                show_envvar=True,
-                help="HTTP port of an agent, or its URL; several are tried in turn.",
-            ),
-            click.option(
-                "--secret-file",
-                metavar="FILE",
-                default="",
-                envvar="PENSTOCK_PIPELINE_SECRET_FILE",
-                help="A file with the cluster's secret, on this machine and on executors. Else "
-                "PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET.",
-            ),
-            click.option(
-                "--access",
-                "objects",
-                type=click.Choice(("auto", "agent", "ambient")),
-                default="auto",
-                show_default=True,
-                envvar="PENSTOCK_PIPELINE_ACCESS",
-                help="How objects are reached: by presigned URLs where the store can make them, "
-                "through the agent, or with the executors' own credentials.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    return together(
+        click.option(
+            "--url",
+            "urls",
+            metavar="URL",
+            multiple=True,
+            envvar="PENSTOCK_PIPELINE_URL",
+            default=(DEFAULT_URL,),
+            show_default=True,
+            show_envvar=True,
+            help="HTTP port of an agent, or its URL; several are tried in turn.",
+        ),
+        click.option(
+            "--secret-file",
+            metavar="FILE",
+            default="",
+            envvar="PENSTOCK_PIPELINE_SECRET_FILE",
+            help="A file with the cluster's secret, on this machine and on executors. Else "
+            "PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET.",
+        ),
+        click.option(
+            "--access",
+            "objects",
+            type=click.Choice(("auto", "agent", "ambient")),
+            default="auto",
+            show_default=True,
+            envvar="PENSTOCK_PIPELINE_ACCESS",
+            help="How objects are reached: by presigned URLs where the store can make them, "
+            "through the agent, or with the executors' own credentials.",
+        ),
+    )(command)
 
 
 def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOptions":
@@ -71,43 +65,39 @@ def make_door(urls: tuple[str, ...], secret_file: str, objects: str) -> "DoorOpt
 def catalog_options(command: Command) -> Command:
     """--warehouse, --catalog, --catalog-property and --registry: where tables are, and what their
     values are read by; see `make_catalog`."""
-    for option in reversed(
-        (
-            click.option(
-                "--warehouse",
-                metavar="LOCATION",
-                default="warehouse",
-                show_default=True,
-                envvar="PENSTOCK_PIPELINE_WAREHOUSE",
-                help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
-            ),
-            click.option(
-                "--catalog",
-                metavar="NAME",
-                default="penstock",
-                show_default=True,
-                envvar="PENSTOCK_PIPELINE_CATALOG",
-                help="The catalog's name, also in PyIceberg's configuration.",
-            ),
-            click.option(
-                "--catalog-property",
-                "catalog_properties",
-                metavar="KEY=VALUE",
-                multiple=True,
-                help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the "
-                "warehouse. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
-            ),
-            click.option(
-                "--registry",
-                metavar="URL",
-                default="",
-                envvar="PENSTOCK_PIPELINE_REGISTRY",
-                help="Schema registry of typed tables; values are of its wire format.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    return together(
+        click.option(
+            "--warehouse",
+            metavar="LOCATION",
+            default="warehouse",
+            show_default=True,
+            envvar="PENSTOCK_PIPELINE_WAREHOUSE",
+            help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
+        ),
+        click.option(
+            "--catalog",
+            metavar="NAME",
+            default="penstock",
+            show_default=True,
+            envvar="PENSTOCK_PIPELINE_CATALOG",
+            help="The catalog's name, also in PyIceberg's configuration.",
+        ),
+        click.option(
+            "--catalog-property",
+            "catalog_properties",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the "
+            "warehouse. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
+        ),
+        click.option(
+            "--registry",
+            metavar="URL",
+            default="",
+            envvar="PENSTOCK_PIPELINE_REGISTRY",
+            help="Schema registry of typed tables; values are of its wire format.",
+        ),
+    )(command)
 
 
 def make_catalog(
@@ -124,41 +114,37 @@ def make_catalog(
 
 def engine_options(command: Command) -> Command:
     """--engine, --master, --memory and --workers; see `open_engine`."""
-    for option in reversed(
-        (
-            click.option(
-                "--engine",
-                type=click.Choice(ENGINES),
-                envvar="PENSTOCK_PIPELINE_ENGINE",
-                help="Threads of this machine, or Spark.  [default: local, or spark with --master]",
-            ),
-            click.option(
-                "--master",
-                metavar="URL",
-                envvar="PENSTOCK_PIPELINE_MASTER",
-                help="Spark's: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
-                "[default: local[*]]",
-            ),
-            click.option(
-                "--memory",
-                metavar="SIZE",
-                envvar="PENSTOCK_PIPELINE_MEMORY",
-                default="1g",
-                show_default=True,
-                help="Of the Java that a local Spark runs in.",
-            ),
-            click.option(
-                "--workers",
-                metavar="N",
-                type=click.IntRange(min=0),
-                envvar="PENSTOCK_PIPELINE_WORKERS",
-                default=0,
-                help="Threads of the local engine; 0: one per core.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    return together(
+        click.option(
+            "--engine",
+            type=click.Choice(ENGINES),
+            envvar="PENSTOCK_PIPELINE_ENGINE",
+            help="Threads of this machine, or Spark.  [default: local, or spark with --master]",
+        ),
+        click.option(
+            "--master",
+            metavar="URL",
+            envvar="PENSTOCK_PIPELINE_MASTER",
+            help="Spark's: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
+            "[default: local[*]]",
+        ),
+        click.option(
+            "--memory",
+            metavar="SIZE",
+            envvar="PENSTOCK_PIPELINE_MEMORY",
+            default="1g",
+            show_default=True,
+            help="Of the Java that a local Spark runs in.",
+        ),
+        click.option(
+            "--workers",
+            metavar="N",
+            type=click.IntRange(min=0),
+            envvar="PENSTOCK_PIPELINE_WORKERS",
+            default=0,
+            help="Threads of the local engine; 0: one per core.",
+        ),
+    )(command)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from penstock.cli.options import Command
 from penstock.cli.pipeline_options import (
-    Command,
     catalog_options,
     door_options,
     engine_options,
