@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
-import pytest
 
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.segment import parse_job_key
-from support.compacted_log import CompactedLog, drive, start_driver
+from support.compacted_log import CompactedLog, drive, start_driver, stored_segments
 from support.compaction_driver import STEPS
 from support.server import ServerProcess, run_penstock
 from support.waiting import eventually
 
-SETTINGS = {
-    "SEGMENT_AGE_MS": "100",
-    "RETENTION_CHECK_MS": "200",
-    "DELETE_GRACE_MS": "1000",
-}
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", SETTINGS)
-    server.start()
-    yield server
-    if server.running():
-        server.kill()
-
 
 def job_objects(server: ServerProcess) -> set[str]:
-    root = server.data / "objects"
-    keys = {path.relative_to(root).as_posix() for path in root.rglob("*.seg")}
-    return {key for key in keys if parse_job_key(key) is not None}
+    return {key for key in stored_segments(server) if parse_job_key(key) is not None}
 
 
 def test_killed_drivers_cost_nothing(server: ServerProcess) -> None:

@@ -5,38 +5,16 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import pytest
 
 from penstock.pipeline.client import DoorClient, DoorOptions
 from support.cleaned_topic import CleanedTopic, Follower
-from support.compacted_log import drive
+from support.compacted_log import drive, stored_segments
 from support.compaction_driver import STEPS
 from support.server import ServerProcess, run_penstock
 from support.waiting import eventually
-
-SETTINGS = {
-    "SEGMENT_AGE_MS": "100",
-    "RETENTION_CHECK_MS": "200",
-    "DELETE_GRACE_MS": "1000",
-}
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", SETTINGS)
-    server.start()
-    yield server
-    if server.running():
-        server.kill()
-
-
-def objects_of(server: ServerProcess) -> set[str]:
-    root = server.data / "objects"
-    return {path.relative_to(root).as_posix() for path in root.rglob("*.seg")}
 
 
 @pytest.mark.parametrize("delete_retention_ms", [0, 86_400_000])
@@ -79,7 +57,7 @@ def test_killed_drivers_clean_a_partition_whole_or_not(
             follower.read_to(topic.retained(number)[-1].offset)
             follower.check()
         # What the killed have put is condemned once their leases are over, and deleted.
-        eventually(lambda: objects_of(server), lambda found: found == topic.named_objects())
+        eventually(lambda: stored_segments(server), lambda found: found == topic.named_objects())
     assert server.stop() == 0
     verified = run_penstock("verify", "--data", str(server.data))
     assert verified.returncode == 0, verified.stdout + verified.stderr

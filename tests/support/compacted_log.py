@@ -18,7 +18,7 @@ from penstock.lake.door import RUN_FIELDS
 from penstock.pipeline.client import DoorClient
 from support.adapters import ConfluentAdapter
 from support.records import NewRecord, ReadRecord
-from support.server import REPOSITORY
+from support.server import REPOSITORY, ServerProcess
 from support.waiting import eventually
 
 assert support.quiet  # before the adapters, which import the client libraries
@@ -175,6 +175,12 @@ class _Reader:
         expected = self._log.records[place]
         assert (message.partition(), message.offset()) == place
         assert (message.key(), message.value()) == (expected.key, expected.value)
+
+
+def stored_segments(server: ServerProcess) -> set[str]:
+    """Keys of all segment objects in a server's own store."""
+    root = server.data / "objects"
+    return {path.relative_to(root).as_posix() for path in root.rglob("*.seg")}
 
 
 def drive(url: str, engine: str = "local", step: str = "") -> subprocess.CompletedProcess[str]:
