@@ -2,6 +2,7 @@
 
 A suite is a folder of tests; one that does not exist is left out. Budgets are for two cores; a
 suite above its budget is marked and fails nothing, since a busy machine is no defect.
+What failed is named again below the table, since the output above it is long.
 The last line is read by CI: "N passed, N failed".
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+FAILURES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ STAGES = (
     suite("tests/chaos", 180),
 )
 SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")
+NAMES_FAILURE = re.compile(r"^(FAILED|ERROR) \S+|^SEED \d+: (?!ok)|^ +again: |^.* NOT FOUND\b")
+"""Lines of pytest's summary, of a seed that broke a promise and of a planted bug that was missed."""
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
 
 
@@ -72,6 +76,7 @@ class Outcome:
     seconds: float
     ok: bool
     counts: dict[str, int]
+    failures: list[str]
 
 
 def run(stage: Stage) -> Outcome:
@@ -79,6 +84,7 @@ def run(stage: Stage) -> Outcome:
     print(f"\n== {stage.name}", flush=True)
     started = time.monotonic()
     counts: dict[str, int] = {}
+    failures: list[str] = []
     with subprocess.Popen(
         stage.command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -89,13 +95,15 @@ def run(stage: Stage) -> Outcome:
             sys.stdout.flush()
             # Clients' libraries may write behind it, from threads of their own.
             last = line if SUMMARY.search(line) else last
+            if NAMES_FAILURE.search(line):
+                failures.append(line.rstrip())
     if stage.is_counted:
         for number, word in COUNTS.findall(last):
             word = "failed" if word.startswith("error") else word
             counts[word] = counts.get(word, 0) + int(number)
     # 5: a folder without tests yet, which is not a failure of what is there.
     ok = process.returncode == 0 or (stage.is_suite and process.returncode == 5)
-    return Outcome(stage, time.monotonic() - started, ok, counts)
+    return Outcome(stage, time.monotonic() - started, ok, counts, failures)
 
 
 def main() -> int:
@@ -124,6 +132,10 @@ def main() -> int:
             f"{outcome.stage.name:<20} {outcome.seconds:8.1f} {outcome.stage.budget_s:7d}"
             f"  {result}{over}"
         )
+    for outcome in outcomes:
+        if not outcome.ok:
+            print(f"\n{outcome.stage.name}:")
+            print("\n".join(outcome.failures[:FAILURES_SHOWN]) or "  see its output above")
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 
