@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from chaos.world import World
-from support.agents import run_cli
+from support.agents import Agent, run_cli
 from support.probe import Probe, Read, create_topic, read_all
-from support.raw_fetch import fetch_from
+from support.raw_fetch import fetch_from, raw_producer
 from support.waiting import eventually
 
 PARTITIONS = 6
@@ -79,19 +79,41 @@ def wal_topic(world: World) -> str:
     return topic
 
 
+def write_alone(victim: Agent, topic: str) -> dict[int, int]:
+    """A record that nobody reads in each partition, through this very agent; their offsets.
+
+    Partitions' leaders are drawn: an agent leads none of six in one of eleven topics, and then a
+    client that asks for leaders writes nothing into its WAL.
+    """
+    with raw_producer(victim.address) as producer:
+        return {
+            partition: eventually(
+                lambda partition=partition: producer.send_for_offset(topic, partition, b"alone"),
+                lambda answer: answer[0] == "NONE",
+            )[1]
+            for partition in range(PARTITIONS)
+        }
+
+
 def test_a_dead_wal_is_waited_for_never_skipped(world: World, wal_topic: str) -> None:
     """All partitions accept at once; what lies in the dead agent's WAL alone is answered retriably
     until another agent took it over."""
     victim = world.agents.agents[1]
     others = [agent for agent in world.agents.agents if agent is not victim]
+    unread = f"{wal_topic}-unread"
+    create_topic(others[0].address, unread, PARTITIONS, penstock_durability="wal")
     with Probe(victim.address, wal_topic, PARTITIONS, timeout_ms=30_000) as probe:
         probe.warm_up()
+        alone = write_alone(victim, unread)
         killed_s = time.monotonic()
         victim.server.kill()
         accepted = probe.wait_accepted(killed_s)
         print(f"killed: a topic of durability wal accepted everywhere after {accepted:.2f} s")
-        waiting = 0
         for agent in others:
+            for partition, offset in alone.items():
+                fetched = fetch_from(agent.address, unread, partition, offset)
+                assert fetched.error in RETRIABLE, fetched
+                assert not fetched.offsets
             for partition, offset in last_before(probe, killed_s).items():
                 fetched = fetch_from(agent.address, wal_topic, partition, offset)
                 if fetched.error == "NONE":
@@ -99,8 +121,6 @@ def test_a_dead_wal_is_waited_for_never_skipped(world: World, wal_topic: str) ->
                 else:
                     assert fetched.error in RETRIABLE, fetched
                     assert not fetched.offsets
-                    waiting += 1
-        assert waiting, "nothing was in the dead agent's WAL alone"
         takeover = ("agent", "takeover", str(victim.server.data), "--http", others[0].http)
         # Clients are sent elsewhere before the dead agent is fenced; until then it is refused.
         done = eventually(
@@ -115,6 +135,8 @@ def test_a_dead_wal_is_waited_for_never_skipped(world: World, wal_topic: str) ->
     assert probe.acked().items() <= stored.items()
     assert max(Counter(stored.values()).values()) == 1
     assert_one_record_each(probe.read)
+    kept = dict.fromkeys(alone.items(), "alone")
+    assert all(read_all(agent.address, unread, PARTITIONS) == kept for agent in others)
     # And the agent itself comes back, in the same directory.
     world.start_again(victim)
     world.agents.wait_live(3)
