@@ -64,7 +64,7 @@ STAGES = (
 )
 SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")
 NAMES_FAILURE = re.compile(r"^(FAILED|ERROR) \S+|^SEED \d+: (?!ok)|^ +again: |^.* NOT FOUND\b")
-"""Lines of pytest's summary, of a seed that broke a promise and of a planted bug that was missed."""
+"""Lines of pytest's summary, of a seed that broke a promise and of a missed planted bug."""
 COUNTS = re.compile(r"(\d+) (passed|failed|error|errors|skipped)\b")
 
 
