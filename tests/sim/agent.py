@@ -72,7 +72,6 @@ class Agent:
         self._journal_cut = self._store_cut = False
         self._is_ending = False
         self.wal_taken = False
-        self.taker: Agent | None = None
         self._store_links: list[SimulatedLink] = []
         self.store_permille = 0
         self.expected: list[str] = []
@@ -199,7 +198,6 @@ class Agent:
         if parts is None or parts.log is None:
             return
         self.world.note(f"{self.name} takes over {owner.name}'s WAL")
-        owner.taker = self
         work = self.loop.spawn(node, parts.log.take_over(owner.device, deadline_s=5.0))
         until_s = self.loop.time() + 12
         while not work.done() and not node.dead and self.loop.time() < until_s:

@@ -209,9 +209,6 @@ class World:
             self.history.count("agent ended: below the trim")
         elif isinstance(error, FencedError | RetryableError):
             self.history.count(f"agent ended: {type(error).__name__}")
-            if agent.taker is not None and "taken over" in str(error):
-                # Another agent has claimed its WAL and isn't done with it: it is asked again.
-                self.loop.spawn(self.loop.world, agent.taker.take_over(agent))
         else:
             text = "".join(traceback.format_exception(error))
             self.violated(ViolationError("agent-died", f"{agent}: {text}"))

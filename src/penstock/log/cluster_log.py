@@ -285,7 +285,7 @@ class ClusterLog(ServingLog):
             NotFoundError: there is no WAL.
             ConflictError: its owner isn't fenced.
             CorruptDataError: something that the journal names is missing or damaged.
-            RetryableError: not all was moved in time; its records are served from there.
+            RetryableError: it isn't done yet, and goes on; what was claimed is served.
         """
         return await self._wal.take_over(device, deadline_s=deadline_s)
 

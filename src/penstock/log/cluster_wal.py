@@ -135,8 +135,9 @@ class ClusterWal:
 
     async def close(self) -> None:
         """Stop everything and close the files."""
-        for uploader in self._uploaders():
-            await uploader.close()
+        await self._takeovers.close()
+        if self.uploader is not None:
+            await self.uploader.close()
         if self.flusher is not None:
             await self.flusher.close()
         if self._spare is not None:

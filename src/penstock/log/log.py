@@ -184,8 +184,8 @@ class Log(ServingLog):
         """
         await self._objects.drain(deadline_s)
         drained = await self.uploader.drain(deadline_s)
-        for uploader in [self.uploader, *self._takeovers.uploaders]:
-            await uploader.close()
+        await self._takeovers.close()
+        await self.uploader.close()
         await self._objects.close()
         await self.lane.close()
         if self._spare is not None:

@@ -23,7 +23,6 @@ from penstock.metadata.rows import StoredRun
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
-    NotFoundError,
     RetryableError,
 )
 from penstock.ports.device import Device
@@ -171,22 +170,23 @@ async def claim_own_wal(
 
 
 async def take_over_wal(
-    device: Device, *, committer: Committer, queries: Callable[[], Queries], pool: Executor
+    device: Device,
+    wal_id: bytes,
+    *,
+    committer: Committer,
+    queries: Callable[[], Queries],
+    pool: Executor,
 ) -> TakenWal:
-    """Claim the directory of an agent that was fenced, and check what is named in it.
+    """Claim a WAL of an agent that was fenced, and check what is named in it.
 
     Nothing is written there: the fenced owner may be a process that was only stopped, and wakes.
     What it then writes lies behind what is named, or in files of which nothing is.
 
     Raises:
-        NotFoundError: there is no WAL.
         ConflictError: its owner isn't fenced.
         CorruptDataError: something that the journal names is missing or damaged.
         RetryableError: the journal doesn't answer.
     """
-    wal_id = await _in_pool(pool, partial(read_wal_id, device))
-    if wal_id is None:
-        raise NotFoundError("take over WAL", ID_FILE, "there is no such file")
     claimed = await _claim(wal_id, committer)
 
     def check() -> list[StoredRun]:

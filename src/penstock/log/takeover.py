@@ -1,15 +1,51 @@
-"""Taking over the WALs of agents that were fenced: serving what lies there, and emptying them."""
+"""Taking over the WALs of agents that were fenced: serving what lies there, and emptying them.
 
+A takeover goes on by itself until it is done or refused, however long whoever asked for it waits: a
+claim whose answer was lost may still be applied, and then the agent of the directory is refused
+for as long as this one lives. What nobody went on with would lie there unread.
+"""
+
+import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
+from typing import Final
 
-from penstock.log.own_wal import take_over_wal
+from penstock.log.own_wal import ID_FILE, read_wal_id, take_over_wal
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
-from penstock.model.errors import RetryableError
+from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.ports.device import Device
+from penstock.system.waiting import wait
 from penstock.wal import WalReader
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 1.0
+"""How long a takeover rests whose claim was not answered."""
+_DRAIN_S: Final = 60.0
+
+
+class _Takeover:
+    """One that is under way. `wal_id`: of the WAL that was asked for, whatever is made of its
+    directory meanwhile."""
+
+    def __init__(self, device: Device, wal_id: bytes) -> None:
+        self.device = device
+        self.wal_id = wal_id
+        self.uploader: Uploader | None = None
+        self.length = 0
+        self.last_error = "it is being claimed"
+        self.task: asyncio.Task[int] | None = None
+
+    def left(self) -> str:
+        """What is still to be done."""
+        if self.uploader is None:
+            return self.last_error
+        pending_bytes = self.uploader.pending_bytes
+        return f"{pending_bytes} of {self.length} bytes are left: {self.uploader.last_error}"
 
 
 class Takeovers:
@@ -35,12 +71,13 @@ class Takeovers:
         self._committer = committer
         self._queries = queries
         self._pool = pool
-        self._under_way: dict[int, Uploader] = {}
+        self._under_way: dict[bytes, _Takeover] = {}
 
     @property
     def uploaders(self) -> list[Uploader]:
         """Of the WALs that are being emptied."""
-        return list(self._under_way.values())
+        found = [takeover.uploader for takeover in self._under_way.values()]
+        return [uploader for uploader in found if uploader is not None]
 
     async def take_over(self, device: Device, *, deadline_s: float) -> int:
         """Serve and empty a WAL directory; the bytes of records that were moved.
@@ -49,28 +86,66 @@ class Takeovers:
             NotFoundError: there is no WAL.
             ConflictError: its owner isn't fenced.
             CorruptDataError: something that the journal names is missing or damaged.
-            RetryableError: not all was moved in time; its records are served from there.
+            RetryableError: it isn't done yet, and goes on; asked again, one waits for it again.
         """
+        loop = asyncio.get_running_loop()
+        wal_id = await loop.run_in_executor(self._pool, partial(read_wal_id, device))
+        if wal_id is None:
+            raise NotFoundError("take over WAL", ID_FILE, "there is no such file")
+        takeover = self._under_way.get(wal_id)
+        if takeover is None:
+            # Asked for twice it goes on once: two uploaders of one WAL would move the same runs.
+            takeover = self._under_way[wal_id] = _Takeover(device, wal_id)
+            takeover.task = loop.create_task(self._go_on(takeover), name="takeover of a WAL")
+            takeover.task.add_done_callback(partial(self._over, takeover))
+        assert takeover.task is not None
+        done, _ = await asyncio.wait([takeover.task], timeout=deadline_s)
+        if not done or takeover.task.cancelled():
+            raise RetryableError(
+                "take over WAL", wal_id.hex(), takeover.left(), "this agent goes on with it"
+            )
+        return takeover.task.result()
+
+    async def close(self) -> None:
+        """Stop all of them; what is left stays in the WALs, for who claims them next."""
+        tasks = [takeover.task for takeover in self._under_way.values() if takeover.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _go_on(self, takeover: _Takeover) -> int:
+        while True:
+            try:
+                return await self._attempt(takeover)
+            except RetryableError as error:
+                takeover.last_error = str(error)
+                await wait(AGAIN_S)
+
+    async def _attempt(self, takeover: _Takeover) -> int:
         taken = await take_over_wal(
-            device, committer=self._committer, queries=self._queries, pool=self._pool
+            takeover.device,
+            takeover.wal_id,
+            committer=self._committer,
+            queries=self._queries,
+            pool=self._pool,
         )
-        key = taken.wal_key
-        if key in self._under_way:
-            # Asked for twice: two uploaders of one WAL would move the same runs.
-            taken.reader.close()
-            raise RetryableError("take over WAL", f"WAL {key}", "it is being taken over already")
-        self._readers[key] = taken.reader
-        uploader = self._under_way[key] = self._new_uploader(key, taken.reader, taken)
-        length = sum(run.length for run in taken.runs)
+        self._readers[taken.wal_key] = taken.reader
+        takeover.length = sum(run.length for run in taken.runs)
+        uploader = takeover.uploader = self._new_uploader(taken.wal_key, taken.reader, taken)
         uploader.start(taken.runs)
         try:
-            if length and not await uploader.drain(deadline_s):
-                raise RetryableError(
-                    "take over WAL",
-                    f"WAL {key}",
-                    f"{uploader.pending_bytes} of {length} bytes are left: {uploader.last_error}",
-                )
+            while not await uploader.drain(_DRAIN_S):
+                logger.warning("the takeover of a WAL goes on: %s", takeover.left())
         finally:
             await uploader.close()
-            del self._under_way[key]
-        return length
+        return takeover.length
+
+    def _over(self, takeover: _Takeover, task: "asyncio.Task[int]") -> None:
+        del self._under_way[takeover.wal_id]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # Whoever asked may not wait any more.
+            foreign = not isinstance(error, PenstockError)
+            logger.warning(
+                "a WAL is not taken over: %s", error, exc_info=error if foreign else None
+            )

@@ -8,12 +8,13 @@ from typing_extensions import Buffer
 
 from penstock.log.fetch.remote_wal import DirectoryWals, FirstThatLeads
 from penstock.log.own_wal import ID_FILE, ensure_wal_id, read_wal_id
-from penstock.metadata.answers import BatchStatus, Done, Refusal, Refused
-from penstock.metadata.commands import CommitRuns, Fence, RunCommit
+from penstock.metadata.answers import AnyAnswer, BatchStatus, Done, Refusal, Refused
+from penstock.metadata.commands import AnyCommand, CommitRuns, Fence, RunCommit
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
     FencedError,
+    InDoubtError,
     NotFoundError,
     RetryableError,
 )
@@ -172,13 +173,41 @@ def test_a_takeover_that_is_asked_for_twice_goes_on_once(tmp_path: Path) -> None
         await one.append(key, b"0")
         await fence(cluster, two, one)
         device = PosixDevice(tmp_path / "agent1")
-        outcomes = await asyncio.gather(
-            two.log.take_over(device), two.log.take_over(device), return_exceptions=True
-        )
-        moved = [outcome for outcome in outcomes if isinstance(outcome, int) and outcome]
-        assert len(moved) == 1, outcomes
-        assert all(isinstance(outcome, int | RetryableError) for outcome in outcomes), outcomes
+        before = len(cluster.store.puts)
+        first, second = await asyncio.gather(two.log.take_over(device), two.log.take_over(device))
+        assert first == second > 0
+        assert len(cluster.store.puts) == before + 1
         assert await two.read_all(key) == [(0, b"0")]
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_takeover_whose_claim_was_in_doubt_is_gone_on_with(tmp_path: Path) -> None:
+    """Nobody asks again, and the claim took place: its agent would be refused for ever."""
+
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True, durability="wal")
+        two = await cluster.agent(2)
+        (key,) = await one.topic("t")
+        await one.append(key, b"0")
+        await fence(cluster, two, one)
+        commit = two.order.commit
+        in_doubt = InDoubtError("commit", "agent 2", "no answer in 4 s")
+
+        async def lose_answer(commands: list[AnyCommand]) -> list[AnyAnswer]:
+            two.order.commit = commit  # type: ignore[method-assign]
+            await commit(commands)
+            raise in_doubt
+
+        two.order.commit = lose_answer  # type: ignore[assignment,method-assign]
+        with pytest.raises(RetryableError, match="goes on"):
+            await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=0.2)
+        again = await cluster.agent(1, wal=True, fresh=True, durability="wal")
+        async with asyncio.timeout(30):
+            while again.log.uploader is None:
+                await passing(0.05)
+        assert await again.read_all(key) == [(0, b"0")]
+        assert await again.append(key, b"1") == (STORED, 1)
 
     run_cluster(tmp_path, test)
 
