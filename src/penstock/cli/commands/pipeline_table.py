@@ -37,9 +37,19 @@ _SHOWN_LOST = 5
     "--value-schema",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Instead: .avsc, .json, or a descriptor set (.desc) with --message.",
+    help="Instead of a registry: .avsc, .json, .proto, or a descriptor set (.desc).",
 )
-@click.option("--message", metavar="NAME", default="", help="Of a descriptor set.")
+@click.option(
+    "--message", metavar="NAME", default="", help="Of --value-schema: which of its messages."
+)
+@click.option(
+    "--proto-path",
+    "proto_folders",
+    metavar="FOLDER",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Where imports of a .proto file are; else in its own folder.",
+)
 @click.option(
     "--partition",
     metavar="TRANSFORMS",
@@ -99,6 +109,7 @@ def command(
     registry: str,
     value_schema: Path | None,
     message: str,
+    proto_folders: tuple[Path, ...],
     partition: str,
     buckets: int,
     dead_letters: str,
@@ -142,7 +153,7 @@ def command(
         adopt=adopt,
         restart=restart,
     )
-    settings = _with_schema(settings, registry, value_schema, message)
+    settings = _with_schema(settings, registry, value_schema, message, proto_folders)
     with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
         if maintain:
             maintained = maintain_table(
@@ -167,7 +178,11 @@ def command(
 
 
 def _with_schema(
-    settings: "TableSettings", registry: str, value_schema: Path | None, message: str
+    settings: "TableSettings",
+    registry: str,
+    value_schema: Path | None,
+    message: str,
+    proto_folders: tuple[Path, ...],
 ) -> "TableSettings":
     from penstock.pipeline.tables.schema_files import read_schema_file
 
@@ -179,7 +194,9 @@ def _with_schema(
             "make a table", settings.topic, "a registry and a schema file", "give one of them"
         )
     return msgspec.structs.replace(
-        settings, schema="file", value_schema=read_schema_file(value_schema, message=message)
+        settings,
+        schema="file",
+        value_schema=read_schema_file(value_schema, message=message, folders=proto_folders),
     )
 
 

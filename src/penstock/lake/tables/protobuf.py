@@ -1,9 +1,10 @@
 """Protobuf descriptors as columns, and their messages. Pure.
 
-There is no compiler here: a registry gives descriptors (`format=serialized`), and a file is a
-descriptor set of `protoc --include_imports --descriptor_set_out`. Unsigned 64-bit numbers become
-decimals of 20 digits, since Iceberg has no such type; fields without presence have their default,
-never null. Source: Protocol Buffers, "Encoding"; Confluent's wire format for message indexes.
+There is no compiler here: what comes are descriptors, of a registry (`format=serialized`), or a
+descriptor set with all imports (`penstock.pipeline.tables.protoc` makes one of a text). Unsigned
+64-bit numbers become decimals of 20 digits, since Iceberg has no such type; fields without presence
+have their default, never null. Source: Protocol Buffers, "Encoding"; Confluent's wire format for
+message indexes.
 """
 
 import base64
@@ -14,10 +15,18 @@ from decimal import Decimal
 from typing import Any, Final
 
 from google.protobuf import (
+    any_pb2,
+    api_pb2,
     descriptor_pb2,
     descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
     message_factory,
+    source_context_pb2,
+    struct_pb2,
     timestamp_pb2,
+    type_pb2,
     wrappers_pb2,
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
@@ -74,9 +83,19 @@ _WRAPPERS: Final = frozenset(
     message.full_name for message in wrappers_pb2.DESCRIPTOR.message_types_by_name.values()
 )
 _KNOWN_FILES: Final[tuple[FileDescriptor, ...]] = (
+    any_pb2.DESCRIPTOR,
+    source_context_pb2.DESCRIPTOR,
+    type_pb2.DESCRIPTOR,
+    api_pb2.DESCRIPTOR,
+    descriptor_pb2.DESCRIPTOR,
+    duration_pb2.DESCRIPTOR,
+    empty_pb2.DESCRIPTOR,
+    field_mask_pb2.DESCRIPTOR,
+    struct_pb2.DESCRIPTOR,
     timestamp_pb2.DESCRIPTOR,
     wrappers_pb2.DESCRIPTOR,
 )
+"""Registries don't list them among references: every compiler has them. What they import first."""
 _MESSAGES_MAX: Final = 1000
 
 

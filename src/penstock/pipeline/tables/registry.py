@@ -4,6 +4,7 @@ User and password come from the environment where this runs, the driver alone.
 """
 
 import base64
+import binascii
 import os
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,6 +14,7 @@ import urllib3
 
 from penstock.lake.tables.formats import AVRO, DEPTH_MAX, PROTOBUF, SchemaText
 from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.pipeline.tables.protoc import compile_proto_texts
 
 USER_VARIABLE: Final = "PENSTOCK_REGISTRY_USER"
 PASSWORD_VARIABLE: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variable's name
@@ -75,12 +77,12 @@ class Registry:
             # Not remembered: it may be registered in a moment.
             return SchemaText(kind="")
         if found.kind == PROTOBUF:
-            serialized = self._get(f"/schemas/ids/{schema_id}?format=serialized", _Schema)
-            assert serialized is not None
-            found = msgspec.structs.replace(found, text=serialized.text)
+            found = self._with_descriptor(found, f"/schemas/ids/{schema_id}?format=serialized")
         references: dict[str, str] = {}
         self._follow(found, references, 0)
         text = SchemaText(kind=found.kind, text=found.text, references=list(references.items()))
+        if found.kind == PROTOBUF and not _is_descriptor(found.text):
+            text = _compiled(text, f"schema {schema_id}")
         self._known[schema_id] = text
         return text
 
@@ -101,12 +103,17 @@ class Registry:
                     f"{reference.subject} version {reference.version}",
                     "a schema refers to it, and the registry does not have it",
                 )
-            if schema.kind == PROTOBUF:
-                serialized = self._get(f"{path}?format=serialized", _Schema)
-                assert serialized is not None
-                found = msgspec.structs.replace(found, text=serialized.text)
+            if schema.kind == PROTOBUF and _is_descriptor(schema.text):
+                found = self._with_descriptor(found, f"{path}?format=serialized")
             self._follow(found, references, depth + 1)
             references[reference.name] = found.text
+
+    def _with_descriptor(self, schema: _Schema, path: str) -> _Schema:
+        """A schema with its descriptor for its text, where the registry gives descriptors."""
+        serialized = self._get(path, _Schema)
+        if serialized is None or not _is_descriptor(serialized.text):
+            return schema
+        return msgspec.structs.replace(schema, text=serialized.text)
 
     def _get(self, path: str, kind: type[_Schema]) -> _Schema | None:
         headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
@@ -135,3 +142,28 @@ class Registry:
             raise InvalidRequestError(
                 "ask registry", self._url + path, f"it answers no schema: {error}"
             ) from error
+
+
+def _is_descriptor(text: str) -> bool:
+    """Whether it is base64, which no .proto text is: that has spaces, at least one."""
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return False
+    return True
+
+
+def _compiled(schema: SchemaText, subject: str) -> SchemaText:
+    """A Protobuf schema and what it refers to as descriptors, of their texts."""
+    name = "penstock/value.proto"
+    *imported, main = compile_proto_texts(
+        name, schema.text, dict(schema.references), subject=subject
+    ).file
+    return SchemaText(
+        kind=PROTOBUF,
+        text=base64.b64encode(main.SerializeToString(deterministic=True)).decode(),
+        references=[
+            (file.name, base64.b64encode(file.SerializeToString(deterministic=True)).decode())
+            for file in imported
+        ],
+    )

@@ -1,49 +1,74 @@
 """Schemas that a person gives as a file."""
 
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
+
 from penstock.lake.tables.formats import AVRO, JSON, PROTOBUF, SchemaText, compile_schema
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.tables.protoc import compile_proto_file
 
-_KINDS: Final = {".avsc": AVRO, ".json": JSON, ".desc": PROTOBUF, ".pb": PROTOBUF}
+_TEXTS: Final = {".avsc": AVRO, ".json": JSON}
+_DESCRIPTORS: Final = (".desc", ".pb")
+_PROTO: Final = ".proto"
 _BYTES_MAX: Final = 16 << 20
-_COMPILE: Final = (
-    "a descriptor set is taken instead: pip install grpcio-tools; python -m grpc_tools.protoc -I. "
-    "--include_imports --descriptor_set_out={stem}.desc {stem}.proto"
-)
 
 
-def read_schema_file(path: Path, *, message: str = "") -> SchemaText:
-    """A schema by its file's suffix: .avsc, .json, or .desc and .pb for a descriptor set.
+def read_schema_file(path: Path, *, message: str = "", folders: Sequence[Path] = ()) -> SchemaText:
+    """A schema by its file's suffix: .avsc, .json, .proto, or .desc and .pb for a descriptor set.
 
     Args:
-        message: of a descriptor set, the full name of the values' message.
+        message: of Protobuf, the full name of the values' message; "": the file has just one.
+        folders: where a .proto file's imports are looked for; without any, in its own folder.
 
     Raises:
-        InvalidRequestError: no such file or suffix, no message, or no schema that a table can have.
+        InvalidRequestError: no such file or suffix, no message or several, or no schema that a
+            table can have.
     """
-    kind = _KINDS.get(path.suffix)
-    if path.suffix == ".proto":
-        raise InvalidRequestError(
-            "read schema", str(path), "it is not compiled here", _COMPILE.format(stem=path.stem)
-        )
-    if kind is None:
-        raise InvalidRequestError(
-            "read schema", str(path), f"suffix {path.suffix!r}", f"it is one of {', '.join(_KINDS)}"
-        )
-    if kind == PROTOBUF and not message:
-        raise InvalidRequestError(
-            "read schema", str(path), "a descriptor set has many messages", "--message says which"
-        )
+    suffix = path.suffix
+    if suffix not in (*_TEXTS, *_DESCRIPTORS, _PROTO):
+        known = ", ".join((*_TEXTS, _PROTO, *_DESCRIPTORS))
+        raise _refused(path, f"suffix {suffix!r}", f"it is one of {known}")
     try:
         body = path.read_bytes()
-        text = base64.b64encode(body).decode() if kind == PROTOBUF else body.decode()
+        text = body.decode() if suffix in _TEXTS else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError("read schema", str(path), str(error)) from error
+        raise _refused(path, str(error)) from error
     if len(body) > _BYTES_MAX:
-        raise InvalidRequestError("read schema", str(path), f"{len(body)} bytes are no schema")
-    schema = SchemaText(kind=kind, text=text, message=message if kind == PROTOBUF else "")
+        raise _refused(path, f"{len(body)} bytes are no schema")
+    if suffix in _TEXTS:
+        schema = SchemaText(kind=_TEXTS[suffix], text=text)
+    elif suffix == _PROTO:
+        schema = _of_descriptors(path, compile_proto_file(path, folders), message)
+    else:
+        try:
+            schema = _of_descriptors(path, FileDescriptorSet.FromString(body), message)
+        except DecodeError as error:
+            raise _refused(path, f"it is no descriptor set: {error}") from error
     compile_schema(schema, framed=False)
     return schema
+
+
+def _of_descriptors(path: Path, files: FileDescriptorSet, message: str) -> SchemaText:
+    if not files.file:
+        raise _refused(path, "an empty descriptor set")
+    # The file itself is the last one: what it imports is before it.
+    last = files.file[-1]
+    names = [f"{last.package}.{entry.name}".lstrip(".") for entry in last.message_type]
+    if not message and len(names) != 1:
+        raise _refused(
+            path, f"it has {len(names)} messages", f"--message says which: {', '.join(names[:20])}"
+        )
+    return SchemaText(
+        kind=PROTOBUF,
+        text=base64.b64encode(files.SerializeToString(deterministic=True)).decode(),
+        message=message or names[0],
+    )
+
+
+def _refused(path: Path, detail: str, hint: str = "") -> InvalidRequestError:
+    return InvalidRequestError("read schema", str(path), detail, hint)

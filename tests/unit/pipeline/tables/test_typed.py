@@ -18,7 +18,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from penstock.lake.tables.evolution import IncompatibleSchemaError
 from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.pipeline.tables import protoc
 from penstock.pipeline.tables import registry as registry_module
+from penstock.pipeline.tables.protoc import compile_proto_texts
 from penstock.pipeline.tables.schema_files import read_schema_file
 from support.door import Door
 from support.registry import Registry, serve_registry
@@ -338,11 +340,104 @@ def test_a_descriptor_set_of_a_file(door: Door, lake: Lake, topic: str, tmp_path
     produce_values(door, topic, [message(id=5).SerializeToString()])
     follow(door, lake, topic, schema="file", value_schema=schema)
     assert lake.rows(topic, "id") == [(5,)]
-    with pytest.raises(InvalidRequestError, match="--message says which"):
+    with pytest.raises(InvalidRequestError, match=r"f\.Other, f\.Flight"):
         read_schema_file(path)
+
+
+PROTO = """
+syntax = "proto3";
+package f;
+import "google/protobuf/duration.proto";
+import "common/airport.proto";
+message Flight {
+  int32 id = 1;
+  optional string gate = 2;
+  Airport origin = 3;
+  google.protobuf.Duration air_time = 4;
+}
+"""
+AIRPORT = """
+syntax = "proto3";
+package f;
+message Airport { string code = 1; }
+"""
+
+
+def test_the_text_of_a_proto_file(door: Door, lake: Lake, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "flights").mkdir()
+    (tmp_path / "common" / "airport.proto").write_text(AIRPORT)
+    path = tmp_path / "flights" / "flight.proto"
+    path.write_text(PROTO)
+    schema = read_schema_file(path, folders=[tmp_path])
+    assert schema.message == "f.Flight"
+    produce_values(door, topic, [b"\x08\x05\x1a\x05\n\x03ATL\x22\x02\x08\x09"])
+    follow(door, lake, topic, schema="file", value_schema=schema)
+    assert lake.rows(topic, "id", "gate", "origin", "air_time") == [
+        (5, None, {"code": "ATL"}, {"seconds": 9, "nanos": 0})
+    ]
+
+
+def test_a_proto_file_that_can_t_be_compiled_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "flight.proto"
+    path.write_text(PROTO)
+    with pytest.raises(InvalidRequestError, match=r"common/airport\.proto: File not found"):
+        read_schema_file(path)
+    path.write_text('syntax = "proto3"; message A { int32 a = 1 }')
+    with pytest.raises(InvalidRequestError, match='Expected ";"'):
+        read_schema_file(path)
+    with pytest.raises(InvalidRequestError, match="it is in none of"):
+        read_schema_file(path, folders=[tmp_path / "other"])
+    path.write_text(AIRPORT + "message B { int32 a = 1; }")
+    with pytest.raises(InvalidRequestError, match=r"--message says which: f\.Airport, f\.B"):
+        read_schema_file(path)
+    assert read_schema_file(path, message="f.B").message == "f.B"
+
+
+def test_without_a_compiler_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "airport.proto"
+    path.write_text(AIRPORT)
+    monkeypatch.setattr(protoc, "_COMPILER", "penstock_has_no_such_package")
     with pytest.raises(InvalidRequestError) as told:
-        read_schema_file(path.with_suffix(".proto"))
-    assert "--descriptor_set_out=flight.desc flight.proto" in told.value.hint
+        read_schema_file(path)
+    assert "pip install grpcio-tools" in told.value.hint
+
+
+@pytest.mark.parametrize("gives_descriptors", [True, False])
+def test_a_registry_s_protobuf_schema_with_an_import(
+    door: Door, lake: Lake, topic: str, registry: Registry, gives_descriptors: bool
+) -> None:
+    """A registry that knows `format=serialized`, and one that has only the texts."""
+    with_import = compile_proto_texts(
+        "flight.proto", PROTO, {"common/airport.proto": AIRPORT}, subject="test"
+    )
+    found = {file.name: file for file in with_import.file}
+    texts = {"flight.proto": PROTO, "common/airport.proto": AIRPORT}
+
+    def schema(name: str) -> str:
+        if gives_descriptors:
+            return base64.b64encode(found[name].SerializeToString()).decode()
+        return texts[name]
+
+    registry.register("airport", schema("common/airport.proto"), kind="PROTOBUF")
+    number = registry.register(
+        f"{topic}-value",
+        schema("flight.proto"),
+        kind="PROTOBUF",
+        # Google's own import is none of the references: registries leave it out.
+        references=[{"name": "common/airport.proto", "subject": "airport", "version": 1}],
+    )
+    produce_values(door, topic, [wire(number, b"\0\x08\x05\x1a\x05\n\x03ATL")])
+    typed(door, lake, topic, registry)
+    assert lake.rows(topic, "id", "origin", "air_time") == [(5, {"code": "ATL"}, None)]
+
+
+@pytest.mark.parametrize("name", ["../airport.proto", "/tmp/airport.proto", "a\0b"])
+def test_an_import_s_name_leads_nowhere_else(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="an import named"):
+        compile_proto_texts("flight.proto", PROTO, {name: AIRPORT}, subject="test")
 
 
 def test_a_file_s_schema_evolves_as_a_registry_s(
@@ -373,6 +468,23 @@ def test_references_are_followed(door: Door, lake: Lake, topic: str, registry: R
     reference = {"name": "Airport", "subject": "airport", "version": 1}
     number = registry.register(f"{topic}-value", flight, references=[reference])
     produce_values(door, topic, [wire(number, b"\x06ATL")])
+    typed(door, lake, topic, registry)
+    assert lake.rows(topic, "origin") == [({"code": "ATL"},)]
+
+
+def test_references_of_a_json_schema_are_followed(
+    door: Door, lake: Lake, topic: str, registry: Registry
+) -> None:
+    airport = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    registry.register("airport", airport, kind="JSON")
+    flight = {"type": "object", "properties": {"origin": {"$ref": "airport.json"}}}
+    number = registry.register(
+        f"{topic}-value",
+        flight,
+        kind="JSON",
+        references=[{"name": "airport.json", "subject": "airport", "version": 1}],
+    )
+    produce_values(door, topic, [wire(number, b'{"origin": {"code": "ATL"}}')])
     typed(door, lake, topic, registry)
     assert lake.rows(topic, "origin") == [({"code": "ATL"},)]
 
