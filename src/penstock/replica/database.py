@@ -18,6 +18,10 @@ from penstock.model.errors import (
 from penstock.system.files import sync_descriptor
 
 BUSY_TIMEOUT_S: Final = 5.0
+_CACHE_KIB_MAX: Final = 16 << 10
+"""Of the connection that writes: what a large commit needs of every tree."""
+_CACHE_KIB_KEPT: Final = 4 << 10
+"""What `trim_cache` leaves. With 2 MiB, commits over 640 partitions took twice the CPU."""
 FREE_BYTES_MIN: Final = 8 << 20
 """What a volume must have free before a transaction begins (see `check_space`)."""
 FREE_BYTES_MIN_TO_FREE: Final = FREE_BYTES_MIN // 4
@@ -76,12 +80,21 @@ def connect_writer(path: Path, *, fsync: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA fullfsync = 1")
         connection.execute("PRAGMA checkpoint_fullfsync = 1")
         connection.execute("PRAGMA temp_store = MEMORY")
-        # 16 MiB: the hot part of every tree, so that a commit reads nothing.
-        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB_MAX}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def trim_cache(connection: sqlite3.Connection) -> None:
+    """Give back the memory of the pages that were used longest ago.
+
+    Nothing leaves a cache before it is full, and each entry of the journal adds to pages that are
+    not read again: a server's memory rose for six minutes under a steady load.
+    """
+    for kibibytes in (_CACHE_KIB_KEPT, _CACHE_KIB_MAX):
+        connection.execute(f"PRAGMA cache_size = -{kibibytes}")
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:

@@ -30,6 +30,7 @@ from penstock.replica.database import (
     state_position,
     sync_wal,
     translate,
+    trim_cache,
 )
 from penstock.replica.dump import state_digest
 from penstock.replica.machine import StateMachine
@@ -49,7 +50,10 @@ _CHECKPOINT_DUE_BYTES: Final = 4 << 20
 _CHECK_SPACE_BYTES: Final = 256 << 10
 """An open transaction with more than this in it asks for free space at each entry, not once."""
 _CHECKPOINT_FORCED_BYTES: Final = 64 << 20
+_LOG_PAGES_MAX: Final = 4096
+"""Pages of SQLite's WAL, 16 MiB, past which a checkpoint sees to it that it begins anew."""
 
+_CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 
 _Row = tuple[int, int, bytes]
 """(position, journal time, body)."""
@@ -374,9 +378,14 @@ class Replica(Generic[OutcomeT]):
             connection = connect_writer(self.path, fsync=True)
             try:
                 # Passive waits for nobody: what a reader still needs stays for the next one.
-                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                ((_, log_pages, _),) = connection.execute(_CHECKPOINT)
+                if log_pages > _LOG_PAGES_MAX:
+                    self._begin_log_anew(connection)
             finally:
                 connection.close()
+            with self._lock:
+                if self._failure is None:
+                    trim_cache(self._connection)
         except sqlite3.Error as error:
             translated = translate(error, "checkpoint", str(self.path))
             if isinstance(translated, FatalStorageError):
@@ -436,6 +445,18 @@ class Replica(Generic[OutcomeT]):
             self._connection.close()
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _begin_log_anew(self, connection: sqlite3.Connection) -> None:
+        """Copy what little has been committed since, while nothing is.
+
+        SQLite's WAL begins anew with a transaction that finds all of it copied as it begins. Under
+        load one begins right behind the last, so that none ever did, and the WAL grew by 0.8 MB/s.
+        """
+        with self._lock:
+            if self._failure is None:
+                self._redo()
+                self._commit_open()
+                connection.execute(_CHECKPOINT).fetchall()
 
     def _show(self) -> None:
         """Let readers of the database see what was applied; a closed one has been committed."""

@@ -1,5 +1,7 @@
 """Replica: entries that are durable elsewhere, applied now and committed behind."""
 
+import _sqlite3
+import ctypes
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from counters import Counters, entry
 from penstock.model.errors import CorruptDataError, FatalStorageError, StorageFullError
 from penstock.replica import Replica
 from penstock.replica import replica as replica_module
+
+PAGE_BYTES = 4096
 
 
 def open_counters(directory: Path, **options: Any) -> Replica[int]:
@@ -162,6 +166,43 @@ def test_a_sync_and_a_checkpoint_commit_and_make_durable(
     replica.apply(entry("a", 1), stamp_ms=1)
     replica.commit()
     assert replica.durable_position == 1
+    replica.close()
+
+
+def test_sqlites_wal_begins_anew_though_a_transaction_is_always_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages_max, padding = 64, 4 * PAGE_BYTES
+    monkeypatch.setattr(replica_module, "_LOG_PAGES_MAX", pages_max)
+    replica = open_counters(tmp_path)
+
+    def append_meanwhile(_: Path) -> None:
+        replica.apply(entry("b", 1, padding=padding), stamp_ms=1)
+
+    monkeypatch.setattr(replica_module, "sync_wal", append_meanwhile)
+    for _ in range(60):
+        replica.apply(entry("a", 1, padding=padding), stamp_ms=1)
+        replica.checkpoint()
+    # One checkpoint finds it long; until the next there are two entries more.
+    assert (tmp_path / "db-wal").stat().st_size < 2 * pages_max * PAGE_BYTES
+    replica.close()
+    assert seen(tmp_path) == {"a": 60, "b": 60}
+
+
+def test_a_checkpoint_gives_back_pages_that_were_used_long_ago(tmp_path: Path) -> None:
+    try:
+        used_bytes = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used
+    except (AttributeError, OSError):
+        pytest.skip("this build of SQLite doesn't tell how much memory it uses")
+    used_bytes.restype = ctypes.c_int64
+    replica = open_counters(tmp_path)
+    before_bytes = used_bytes()
+    for number in range(2000):
+        replica.apply(entry(f"counter {number}", 1, padding=PAGE_BYTES), stamp_ms=1)
+    replica.commit()
+    assert used_bytes() - before_bytes > 8 << 20
+    replica.checkpoint()
+    assert used_bytes() - before_bytes < 6 << 20
     replica.close()
 
 
