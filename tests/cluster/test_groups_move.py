@@ -1,7 +1,10 @@
-"""Groups of real client libraries while their coordinator is drained, killed and stopped."""
+"""Groups of real client libraries while their coordinator is drained, killed and stopped: no
+committed offset is lost, and by all that coordinators tell members no group is ever in two
+generations at once (taps between clients and agents write that down)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -15,13 +18,18 @@ import pytest
 
 from peers.line_clients import franz_go, kafka_java, line_programs
 from support.agents import Agent, Agents, run_cli
+from support.group_history import Kind, contradictions
+from support.group_tap import GroupTap, GroupTaps
 from support.line_client import LineProgram
+from support.waiting import eventually
 
 SCRIPT = str(Path(__file__).parents[1] / "support" / "committing_member.py")
 TOPIC = "flights"
 LIBRARIES = ("confluent", "aiokafka", "python")
 PARTITIONS = 3
-PROGRESS_SECONDS_MAX = 40.0
+SHARED = 2
+"""So many members have the groups of these libraries, and one more from some time on."""
+PROGRESS_SECONDS_MAX = 90.0
 Positions = dict[int, int]
 
 
@@ -68,6 +76,34 @@ class Member:
                 self.committed[int(partition)] = position
 
 
+class Cluster:
+    """Agents that clients reach through taps."""
+
+    def __init__(self, agents: Agents, taps: GroupTaps) -> None:
+        self.agents = agents
+        self.history = taps.history
+        self._taps: list[GroupTap] = []
+        for _ in range(3):
+            tap = taps.open()
+            agent = agents.prepare(ADVERTISED=tap.address)
+            tap.agent_port = agent.server.kafka_port
+            agent.server.start()
+            self._taps.append(tap)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(tap.address for tap in self._taps)
+
+    def tapped(self, agent: Agent) -> str:
+        """Where clients reach an agent."""
+        return self._taps[self.agents.agents.index(agent)].address
+
+    def agent_at(self, port: int) -> Agent:
+        """The agent that advertises a port."""
+        (index,) = [number for number, tap in enumerate(self._taps) if tap.port == port]
+        return self.agents.agents[index]
+
+
 class Writer:
     """Writes a record every 50 ms, round the partitions, and knows where the ends are."""
 
@@ -76,7 +112,9 @@ class Writer:
 
         self.ends: Positions = {}
         self._ending = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
         self._thread = threading.Thread(target=self._run, name="writer")
         self._thread.start()
 
@@ -99,7 +137,7 @@ class Writer:
         self._thread.join(90)
 
 
-def coordinator(agents: Agents, group_id: str) -> Agent:
+def coordinator(cluster: Cluster, group_id: str) -> Agent:
     """As any running agent says."""
     from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
@@ -110,7 +148,7 @@ def coordinator(agents: Agents, group_id: str) -> Agent:
 
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        for agent in agents.agents:
+        for agent in cluster.agents.agents:
             if agent.paused or not agent.server.running():
                 continue
             connection = Connection(parse_address(agent.address, setting="agent"), timeout_s=5)
@@ -118,29 +156,31 @@ def coordinator(agents: Agents, group_id: str) -> Agent:
             connection.close()
             place = getattr(answer, "coordinators", (answer,))[0]
             if not place.error_code.value:
-                return next(one for one in agents.agents if one.address.endswith(f":{place.port}"))
+                return cluster.agent_at(place.port)
         time.sleep(0.1)
     raise AssertionError(f"nobody coordinates {group_id}")
 
 
-def wait_coordinator(agents: Agents, groups: list[str], is_right: Callable[[Agent], bool]) -> None:
+def wait_coordinator(
+    cluster: Cluster, groups: list[str], is_right: Callable[[Agent], bool]
+) -> None:
     """Until the groups have moved to, or from, an agent."""
-    deadline = time.monotonic() + 30
-    while not all(is_right(coordinator(agents, group_id)) for group_id in groups):
+    deadline = time.monotonic() + 60
+    while not all(is_right(coordinator(cluster, group_id)) for group_id in groups):
         assert time.monotonic() < deadline, "groups have not moved"
         time.sleep(0.1)
 
 
-def settled_groups(agents: Agents) -> dict[str, list[str]]:
+def settled_groups(cluster: Cluster) -> dict[str, list[str]]:
     """Names of groups by their coordinator's address, once shards move no more."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     before: dict[str, list[str]] = {}
     while True:
         found: dict[str, list[str]] = {}
         for number in range(30):
-            address = coordinator(agents, f"g{number}").address
+            address = coordinator(cluster, f"g{number}").address
             found.setdefault(address, []).append(f"g{number}")
-        if found == before and len(found) == len(agents.agents):
+        if found == before and len(found) == len(cluster.agents.agents):
             return found
         assert time.monotonic() < deadline, found
         before = found
@@ -148,14 +188,19 @@ def settled_groups(agents: Agents) -> dict[str, list[str]]:
 
 
 class Committer:
-    """Commits for a group without members, always to one agent, whoever coordinates."""
+    """Commits for a group without members, or in a member's name, always to one agent, whoever
+    coordinates."""
 
-    def __init__(self, agent: Agent, group_id: str) -> None:
+    def __init__(
+        self, address: str, group_id: str, *, member_id: str = "", generation: int = -1
+    ) -> None:
         from penstock.cli.client.connection import Connection
         from penstock.config.addresses import parse_address
 
         self._group_id = group_id
-        self._connection = Connection(parse_address(agent.address, setting="agent"), timeout_s=30)
+        self._member_id = member_id
+        self._generation = generation
+        self._connection = Connection(parse_address(address, setting="agent"), timeout_s=30)
         self._late: list[str] = []
         self._thread: threading.Thread | None = None
 
@@ -176,8 +221,8 @@ class Committer:
             return build(
                 types.OffsetCommitRequest,
                 group_id=self._group_id,
-                generation_id_or_member_epoch=-1,
-                member_id="",
+                generation_id_or_member_epoch=self._generation,
+                member_id=self._member_id,
                 group_instance_id=None,
                 retention_time_ms=-1,
                 topics=(topic,),
@@ -206,28 +251,40 @@ class Committer:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, postgres_url: str, journal_name: str) -> Iterator[Agents]:
-    with Agents(
-        tmp_path,
-        journal=postgres_url,
-        objects=f"file://{tmp_path}/bucket",
-        settings={"CLUSTER_NAME": journal_name},
-    ) as agents:
-        for _ in range(3):
-            agents.add()
+def cluster(tmp_path: Path, postgres_url: str, journal_name: str) -> Iterator[Cluster]:
+    with (
+        GroupTaps() as taps,
+        Agents(
+            tmp_path,
+            journal=postgres_url,
+            objects=f"file://{tmp_path}/bucket",
+            settings={"CLUSTER_NAME": journal_name},
+        ) as agents,
+    ):
+        made = Cluster(agents, taps)
         agents.wait_live()
-        yield agents
+        yield made
+
+
+def committed_in(members: list[Member]) -> dict[str, Positions]:
+    """By group, the last offset of each partition that one of its members was told of."""
+    found: dict[str, Positions] = {}
+    for member in members:
+        positions = found.setdefault(member.group_id, {})
+        for partition, position in list(member.committed.items()):
+            positions[partition] = max(position, positions.get(partition, 0))
+    return found
 
 
 def wait_progress(writer: Writer, members: list[Member]) -> float:
-    """Until everybody has committed what was written before; for how long that took."""
+    """Until every group has committed what was written before; for how long that took."""
     wanted = dict(writer.ends)
     started = time.monotonic()
     while True:
         late = [
-            member.library
-            for member in members
-            if any(member.committed.get(partition, 0) < end for partition, end in wanted.items())
+            group_id
+            for group_id, positions in committed_in(members).items()
+            if any(positions.get(partition, 0) < end for partition, end in wanted.items())
         ]
         if not late:
             return time.monotonic() - started
@@ -255,82 +312,114 @@ def test_a_further_client_library_takes_part(program: Callable[[], LineProgram |
         pytest.skip(f"groups were moved without one of the client libraries: {found}")
 
 
-def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Agents) -> None:
+def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Cluster) -> None:
+    agents = cluster.agents
+    victim = agents.agents[0]
     made = run_cli(
-        "topic",
-        "create",
-        TOPIC,
-        "--partitions",
-        str(PARTITIONS),
-        "--server",
-        cluster.agents[0].address,
+        *("topic", "create", TOPIC, "--partitions", str(PARTITIONS), "--server", victim.address)
     )
     assert made.returncode == 0, made.stderr
     # One agent coordinates all of them, so that each disturbance is everybody's.
     by_agent = settled_groups(cluster)
-    victim = cluster.agents[0]
     programs, _ = line_programs(java=True)
     libraries = (*LIBRARIES, *(program.library for program in programs))
-    groups = by_agent[victim.address][: len(libraries)]
+    groups = dict(zip(libraries, by_agent[victim.address], strict=False))
+    shared = [groups[library] for library in LIBRARIES]
     unread = by_agent[victim.address][len(libraries) :][:2]
     assert unread, by_agent
     writer = Writer(cluster.bootstrap)
-    members = [
-        Member(library, group_id, cluster.bootstrap)
-        for library, group_id in zip(libraries, groups, strict=True)
-    ]
+    members: list[Member] = []
+
+    def join(library: str) -> None:
+        members.append(Member(library, groups[library], cluster.bootstrap))
+
+    def everybody_shares(count: int) -> bool:
+        found = [cluster.history.newest(group_id).members for group_id in shared]
+        return all(len(shares) == count and all(shares.values()) for shares in found)
+
     took: dict[str, float] = {}
-    try:
-        time.sleep(5)
-        took["begin"] = wait_progress(writer, members)
+    refused: list[str] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            for library in (*libraries, *LIBRARIES):
+                join(library)
+            eventually(lambda: everybody_shares(SHARED), timeout_seconds=60)
+            took["begin"] = wait_progress(writer, members)
 
-        def disturbed(what: str) -> None:
-            wait_coordinator(cluster, groups, lambda agent: agent is not victim)
-            time.sleep(2)
-            took[what] = wait_progress(writer, members)
+            def disturbed(what: str) -> None:
+                wait_coordinator(cluster, list(groups.values()), lambda agent: agent is not victim)
+                time.sleep(2)
+                took[what] = wait_progress(writer, members)
 
-        http = ("--http", victim.http)
-        node = node_of(run_cli("agent", "list", *http).stdout, victim.address)
-        drained = run_cli("agent", "drain", node, *http)
-        assert drained.returncode == 0, drained.stderr
-        disturbed("drained")
-        back = run_cli("agent", "drain", "--undo", node, *http)
-        assert back.returncode == 0, back.stderr
-        wait_coordinator(cluster, groups, lambda agent: agent is victim)
+            http = ("--http", victim.http)
+            node = str(victim.agent_id)
+            drained = run_cli("agent", "drain", node, *http)
+            assert drained.returncode == 0, drained.stderr
+            disturbed("drained")
+            back = run_cli("agent", "drain", "--undo", node, *http)
+            assert back.returncode == 0, back.stderr
+            wait_coordinator(cluster, list(groups.values()), lambda agent: agent is victim)
 
-        victim.server.kill()
-        disturbed("killed")
-        victim.server.start()
-        wait_coordinator(cluster, groups, lambda agent: agent is victim)
+            victim.server.kill()
+            disturbed("killed")
+            victim.server.start()
+            wait_coordinator(cluster, list(groups.values()), lambda agent: agent is victim)
+            wait_progress(writer, members)
 
-        committers = [Committer(victim, group_id) for group_id in unread]
-        assert [one.commit(5) for one in committers] == ["NONE"] * len(unread)
-        victim.pause()
-        for one in committers:
-            one.begin(1)
-        disturbed("stopped")
-        wait_coordinator(cluster, unread, lambda agent: agent is not victim)
-        moved = [Committer(coordinator(cluster, group_id), group_id) for group_id in unread]
-        assert [one.commit(9) for one in moved] == ["NONE"] * len(unread)
-        for one in moved:
-            one.close()
-        victim.resume()
-        refused = [one.end() for one in committers]
-        took["woken"] = wait_progress(writer, members)
-    finally:
-        writer.end()
-        statuses = [member.end() for member in members]
+            # Both kinds of commits find it when it wakes, and it takes itself for the coordinator:
+            # without a member, and of members in the generation that it knows.
+            late = [
+                stack.enter_context(contextlib.closing(Committer(victim.address, group_id)))
+                for group_id in unread
+            ]
+            assert [one.commit(5) for one in late] == ["NONE"] * len(unread)
+            known = {group_id: cluster.history.newest(group_id) for group_id in shared}
+            outdated = [
+                stack.enter_context(
+                    contextlib.closing(
+                        Committer(
+                            cluster.tapped(victim),
+                            group_id,
+                            member_id=member_id,
+                            generation=generation.number,
+                        )
+                    )
+                )
+                for group_id, generation in known.items()
+                for member_id in generation.members
+            ]
+            victim.pause()
+            disturbed("stopped")
+            for library in LIBRARIES:
+                join(library)
+            eventually(lambda: everybody_shares(SHARED + 1), timeout_seconds=60)
+            assert all(
+                cluster.history.newest(group_id).number > generation.number
+                for group_id, generation in known.items()
+            )
+            for one in (*late, *outdated):
+                one.begin(1)
+            wait_coordinator(cluster, unread, lambda agent: agent is not victim)
+            for group_id in unread:
+                moved = Committer(coordinator(cluster, group_id).address, group_id)
+                with contextlib.closing(moved):
+                    assert moved.commit(9) == "NONE"
+            victim.resume()
+            refused = [one.end() for one in (*late, *outdated)]
+            took["woken"] = wait_progress(writer, members)
+        finally:
+            writer.end()
+            statuses = [member.end() for member in members]
     print(took, refused)
-    # It took itself for the coordinator when it found these.
     assert "NONE" not in refused
+    witness = agents.agents[1].address
     for group_id in unread:
-        assert committed_by_now(cluster.agents[1].address, group_id)[0] == 9
-    assert statuses == [0] * len(libraries)
-    for member in members:
-        stored = committed_by_now(cluster.agents[1].address, member.group_id)
-        assert all(stored[p] >= position for p, position in member.committed.items())
-
-
-def node_of(listing: str, address: str) -> str:
-    """The id of the agent at an address, of `penstock agent list`."""
-    return next(line.split()[0] for line in listing.splitlines() if address in line)
+        assert committed_by_now(witness, group_id)[0] == 9
+    assert statuses == [0] * len(members)
+    for group_id, positions in committed_in(members).items():
+        stored = committed_by_now(witness, group_id)
+        assert all(stored[p] >= position for p, position in positions.items())
+    assert not contradictions(cluster.history)
+    for group_id in groups.values():
+        # The victim's answers were held against another's.
+        assert len({told.agent for told in cluster.history.of(group_id, Kind.COMMIT)}) > 1
