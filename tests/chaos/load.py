@@ -14,7 +14,9 @@ from chaos.history import Seen
 from chaos.line_load import line_group_member, line_producer
 from chaos.recording import Recorder
 from support.line_client import LineProgram
+from support.waiting import eventually
 
+ACKED_SECONDS_MAX = 120.0
 FINAL_SECONDS_MAX = 60.0
 END_SECONDS_MAX = 90.0
 
@@ -88,6 +90,16 @@ class LoadRun:
             target()
         except Exception:
             self.crashed.append(f"{name}: {traceback.format_exc()}")
+
+    def wait_acked(self, count: int) -> None:
+        """Until so many sends, of every library some, were acknowledged in all."""
+        libraries = 3 + len(self._programs)
+        eventually(
+            self.recorder.acked_by_library,
+            lambda acked: acked.total() >= count and len(acked) == libraries,
+            timeout_seconds=ACKED_SECONDS_MAX,
+            pause_seconds=0.5,
+        )
 
     def finish(self) -> None:
         """Stop the clients, then read everything from the beginning. The cluster must be whole."""

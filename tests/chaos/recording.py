@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from chaos.history import CommittedOffset, EndOffset, History, Outcome, Poll, Seen, Send
@@ -77,5 +78,10 @@ class Recorder:
     @property
     def acked(self) -> int:
         """Sends acknowledged so far."""
+        return self.acked_by_library().total()
+
+    def acked_by_library(self) -> Counter[str]:
+        """The same, of each client library that had any."""
         with self._lock:
-            return sum(send.outcome is Outcome.ACKED for send in self.history.sends)
+            sends = [send for send in self.history.sends if send.outcome is Outcome.ACKED]
+        return Counter(send.library for send in sends)

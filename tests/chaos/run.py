@@ -22,6 +22,8 @@ from peers.line_clients import line_programs  # noqa: E402
 
 TOPIC = "chaos"
 PARTITIONS = 3
+ACKED_MIN = 1000
+"""Fewer would show little; a slow machine takes longer for them."""
 
 
 def chaos(
@@ -58,7 +60,7 @@ def chaos(
         counts = torment(world, seed=seed, seconds=seconds, say=say)
         say("healing")
         world.heal()
-        time.sleep(3)
+        load.wait_acked(ACKED_MIN)
         load.finish()
         say(f"faults: {counts}; agents started again: {world.restarts}")
         report = check(load.recorder.history)

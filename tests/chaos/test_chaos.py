@@ -24,7 +24,6 @@ def test_nothing_is_lost_doubled_or_reordered_whatever_dies(tmp_path: Path) -> N
     assert report.ok, report.text()
     assert not crashed, crashed
     assert report.counts["client libraries"] == (3 if isinstance(franz_go(), str) else 4)
-    assert report.counts["sends acknowledged"] > 1000
 
 
 def test_a_fourth_client_library_takes_part() -> None:

@@ -218,6 +218,7 @@ def test_a_gap_that_an_open_transaction_holds_is_waited_for_and_what_it_left_is_
             assert row is not None
             held = row[0]
             commit = asyncio.ensure_future(agent.order.commit(ONE))
+            await eventually(lambda held=held: other.order.position == held - 1)  # type: ignore[misc]
             # Past the time at which the gap is sealed: the seal waits for the transaction.
             await asyncio.sleep(0.4)
             assert not commit.done()

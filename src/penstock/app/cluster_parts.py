@@ -189,6 +189,7 @@ class ClusterParts(Parts):
                 "peer": counts.peer,
                 "refused": counts.refused,
                 "away": counts.away,
+                "loads": self.own_blocks.load_count,
             },
         }
 
