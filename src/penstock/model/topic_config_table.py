@@ -446,6 +446,18 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         reason="the pipeline's tables act on it",
     ),
     TopicConfig(
+        name="penstock.table.key.schema",
+        type=ConfigType.STRING,
+        default="raw",
+        check=_one_of("raw", "registry"),
+        documentation=(
+            "What the table's key column is: the key as bytes, or what the key's schema in the "
+            "schema registry says; only where `penstock.table.schema` isn't raw."
+        ),
+        standing=_S,
+        reason="the pipeline's tables act on it",
+    ),
+    TopicConfig(
         name="penstock.table.mode",
         type=ConfigType.STRING,
         default="append",

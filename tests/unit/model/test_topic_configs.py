@@ -56,6 +56,7 @@ OWN_NAMES = [
     "penstock.flush.interval.ms",
     "penstock.table",
     "penstock.table.dlq",
+    "penstock.table.key.schema",
     "penstock.table.mode",
     "penstock.table.name",
     "penstock.table.partition",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.tables.settings import TableSettings
 
 _MIB = 1 << 20
+_REGISTRY = "registry"
 _HOUR_MS = 3_600_000
 _SHOWN_LOST = 5
 
@@ -41,6 +42,16 @@ _SHOWN_LOST = 5
 )
 @click.option(
     "--message", metavar="NAME", default="", help="Of --value-schema: which of its messages."
+)
+@click.option(
+    "--key-schema",
+    metavar="FILE",
+    default="",
+    help="Of keys: a file as for --value-schema, or the word registry: keys are of its wire "
+    "format, too.  [default: the topic's]",
+)
+@click.option(
+    "--key-message", metavar="NAME", default="", help="Of --key-schema: which of its messages."
 )
 @click.option(
     "--proto-path",
@@ -109,6 +120,8 @@ def command(
     registry: str,
     value_schema: Path | None,
     message: str,
+    key_schema: str,
+    key_message: str,
     proto_folders: tuple[Path, ...],
     partition: str,
     buckets: int,
@@ -153,7 +166,12 @@ def command(
         adopt=adopt,
         restart=restart,
     )
+    if value_schema is not None and registry and key_schema != _REGISTRY:
+        raise InvalidRequestError(
+            "make a table", topic, "a registry and a schema file", "give one of them"
+        )
     settings = _with_schema(settings, registry, value_schema, message, proto_folders)
+    settings = _with_key_schema(settings, key_schema, key_message, proto_folders)
     with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
         if maintain:
             maintained = maintain_table(
@@ -189,14 +207,26 @@ def _with_schema(
     if value_schema is None:
         # A registry alone does not make a raw topic typed where the topic's config says raw.
         return msgspec.structs.replace(settings, schema="registry") if registry else settings
-    if registry:
-        raise InvalidRequestError(
-            "make a table", settings.topic, "a registry and a schema file", "give one of them"
-        )
     return msgspec.structs.replace(
         settings,
         schema="file",
         value_schema=read_schema_file(value_schema, message=message, folders=proto_folders),
+    )
+
+
+def _with_key_schema(
+    settings: "TableSettings", key_schema: str, message: str, proto_folders: tuple[Path, ...]
+) -> "TableSettings":
+    from penstock.pipeline.tables.schema_files import read_schema_file
+
+    if not key_schema or key_schema == _REGISTRY:
+        return msgspec.structs.replace(settings, key_kind=key_schema)
+    return msgspec.structs.replace(
+        settings,
+        key_kind="file",
+        key_schema=read_schema_file(
+            Path(key_schema), message=message, folders=proto_folders, is_key=True
+        ),
     )
 
 

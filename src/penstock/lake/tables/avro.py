@@ -66,7 +66,7 @@ class AvroDecoder:
     """One schema.
 
     Raises:
-        UnsupportedSchemaError: not Avro, no record, or with what no column can hold.
+        UnsupportedSchemaError: not Avro, or with what no column can hold.
     """
 
     def __init__(self, text: SchemaText) -> None:
@@ -80,20 +80,14 @@ class AvroDecoder:
                 "read Avro schema", _head(text.text), f"{type(error).__name__}: {error}"
             ) from error
         self._named = named
-        kind, convert = _convert(self._schema, named, "", 0)
-        if not isinstance(kind, RecordType):
-            raise UnsupportedSchemaError(
-                "read Avro schema", _head(text.text), "it is no record, so it has no columns"
-            )
-        self._type = kind
-        self._apply = convert
+        self._type, self._apply = _convert(self._schema, named, "", 0)
 
     @property
-    def type(self) -> RecordType:
-        """Its columns."""
+    def type(self) -> AnyType:
+        """See `Decoder`."""
         return self._type
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
+    def decode(self, payload: bytes) -> Any:
         """A value. Raises: BadValueError: the bytes are not of the schema."""
         stream = io.BytesIO(payload)
         try:
@@ -105,8 +99,7 @@ class AvroDecoder:
             raise BadValueError(
                 f"not of its Avro schema: {len(payload) - stream.tell()} bytes are left over"
             )
-        converted: dict[str, Any] = self._apply(value)
-        return converted
+        return self._apply(value)
 
 
 def _convert(schema: Any, named: dict[str, Any], at: str, depth: int) -> tuple[AnyType, Convert]:

@@ -28,12 +28,17 @@ RAW_NAMES: Final = ("key", "value", "partition", "offset", "timestamp", "headers
 TYPED_PREFIX: Final = "kafka_"
 """Before key, partition, offset, timestamp and headers where a value has columns of its own:
 `_partition` and its like are Iceberg's metadata columns."""
+TYPED_KEY: Final = f"{TYPED_PREFIX}key"
 
 
-def record_fields(*, prefix: str, first_id: int, with_value: bool) -> list[NestedField]:
-    """The columns of every record: key, (value,) partition, offset, timestamp, headers."""
+def record_fields(
+    *, prefix: str, first_id: int, with_value: bool, with_key: bool = True
+) -> list[NestedField]:
+    """The columns of every record: (key, value,) partition, offset, timestamp, headers."""
     ids = iter(range(first_id, first_id + 16))
-    fields = [NestedField(next(ids), f"{prefix}key", BinaryType(), required=False)]
+    fields = []
+    if with_key:
+        fields.append(NestedField(next(ids), f"{prefix}key", BinaryType(), required=False))
     if with_value:
         fields.append(NestedField(next(ids), f"{prefix}value", BinaryType(), required=False))
     fields += [

@@ -20,7 +20,7 @@ from pyiceberg.types import (
     StructType,
 )
 
-from penstock.lake.tables.columns import RAW_NAMES, TYPED_PREFIX, record_fields
+from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_PREFIX, record_fields
 from penstock.lake.tables.formats import AnyType, FieldType, ListOf, MapOf, RecordType
 from penstock.model.errors import InvalidRequestError
 
@@ -70,6 +70,13 @@ def plan_evolution(
             "followed: write such values to another topic, or begin a new table",
         )
     return evolution
+
+
+def key_type(schema: Schema) -> RecordType:
+    """A typed table's key column alone, without ids."""
+    return RecordType(
+        fields=tuple(_field(column) for column in schema.fields if column.name == TYPED_KEY)
+    )
 
 
 def value_type(schema: Schema) -> RecordType:
@@ -122,13 +129,20 @@ class Ids:
         return self._next - 1
 
 
-def check_record_columns(schema: Schema, *, prefix: str, with_value: bool, table: str) -> None:
+def check_record_columns(
+    schema: Schema, *, prefix: str, with_value: bool, table: str, with_key: bool = True
+) -> None:
     """Whether a table still has the columns that every record has, and no required ones beside.
+
+    Args:
+        with_key: whether the key is bytes, too; one of a schema is looked at with the schema.
 
     Raises:
         InvalidRequestError: somebody changed them.
     """
-    for wanted in record_fields(prefix=prefix, first_id=1, with_value=with_value):
+    for wanted in record_fields(
+        prefix=prefix, first_id=1, with_value=with_value, with_key=with_key
+    ):
         found = next((column for column in schema.fields if column.name == wanted.name), None)
         if found is None:
             problem = "is gone"

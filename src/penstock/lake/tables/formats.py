@@ -85,12 +85,12 @@ class Decoder(Protocol):
     """A compiled schema."""
 
     @property
-    def type(self) -> RecordType:
-        """The columns that it gives."""
+    def type(self) -> AnyType:
+        """What it gives: of a value's schema a `RecordType`, whose fields are columns."""
         ...
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
-        """A value by its fields. Raises: BadValueError."""
+    def decode(self, payload: bytes) -> Any:
+        """What Arrow takes for the type: a record by its fields. Raises: BadValueError."""
         ...
 
 
@@ -113,6 +113,15 @@ def compile_schema(text: SchemaText, *, framed: bool) -> Decoder:
     if compiler is None:
         raise UnsupportedSchemaError("read schema", text.kind, "it is AVRO, JSON or PROTOBUF")
     return compiler()
+
+
+def columns_of(decoder: Decoder, *, subject: str) -> RecordType:
+    """The columns of a value's schema. Raises: UnsupportedSchemaError: it has none."""
+    if not isinstance(decoder.type, RecordType):
+        raise UnsupportedSchemaError(
+            "read schema", subject, "it is no record or object, so it has no columns"
+        )
+    return decoder.type
 
 
 def _avro(text: SchemaText) -> Decoder:

@@ -42,8 +42,7 @@ class JsonDecoder:
     """One schema.
 
     Raises:
-        UnsupportedSchemaError: no JSON Schema of an object with properties, or with what no
-            column can hold.
+        UnsupportedSchemaError: no JSON Schema, or with what no column can hold.
     """
 
     def __init__(self, text: SchemaText) -> None:
@@ -53,27 +52,20 @@ class JsonDecoder:
         except ValueError as error:
             raise UnsupportedSchemaError("read JSON Schema", text.text[:100], str(error)) from error
         self._root = schema
-        kind, convert = self._convert(schema, schema, "", 0)
-        if not isinstance(kind, RecordType):
-            raise UnsupportedSchemaError(
-                "read JSON Schema", text.text[:100], "it is no object with properties"
-            )
-        self._type = kind
-        self._apply = convert
+        self._type, self._apply = self._convert(schema, schema, "", 0)
 
     @property
-    def type(self) -> RecordType:
-        """Its columns."""
+    def type(self) -> AnyType:
+        """See `Decoder`."""
         return self._type
 
-    def decode(self, payload: bytes) -> dict[str, Any]:
+    def decode(self, payload: bytes) -> Any:
         """A value. Raises: BadValueError."""
         try:
             value = json.loads(payload, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise BadValueError(f"not JSON: {error}") from error
-        converted: dict[str, Any] = self._apply(value)
-        return converted
+        return self._apply(value)
 
     def _convert(self, schema: Any, root: Any, at: str, depth: int) -> tuple[AnyType, Convert]:
         if depth > DEPTH_MAX:

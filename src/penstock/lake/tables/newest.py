@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.lake.tables.key_identity import key_identity
+
 _NO_TIME: Final = -(2**63)
 
 
@@ -22,7 +24,7 @@ def newest_rows(rows: pa.Table, *, prefix: str) -> pa.Table:
     """
     places = pa.table(
         {
-            "key": rows.column(f"{prefix}key"),
+            "key": key_identity(rows.column(f"{prefix}key")),
             "partition": rows.column(f"{prefix}partition"),
             "offset": rows.column(f"{prefix}offset"),
             "time": pc.fill_null(

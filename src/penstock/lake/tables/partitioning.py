@@ -119,7 +119,7 @@ def split_rows(
             yield None, rows
         return
     columns = {
-        f"p{number}": _transformed(rows, field, schema) for number, field in enumerate(spec.fields)
+        f"p{number}": transformed(rows, field, schema) for number, field in enumerate(spec.fields)
     }
     keys = pa.table({**columns, "row": pa.array(np.arange(rows.num_rows))})
     groups = keys.group_by(list(columns), use_threads=False).aggregate([("row", "list")])
@@ -133,7 +133,8 @@ def split_rows(
         yield key, rows if groups.num_rows == 1 else rows.take(places[number].values)
 
 
-def _transformed(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
+def transformed(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
+    """What a partition field makes of rows; a nested column's path is followed."""
     source = schema.find_field(field.source_id)
     path = schema.find_column_name(field.source_id)
     assert path is not None

@@ -5,7 +5,7 @@ import msgspec
 from penstock.lake.door import Range
 from penstock.lake.tables.columns import arrow_schema
 from penstock.lake.tables.rows import decode_records
-from penstock.lake.tables.values import ValuePlan, ValueReader, wire_ids
+from penstock.lake.tables.values import KEY, VALUE, RowPlan, RowReader, SchemaIds, wire_ids
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
@@ -22,17 +22,17 @@ class AppendItem(msgspec.Struct, frozen=True):
     files: FilesOptions
     target: FileTarget
     ranges: list[Range]
-    values: ValuePlan
+    plan: RowPlan
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """What a task wrote. `unknown_schemas`: ids that the plan did not have; what was written is
-    then nothing, and the item has to run again with them."""
+    """What a task wrote. `unknown`: schemas that the plan did not have; what was written is then
+    nothing, and the item has to run again with them."""
 
     files: list[WrittenFile]
     bad: list[BadFile]
     bytes_read: int
-    unknown_schemas: list[int]
+    unknown: SchemaIds = SchemaIds()
 
 
 def append_rows(item: AppendItem) -> AppendResult:
@@ -46,9 +46,9 @@ def append_rows(item: AppendItem) -> AppendResult:
     first, last = item.ranges[0], item.ranges[-1]
     stem = f"{first.partition:05}-{first.start:012}-{last.partition:05}-{last.end:012}-{attempt}"
     files = TableFiles(item.files)
-    reader = ValueReader(item.values, arrow_schema(item.target.iceberg_schema()))
+    reader = RowReader(item.plan, arrow_schema(item.target.iceberg_schema()))
     bytes_read = 0
-    unknown: set[int] = set()
+    unknown = SchemaIds()
     with (
         DoorClient(item.door) as client,
         ObjectAccess(client) as objects,
@@ -63,13 +63,13 @@ def append_rows(item: AppendItem) -> AppendResult:
                 ):
                     bad.add(records.bad)
                     rows = reader.read(records.rows)
-                    unknown |= rows.unknown_schemas
+                    unknown |= rows.unknown
                     if not unknown:
                         bad.add(rows.bad)
                         writer.add(rows.rows)
         if unknown:
-            return AppendResult([], [], bytes_read, sorted(unknown))
-        return AppendResult(writer.finish(), bad.finish(), bytes_read, [])
+            return AppendResult([], [], bytes_read, unknown)
+        return AppendResult(writer.finish(), bad.finish(), bytes_read)
 
 
 class ScanItem(msgspec.Struct, frozen=True):
@@ -79,14 +79,16 @@ class ScanItem(msgspec.Struct, frozen=True):
     ranges: list[Range]
 
 
-def find_schema_ids(item: ScanItem) -> list[int]:
-    """The schema ids in the values of ranges. Raises: as `append_rows`."""
-    found: set[int] = set()
+def find_schema_ids(item: ScanItem) -> SchemaIds:
+    """The schema ids in the values and keys of ranges. Raises: as `append_rows`."""
+    values: set[int] = set()
+    keys: set[int] = set()
     with DoorClient(item.door) as client, ObjectAccess(client) as objects:
         for wanted in item.ranges:
             for part in read_range(client, objects, wanted):
                 for records in decode_records(
                     part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
                 ):
-                    found |= wire_ids(records.rows.column("value"))
-    return sorted(found)
+                    values |= wire_ids(records.rows.column(VALUE))
+                    keys |= wire_ids(records.rows.column(KEY))
+    return SchemaIds(frozenset(values), frozenset(keys))

@@ -5,6 +5,7 @@ sorted by bucket, a row group for each: a shuffle whose driver sees names and nu
 """
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -13,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import BinaryType
 
 from penstock.lake.door import Range
 from penstock.lake.tables.columns import arrow_schema
+from penstock.lake.tables.key_identity import key_identity
 from penstock.lake.tables.newest import newest_rows
+from penstock.lake.tables.partitioning import transformed
 from penstock.lake.tables.rows import decode_records, split_bad
-from penstock.lake.tables.values import RAW, ValuePlan, ValueReader, fit_rows
+from penstock.lake.tables.values import RowPlan, RowReader, SchemaIds, fit_rows
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
@@ -48,8 +49,7 @@ class ChangesItem(msgspec.Struct, frozen=True):
     files: FilesOptions
     target: FileTarget
     ranges: list[Range]
-    values: ValuePlan
-    buckets: int
+    plan: RowPlan
     prefix: str
 
 
@@ -67,7 +67,7 @@ class ChangesResult(msgspec.Struct, frozen=True):
     changes: list[ChangesFile]
     bad: list[BadFile]
     bytes_read: int
-    unknown_schemas: list[int]
+    unknown: SchemaIds = SchemaIds()
 
 
 class MergeItem(msgspec.Struct, frozen=True):
@@ -94,11 +94,11 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
     attempt = SystemRandom().token_bytes(8).hex()
     files = TableFiles(item.files)
     schema = arrow_schema(item.target.iceberg_schema())
-    reader = ValueReader(item.values, schema)
+    reader = RowReader(item.plan, schema)
     staged = _staged_schema(schema)
     gathered = staged.empty_table()
     bytes_read, reduce_bytes = 0, _REDUCE_BYTES
-    unknown: set[int] = set()
+    unknown = SchemaIds()
     with (
         DoorClient(item.door) as client,
         ObjectAccess(client) as objects,
@@ -113,7 +113,7 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
                     bad.add(records.bad)
                     keyed = split_bad(records.rows, pc.is_null(records.rows["key"]), "no key")
                     bad.add(keyed.bad)
-                    rows, wrong, ids = _changes(keyed.rows, reader, item, staged)
+                    rows, wrong, ids = _changes(keyed.rows, reader, staged)
                     unknown |= ids
                     if unknown:
                         continue
@@ -124,10 +124,10 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
                         # Of keys that are all different nothing goes: don't look at each chunk.
                         reduce_bytes = max(_REDUCE_BYTES, 2 * gathered.nbytes)
         if unknown:
-            return ChangesResult([], [], bytes_read, sorted(unknown))
+            return ChangesResult([], [], bytes_read, unknown)
         gathered = newest_rows(gathered, prefix=item.prefix)
         changes = _stage(gathered, item, files, attempt)
-        return ChangesResult(changes, bad.finish(), bytes_read, [])
+        return ChangesResult(changes, bad.finish(), bytes_read)
 
 
 def merge_bucket(item: MergeItem) -> MergeResult:
@@ -151,42 +151,36 @@ def merge_bucket(item: MergeItem) -> MergeResult:
         for url in touched:
             for rows in read_data_file(files, url, item.target):
                 rows = fit_rows(rows, schema)
-                keys = rows.column(f"{item.prefix}key")
+                keys = key_identity(rows.column(f"{item.prefix}key"))
                 writer.add(rows.filter(pc.invert(pc.is_in(keys, value_set=replaced_keys))))
         writer.add(fit_rows(changes.filter(pc.invert(changes[DELETED])), schema))
         return MergeResult(writer.finish(), touched, changes.num_rows)
 
 
 def _changes(
-    records: pa.Table, reader: ValueReader, item: ChangesItem, staged: pa.Schema
-) -> tuple[pa.Table, pa.Table, frozenset[int]]:
+    records: pa.Table, reader: RowReader, staged: pa.Schema
+) -> tuple[pa.Table, pa.Table, SchemaIds]:
     """Records as changes: rows, and tombstones; with bad ones and unknown schemas."""
     is_deleted = pc.is_null(records.column("value"))
-    tombstones = records.filter(is_deleted)
     read = reader.read(records.filter(pc.invert(is_deleted)))
-    if item.values.kind != RAW:
-        tombstones = tombstones.drop_columns(["value"])
-    tombstones = tombstones.rename_columns(
-        [f"{item.prefix}{name}" for name in tombstones.column_names]
-    )
+    tombstones = reader.read_tombstones(records.filter(is_deleted))
     rows = pa.concat_tables(
         [
             fit_rows(_marked(read.rows, is_deleted=False), staged),
-            fit_rows(_marked(tombstones, is_deleted=True), staged),
+            fit_rows(_marked(tombstones.rows, is_deleted=True), staged),
         ]
     )
-    return rows, read.bad, read.unknown_schemas
+    bad = pa.concat_tables([read.bad, tombstones.bad])
+    return rows, bad, read.unknown | tombstones.unknown
 
 
 def _stage(rows: pa.Table, item: ChangesItem, files: TableFiles, attempt: str) -> list[ChangesFile]:
     """Write changes as one file, a row group for each bucket."""
     if not rows.num_rows:
         return []
-    keys = rows.column(f"{item.prefix}key").combine_chunks()
-    if isinstance(keys, pa.ChunkedArray):
-        keys = pa.concat_arrays(keys.chunks)
-    transform = BucketTransform(item.buckets).pyarrow_transform(BinaryType())
-    buckets = transform(keys).to_numpy(zero_copy_only=False)
+    (field,) = item.target.iceberg_spec().fields
+    buckets = transformed(rows, field, item.target.iceberg_schema())
+    buckets = buckets.to_numpy(zero_copy_only=False)
     order = np.argsort(buckets, kind="stable")
     rows, buckets = rows.take(pa.array(order)), buckets[order]
     numbers, starts = np.unique(buckets, return_index=True)
@@ -218,20 +212,20 @@ def _decide(
     a column, and is left as it is.
     """
     key = f"{item.prefix}key"
-    keys = changes.column(key).combine_chunks()
+    keys = key_identity(changes.column(key)).combine_chunks()
+    places = changes.select(_places(item.prefix))
     met: dict[str, pa.Table] = {}
     for url in item.stored:
         found = [
-            rows.filter(pc.is_in(rows.column(key), value_set=keys))
-            for rows in read_data_file(files, url, item.target, columns=_places(item.prefix))
+            rows.filter(pc.is_in(key_identity(rows.column(key)), value_set=keys))
+            for rows in _stored_places(files, url, item, places.schema)
         ]
         rows = pa.concat_tables(found) if found else None
         if rows is not None and rows.num_rows:
             met[url] = rows
     if not met:
         return changes, keys.slice(0, 0), []
-    places = changes.select(_places(item.prefix))
-    stored = pa.concat_tables(met.values()).cast(places.schema)
+    stored = pa.concat_tables(met.values())
     contest = pa.concat_tables(
         [
             stored.append_column(_STORED, pa.array([True] * stored.num_rows)),
@@ -239,12 +233,23 @@ def _decide(
         ]
     )
     winners = newest_rows(contest, prefix=item.prefix)
-    changed = winners.filter(pc.invert(winners.column(_STORED))).column(key).combine_chunks()
-    changes = changes.filter(pc.is_in(changes.column(key), value_set=changed))
+    changed = winners.filter(pc.invert(winners.column(_STORED))).column(key)
+    changed = key_identity(changed).combine_chunks()
+    changes = changes.filter(pc.is_in(key_identity(changes.column(key)), value_set=changed))
     touched = [
-        url for url, rows in met.items() if pc.any(pc.is_in(rows[key], value_set=changed)).as_py()
+        url
+        for url, rows in met.items()
+        if pc.any(pc.is_in(key_identity(rows[key]), value_set=changed)).as_py()
     ]
     return changes, changed, touched
+
+
+def _stored_places(
+    files: TableFiles, url: str, item: MergeItem, schema: pa.Schema
+) -> Iterator[pa.Table]:
+    # As the table has them now: a key's number may have been narrower when they were written.
+    for rows in read_data_file(files, url, item.target, columns=_places(item.prefix)):
+        yield fit_rows(rows, schema)
 
 
 def _places(prefix: str) -> list[str]:

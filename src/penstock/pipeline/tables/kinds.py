@@ -13,7 +13,7 @@ from penstock.lake.door import Range
 from penstock.lake.tables.columns import raw_schema
 from penstock.lake.tables.evolution import check_record_columns
 from penstock.lake.tables.partitioning import parse_transforms, partition_spec
-from penstock.lake.tables.values import ValuePlan
+from penstock.lake.tables.values import RowPlan
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import AppendItem, append_rows
@@ -143,7 +143,7 @@ class RawKind:
                 files=files_options(table.io.properties),
                 target=target,
                 ranges=list(ranges),
-                values=ValuePlan(),
+                plan=RowPlan(),
             )
             for ranges in items
         ]

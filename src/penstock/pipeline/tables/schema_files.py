@@ -8,7 +8,14 @@ from typing import Final
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from penstock.lake.tables.formats import AVRO, JSON, PROTOBUF, SchemaText, compile_schema
+from penstock.lake.tables.formats import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    SchemaText,
+    columns_of,
+    compile_schema,
+)
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables.protoc import compile_proto_file
 
@@ -18,11 +25,14 @@ _PROTO: Final = ".proto"
 _BYTES_MAX: Final = 16 << 20
 
 
-def read_schema_file(path: Path, *, message: str = "", folders: Sequence[Path] = ()) -> SchemaText:
+def read_schema_file(
+    path: Path, *, message: str = "", folders: Sequence[Path] = (), is_key: bool = False
+) -> SchemaText:
     """A schema by its file's suffix: .avsc, .json, .proto, or .desc and .pb for a descriptor set.
 
     Args:
         message: of Protobuf, the full name of the values' message; "": the file has just one.
+        is_key: whether it may be of a number or a text alone.
         folders: where a .proto file's imports are looked for; without any, in its own folder.
 
     Raises:
@@ -49,7 +59,9 @@ def read_schema_file(path: Path, *, message: str = "", folders: Sequence[Path] =
             schema = _of_descriptors(path, FileDescriptorSet.FromString(body), message)
         except DecodeError as error:
             raise _refused(path, f"it is no descriptor set: {error}") from error
-    compile_schema(schema, framed=False)
+    decoder = compile_schema(schema, framed=False)
+    if not is_key:
+        columns_of(decoder, subject=str(path))
     return schema
 
 

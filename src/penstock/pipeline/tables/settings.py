@@ -51,6 +51,8 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
         mode: append, upsert.
         schema: raw, registry, file.
         value_schema: of schema = file.
+        key_kind: what keys are: raw, registry, file; only raw where values are.
+        key_schema: of key_kind = file.
         registry: URL of the schema registry.
         partition: transforms, only for a new table; `buckets` goes before it with upsert.
         buckets: of a new upsert table.
@@ -67,6 +69,8 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = ""
     schema: str = ""
     value_schema: SchemaText | None = None
+    key_kind: str = ""
+    key_schema: SchemaText | None = None
     registry: str = ""
     partition: str = ""
     buckets: int = 16
@@ -98,10 +102,11 @@ _CONFIGS: Final = {
     "penstock.table.name": "table",
     "penstock.table.mode": "mode",
     "penstock.table.schema": "schema",
+    "penstock.table.key.schema": "key_kind",
     "penstock.table.partition": "partition",
     "penstock.table.dlq": "dead_letters",
 }
-_DEFAULTS: Final = {"mode": APPEND, "schema": RAW, "partition": "day(timestamp)"}
+_DEFAULTS: Final = {"mode": APPEND, "schema": RAW, "key_kind": RAW, "partition": "day(timestamp)"}
 
 
 def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSettings:
@@ -121,10 +126,16 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
         problem = f"mode {resolved.mode}: it is append or upsert"
     elif resolved.schema not in (RAW, REGISTRY, FILE):
         problem = f"schema {resolved.schema}: it is raw, registry or file"
-    elif resolved.schema == REGISTRY and not resolved.registry:
+    elif resolved.key_kind not in (RAW, REGISTRY, FILE):
+        problem = f"key schema {resolved.key_kind}: it is raw, registry or file"
+    elif resolved.key_kind != RAW and resolved.schema == RAW:
+        problem = "its keys have a schema, and its values none"
+    elif REGISTRY in (resolved.schema, resolved.key_kind) and not resolved.registry:
         problem = "schema registry needs the registry's URL"
     elif resolved.schema == FILE and resolved.value_schema is None:
         problem = "schema file needs a schema file"
+    elif resolved.key_kind == FILE and resolved.key_schema is None:
+        problem = "key schema file needs a schema file"
     elif resolved.dead_letters == resolved.topic:
         problem = "its dead letters would become its records"
     elif resolved.buckets < 1 or resolved.target_file_bytes < 1 or resolved.commit_bytes < 1:

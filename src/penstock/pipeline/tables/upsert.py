@@ -4,14 +4,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from pyiceberg.manifest import DataFile, DataFileContent
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 
 from penstock.lake.door import Range
 from penstock.lake.tables.columns import TYPED_PREFIX, raw_schema
 from penstock.lake.tables.evolution import check_record_columns
+from penstock.lake.tables.key_identity import check_key
 from penstock.lake.tables.partitioning import Transform, partition_spec
-from penstock.lake.tables.values import ValuePlan
+from penstock.lake.tables.values import RowPlan
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
@@ -22,17 +24,11 @@ from penstock.pipeline.tables.changes import (
     stage_changes,
 )
 from penstock.pipeline.tables.files import files_options
+from penstock.pipeline.tables.followed import RowSchemas
 from penstock.pipeline.tables.kinds import Design, Written, live_files, target_of
 from penstock.pipeline.tables.parquet import FileTarget
 from penstock.pipeline.tables.settings import RAW, TableSettings
-from penstock.pipeline.tables.typed import (
-    ValueSchemas,
-    check_followed,
-    first_schema,
-    followed_property,
-    run_following,
-    typed_schema,
-)
+from penstock.pipeline.tables.typed import first_schemas, run_following
 
 
 class UpsertKind:
@@ -42,31 +38,34 @@ class UpsertKind:
         self._settings = settings
         self._client = client
         self._engine = engine
-        self._schemas = None if settings.schema == RAW else ValueSchemas(settings)
+        self._schemas = None if settings.schema == RAW else RowSchemas(settings)
         self._prefix = "" if self._schemas is None else TYPED_PREFIX
 
     def design(self, items: Sequence[Sequence[Range]]) -> Design | None:
         """Buckets of the key, and the columns of an appended table."""
         properties: dict[str, str] = {}
         schema = raw_schema()
+        bucketed = f"{self._prefix}key"
         if self._schemas is not None:
-            first = first_schema(self._schemas, self._client, self._engine, items)
+            first = first_schemas(self._schemas, self._client, self._engine, items)
             if first is None:
                 return None
-            schema = typed_schema(self._schemas.type(first))
-            properties = followed_property(self._schemas, first)
-        bucket = Transform(kind="bucket", column=f"{self._prefix}key", size=self._settings.buckets)
+            schema, properties = self._schemas.begin(first)
+            bucketed, identifier_ids = check_key(schema, table=self._settings.full_name)
+            if self._schemas.key is not None:
+                schema = Schema(*schema.fields, identifier_field_ids=identifier_ids)
+        bucket = Transform(kind="bucket", column=bucketed, size=self._settings.buckets)
         return Design(schema=schema, spec=partition_spec(schema, (bucket,)), properties=properties)
 
     def check(self, table: Table) -> None:
         """Raises: InvalidRequestError: columns or buckets are others now."""
-        name = ".".join(table.name())
-        check_record_columns(
-            table.schema(), prefix=self._prefix, with_value=self._schemas is None, table=name
-        )
-        if self._schemas is not None:
-            check_followed(self._schemas, table)
-        self._buckets(table)
+        if self._schemas is None:
+            check_record_columns(
+                table.schema(), prefix="", with_value=True, table=".".join(table.name())
+            )
+        else:
+            self._schemas.check(table)
+        self._check_buckets(table)
 
     def write(
         self,
@@ -82,14 +81,13 @@ class UpsertKind:
         files = files_options(table.io.properties)
         size = self._settings.target_file_bytes
 
-        def new_item(now: Table, ranges: Sequence[Range], values: ValuePlan) -> ChangesItem:
+        def new_item(now: Table, ranges: Sequence[Range], plan: RowPlan) -> ChangesItem:
             return ChangesItem(
                 door=self._client.options,
                 files=files,
                 target=target_of(now, size),
                 ranges=list(ranges),
-                values=values,
-                buckets=self._buckets(now),
+                plan=plan,
                 prefix=self._prefix,
             )
 
@@ -153,13 +151,13 @@ class UpsertKind:
             stored[file.partition[0]][file.file_path] = file
         return stored
 
-    def _buckets(self, table: Table) -> int:
-        fields = table.spec().fields
-        key = table.schema().find_field(f"{self._prefix}key")
-        if len(fields) == 1 and fields[0].source_id == key.field_id:
-            transform = fields[0].transform
-            if isinstance(transform, BucketTransform):
-                return transform.num_buckets
+    def _check_buckets(self, table: Table) -> None:
+        """Rows of a key have to be in one bucket: they are if any part of the key says which."""
+        schema, fields = table.schema(), table.spec().fields
+        if len(fields) == 1 and isinstance(fields[0].transform, BucketTransform):
+            path = schema.find_column_name(fields[0].source_id) or ""
+            if path.split(".")[0] == f"{self._prefix}key":
+                return
         raise InvalidRequestError(
             "upsert into table",
             ".".join(table.name()),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.door import Door, serve_in_thread
+from support.registry import Registry, serve_registry
 from support.tables import Lake
 
 _names = itertools.count(1)
@@ -30,3 +31,18 @@ def topic(door: Door) -> str:
     door.create(name, 2)
     door.create(f"{name}.dlq", 1)
     return name
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Registry]:
+    with serve_registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def registry(served: Registry) -> Registry:
+    served.failures, served.user = 0, ""
+    served.schemas.clear()
+    served.versions.clear()
+    served.asked.clear()
+    return served

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import io
 import json
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
@@ -23,56 +20,9 @@ from penstock.pipeline.tables import registry as registry_module
 from penstock.pipeline.tables.protoc import compile_proto_texts
 from penstock.pipeline.tables.schema_files import read_schema_file
 from support.door import Door
-from support.registry import Registry, serve_registry
+from support.registry import Registry
 from support.tables import Lake, follow, new_record, produce, produce_values, records_of
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Registry]:
-    with serve_registry() as registry:
-        yield registry
-
-
-@pytest.fixture
-def registry(served: Registry) -> Registry:
-    served.failures, served.user = 0, ""
-    served.schemas.clear()
-    served.versions.clear()
-    served.asked.clear()
-    return served
-
-
-def avro(schema_id: int, schema: Any, *values: Any) -> list[bytes]:
-    parsed = fastavro.parse_schema(schema)
-    found = []
-    for value in values:
-        stream = io.BytesIO()
-        fastavro.schemaless_writer(stream, parsed, value)
-        found.append(wire(schema_id, stream.getvalue()))
-    return found
-
-
-def wire(schema_id: int, payload: bytes) -> bytes:
-    return b"\0" + schema_id.to_bytes(4, "big") + payload
-
-
-def record(*fields: tuple[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "record",
-        "name": "Flight",
-        "fields": [{"name": name, "type": kind} for name, kind in fields],
-    }
-
-
-def typed(door: Door, lake: Lake, topic: str, registry: Registry, **changes: Any) -> Any:
-    return follow(door, lake, topic, schema="registry", registry=registry.url, **changes)
-
-
-def reasons(door: Door, topic: str) -> list[str]:
-    return [
-        dict(record.headers)["penstock.reason"].decode()  # type: ignore[union-attr]
-        for record in records_of(door, f"{topic}.dlq")
-    ]
+from support.typed import avro, reasons, record, typed, wire
 
 
 def test_avro_values_are_columns(door: Door, lake: Lake, topic: str, registry: Registry) -> None:

@@ -1,0 +1,316 @@
+"""The schemas that a table's values and keys have, and how its columns follow them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import IcebergType
+
+from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_PREFIX, record_fields
+from penstock.lake.tables.evolution import (
+    Evolution,
+    Ids,
+    IncompatibleSchemaError,
+    check_no_required_beside,
+    check_record_columns,
+    iceberg_fields,
+    iceberg_type,
+    key_type,
+    plan_evolution,
+    value_type,
+)
+from penstock.lake.tables.formats import (
+    Decoder,
+    FieldType,
+    RecordType,
+    SchemaText,
+    columns_of,
+    compile_schema,
+)
+from penstock.lake.tables.values import (
+    BARE,
+    BARE_ID,
+    KEY,
+    REGISTRY,
+    VALUE,
+    PartPlan,
+    RowPlan,
+    SchemaIds,
+)
+from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.pipeline.tables.catalog import translated
+from penstock.pipeline.tables.registry import Registry
+from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
+
+_FIRST_ID: Final = 1
+_PROPERTIES: Final = {VALUE: "penstock.schemas", KEY: "penstock.key-schemas"}
+"""Of a table: which schemas it has followed, as JSON."""
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """The schemas that a table has followed: ids of a registry; the text of a file."""
+
+    ids: list[int] = []
+    text: SchemaText | None = None
+
+
+@dataclass(slots=True)
+class PartSchemas:
+    """The schemas of one table's values, or of its keys, which `part` says, and the columns by
+    them: a value's fields are columns, and a key is the one column TYPED_KEY."""
+
+    settings: TableSettings
+    part: str
+    registry: Registry | None
+    columns_added: list[str] = field(default_factory=list)
+    missing: set[int] = field(default_factory=set)
+    """Ids that the registry does not have, as far as this call has asked."""
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the bytes begin with a schema id."""
+        return self._kind != FILE
+
+    def text(self, schema_id: int) -> SchemaText:
+        """A schema by its id, or the file's."""
+        if not self.is_framed:
+            assert self._given is not None
+            return self._given
+        assert self.registry is not None
+        return self.registry.schema(schema_id)
+
+    def type(self, schema_id: int) -> RecordType:
+        """A schema's columns. Raises: InvalidRequestError: a table can't have them."""
+        text = self.text(schema_id)
+        return self._columns(compile_schema(text, framed=self.is_framed), schema_id)
+
+    def _columns(self, decoder: Decoder, schema_id: int) -> RecordType:
+        if self.part == KEY:
+            # A record without a key is none of an upsert table, so that its key is required.
+            required = self.settings.mode == UPSERT
+            return RecordType(
+                fields=(FieldType(name=TYPED_KEY, type=decoder.type, required=required),)
+            )
+        kind = columns_of(decoder, subject=self.subject(schema_id))
+        own = {f"{TYPED_PREFIX}{name}" for name in RAW_NAMES}
+        for entry in kind.fields:
+            if entry.name in own:
+                raise InvalidRequestError(
+                    "follow schema",
+                    self.subject(schema_id),
+                    f"its field {entry.name} is named as a column that every table has",
+                )
+        return kind
+
+    def subject(self, schema_id: int) -> str:
+        """For errors."""
+        what = "schema" if self.part == VALUE else "key schema"
+        if self.is_framed:
+            return f"{what} {schema_id} of {self.settings.topic}"
+        return f"the {what} of the file"
+
+    def plan(self, table: Table) -> PartPlan:
+        """How executors read them."""
+        if not self.is_framed:
+            return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)})
+        schemas = {schema_id: self.text(schema_id) for schema_id in self._followed_by(table).ids}
+        return PartPlan(REGISTRY, schemas | dict.fromkeys(self.missing, SchemaText(kind="")))
+
+    def follow(self, table: Table, ids: Sequence[int]) -> Table:
+        """Let the table's columns become what the schemas of these ids need, oldest first.
+
+        Raises:
+            IncompatibleSchemaError: they can't.
+            ConflictError: somebody else changed the table meanwhile.
+        """
+        known = [number for number in ids if not self.text(number).is_missing]
+        self.missing |= set(ids) - set(known)
+        for schema_id in sorted(known):
+            table = self._follow_one(table, schema_id)
+        return table
+
+    def follow_file(self, table: Table) -> Table:
+        """The same for a file's schema, if it is another than the last one."""
+        if self.is_framed or self._followed_by(table).text == self._given:
+            return table
+        return self._follow_one(table, BARE_ID)
+
+    def first(self, ids: frozenset[int]) -> int:
+        """The oldest of the schemas that the first records have; of a file, it.
+
+        Raises:
+            InvalidRequestError: there are records, and none has a schema that the registry has.
+        """
+        if not self.is_framed:
+            return BARE_ID
+        known = [number for number in ids if not self.text(number).is_missing]
+        if known:
+            return min(known)
+        raise InvalidRequestError(
+            "make a table",
+            self.settings.topic,
+            f"none of its first {self.part}s begins with the id of a schema that the registry has",
+            "is it written by a serializer that uses this registry?",
+        )
+
+    def property_of(self, first: int) -> dict[str, str]:
+        """Of a new table that begins with a schema."""
+        followed = Followed(ids=[first]) if self.is_framed else Followed(text=self._given)
+        return {_PROPERTIES[self.part]: msgspec.json.encode(followed).decode()}
+
+    def check(self, table: Table) -> RecordType:
+        """What the table has to have by all that it followed.
+
+        Raises:
+            IncompatibleSchemaError: somebody dropped or changed a column.
+        """
+        followed = self._followed_by(table)
+        kinds = [self.type(schema_id) for schema_id in followed.ids]
+        if followed.text is not None:
+            kinds.append(self._columns(compile_schema(followed.text, framed=False), BARE_ID))
+        subject = f"table {'.'.join(table.name())}"
+        for kind in kinds:
+            plan_evolution(self._columns_of(table), kind, is_newer=False, subject=subject)
+        return RecordType(fields=tuple(entry for kind in kinds for entry in kind.fields))
+
+    def _follow_one(self, table: Table, schema_id: int) -> Table:
+        followed = self._followed_by(table)
+        subject = self.subject(schema_id)
+        evolution = plan_evolution(
+            self._columns_of(table),
+            self.type(schema_id),
+            is_newer=not self.is_framed or schema_id > max(followed.ids, default=0),
+            subject=subject,
+        )
+        if self.part == KEY and self.settings.mode == UPSERT and evolution.added:
+            added = ", ".join(".".join(path) for path, _ in evolution.added)
+            raise IncompatibleSchemaError(
+                "follow schema",
+                subject,
+                f"{added} is new in the key, by which the table's rows are told apart",
+                "write such keys to another topic, or begin a new table",
+            )
+        after = (
+            Followed(ids=sorted({*followed.ids, schema_id}))
+            if self.is_framed
+            else Followed(text=self._given)
+        )
+        with translated("follow schema", subject), table.transaction() as transaction:
+            transaction.set_properties(
+                {_PROPERTIES[self.part]: msgspec.json.encode(after).decode()}
+            )
+            if not evolution.is_empty:
+                with transaction.update_schema() as update:
+                    _apply(update, evolution)
+        self.columns_added += [".".join(path) for path, _ in evolution.added]
+        return table
+
+    def _followed_by(self, table: Table) -> Followed:
+        text = table.properties.get(_PROPERTIES[self.part], "{}")
+        try:
+            return msgspec.json.decode(text, type=Followed)
+        except msgspec.MsgspecError as error:
+            raise CorruptDataError("read a table's schemas", text[:100], str(error)) from error
+
+    def _columns_of(self, table: Table) -> RecordType:
+        return value_type(table.schema()) if self.part == VALUE else key_type(table.schema())
+
+    @property
+    def _kind(self) -> str:
+        return self.settings.schema if self.part == VALUE else self.settings.key_kind
+
+    @property
+    def _given(self) -> SchemaText | None:
+        return self.settings.value_schema if self.part == VALUE else self.settings.key_schema
+
+
+class RowSchemas:
+    """The schemas of one table's values, and of its keys where these have any.
+
+    Args:
+        settings: resolved; its values have a schema.
+    """
+
+    def __init__(self, settings: TableSettings) -> None:
+        uses_registry = REGISTRY in (settings.schema, settings.key_kind)
+        registry = Registry(settings.registry) if uses_registry else None
+        self.value = PartSchemas(settings, VALUE, registry)
+        self.key = None if settings.key_kind == RAW else PartSchemas(settings, KEY, registry)
+        self._parts = [part for part in (self.value, self.key) if part is not None]
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether records say which schemas they have."""
+        return any(part.is_framed for part in self._parts)
+
+    @property
+    def columns_added(self) -> list[str]:
+        """By what was followed since this began."""
+        return [name for part in self._parts for name in part.columns_added]
+
+    def plan(self, table: Table) -> RowPlan:
+        """How executors read records."""
+        key = PartPlan() if self.key is None else self.key.plan(table)
+        return RowPlan(value=self.value.plan(table), key=key)
+
+    def follow(self, table: Table, ids: SchemaIds) -> Table:
+        """See `PartSchemas.follow`."""
+        table = self.value.follow(table, sorted(ids.value))
+        return table if self.key is None else self.key.follow(table, sorted(ids.key))
+
+    def follow_files(self, table: Table) -> Table:
+        """See `PartSchemas.follow_file`."""
+        for part in self._parts:
+            table = part.follow_file(table)
+        return table
+
+    def check(self, table: Table) -> None:
+        """Whether a table still has the columns of what it followed, and of every record.
+
+        Raises:
+            InvalidRequestError: somebody dropped or changed one.
+        """
+        name = ".".join(table.name())
+        check_record_columns(
+            table.schema(),
+            prefix=TYPED_PREFIX,
+            with_value=False,
+            with_key=self.key is None,
+            table=name,
+        )
+        own = {entry.name for part in self._parts for entry in part.check(table).fields}
+        own |= {f"{TYPED_PREFIX}{column}" for column in RAW_NAMES}
+        check_no_required_beside(table.schema(), frozenset(own), table=name)
+
+    def begin(self, first: SchemaIds) -> tuple[Schema, dict[str, str]]:
+        """A new table's columns and properties: the oldest schemas of the first records; the
+        value's fields, then the columns of every record."""
+        number = self.value.first(first.value)
+        properties = self.value.property_of(number)
+        ids = Ids(_FIRST_ID)
+        fields = iceberg_fields(self.value.type(number), ids)
+        if self.key is not None:
+            number = self.key.first(first.key)
+            properties |= self.key.property_of(number)
+            fields += iceberg_fields(self.key.type(number), ids)
+        fields += record_fields(
+            prefix=TYPED_PREFIX,
+            first_id=ids.take(),
+            with_value=False,
+            with_key=self.key is None,
+        )
+        return Schema(*fields), properties
+
+
+def _apply(update: UpdateSchema, evolution: Evolution) -> None:
+    # Ids here are only placeholders: PyIceberg gives new ones.
+    ids = Ids(1_000_000)
+    for path, kind in evolution.added:
+        update.add_column(path, iceberg_type(kind, ids), required=False)
+    for path, promoted in evolution.promoted:
+        assert isinstance(promoted, IcebergType)
+        update.update_column(path, field_type=promoted)
