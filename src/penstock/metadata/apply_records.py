@@ -1,6 +1,6 @@
 """Applying commands about records and producers: where offsets come from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from penstock.metadata.answers import (
     AnyAnswer,
@@ -80,7 +80,7 @@ def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
 
 def place_batches(
     context: ApplyContext,
-    runs: Iterable[RunCommit | WriteRun],
+    runs: Sequence[RunCommit] | Sequence[WriteRun],
     place: int,
     rows: list[list[int]],
     touched: dict[int, None],
@@ -98,13 +98,17 @@ def place_batches(
     """
     tables = context.tables
     time_ms = context.time_ms
+    known = tables.partitions
+    unread = {run.partition_key: None for run in runs if run.partition_key not in known}
+    if len(unread) > 1:
+        tables.load_partitions(list(unread))
     answers: list[list[int]] = []
     row: list[int] | None = None
     row_key = row_end = -1
     for run in runs:
         key = run.partition_key
         batches = run.batches
-        partition = tables.partitions.get(key) or tables.partition(key)
+        partition = known.get(key) or tables.partition(key)
         answer: list[int] = []
         answers.append(answer)
         if partition is None:
@@ -113,9 +117,9 @@ def place_batches(
         position = run.position
         next_offset = partition.next_offset
         newest = bytes_stored = 0
-        at = iter(batches)
-        for length, count, newer, producer_id, epoch, sequence in zip(
-            at, at, at, at, at, at, strict=True
+        for length, count, newer, producer_id, epoch, sequence in (
+            # Most runs are of one batch.
+            (batches,) if len(batches) == BATCH_FIELDS else split_batches(batches)
         ):
             newest += newer
             if producer_id >= 0:
@@ -155,6 +159,12 @@ def place_batches(
             partition.bytes_live += bytes_stored
             touched[key] = None
     return answers
+
+
+def split_batches(batches: list[int]) -> Iterable[tuple[int, ...]]:
+    """The fields of each batch of `RunCommit.batches`."""
+    at = iter(batches)
+    return zip(at, at, at, at, at, at, strict=True)
 
 
 def announce_heads(context: ApplyContext, touched: Iterable[int]) -> None:

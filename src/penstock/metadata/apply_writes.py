@@ -4,7 +4,7 @@ The last batch of each writer is state, with its answer: whoever lost the answer
 batch after a restart, gets it again, and the objects of the replay are named by nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
@@ -19,7 +19,7 @@ from penstock.metadata.answers import (
     encode_answers,
 )
 from penstock.metadata.apply_jobs import find_job, refuse_objects, unknown_job
-from penstock.metadata.apply_records import announce_heads, place_batches
+from penstock.metadata.apply_records import announce_heads, place_batches, split_batches
 from penstock.metadata.commands import BATCH_FIELDS, CommitWrite, ExpireWriters, WriteRun
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import INT32_MAX, are_int64, is_number
@@ -130,7 +130,7 @@ def _fault(run: WriteRun, command: CommitWrite) -> str:
     if not batches or len(batches) % BATCH_FIELDS:
         return f"{len(batches)} numbers of batches"
     newest = 0
-    for length, count, newer, producer_id, epoch, sequence in _batches(run):
+    for length, count, newer, producer_id, epoch, sequence in split_batches(run.batches):
         newest += newer
         if not (is_number(length, 1, INT32_MAX) and is_number(count, 1, INT32_MAX)):
             return f"a batch of {count} records in {length} bytes"
@@ -153,7 +153,7 @@ def _refuse_sequences(
     tables: Tables, run: WriteRun, producers: dict[tuple[int, int], ProducerState]
 ) -> Refused | None:
     """Judge batches of idempotent producers, by states that only this look is of."""
-    for _, count, _, producer_id, epoch, sequence in _batches(run):
+    for _, count, _, producer_id, epoch, sequence in split_batches(run.batches):
         if producer_id < 0:
             continue
         key = (run.partition_key, producer_id)
@@ -183,11 +183,6 @@ def _refuse_sequences(
     return None
 
 
-def _batches(run: WriteRun) -> Iterator[tuple[int, ...]]:
-    at = iter(run.batches)
-    return zip(at, at, at, at, at, at, strict=True)
-
-
 def _store(context: ApplyContext, command: CommitWrite) -> list[int]:
     """Name the objects and give offsets; `WriteCommitted.ranges`."""
     tables = context.tables
@@ -198,7 +193,7 @@ def _store(context: ApplyContext, command: CommitWrite) -> list[int]:
     # By object: within one of them runs that are adjacent are joined, as in CommitRuns.
     for index, runs in groupby(command.runs, key=lambda run: run.object):
         row_count_before = len(rows)
-        place_batches(context, runs, places[index], rows, touched)
+        place_batches(context, list(runs), places[index], rows, touched)
         tables.add_live_runs(places[index], len(rows) - row_count_before)
     announce_heads(context, touched)
     ranges: list[int] = []

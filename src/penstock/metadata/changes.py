@@ -6,6 +6,8 @@ log's caches follow them. They are not durable and not part of any format.
 
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from penstock.metadata.rows import Agent, Shard
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 
@@ -37,9 +39,9 @@ class ClusterConfigsChanged:
     configs: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class HeadMoved:
-    """A partition's offsets are new. Positional, since there is one per partition and commit."""
+class HeadMoved(Struct, frozen=True, gc=False):
+    """A partition's offsets are new. Positional and a struct, which takes a fifth of the time to
+    make, since there is one per partition and commit."""
 
     partition_key: PartitionKey
     log_start: int

@@ -150,7 +150,7 @@ class AllocateProducerIds(Command, frozen=True, tag="pids"):
     count: int
 
 
-class RunCommit(Struct, frozen=True, array_like=True, kw_only=True):
+class RunCommit(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """Adjacent batches of one partition, as they lie in one WAL frame or object.
 
     `position` is the byte position in the file or object of the first batch. `batches` is flat,

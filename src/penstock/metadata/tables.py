@@ -6,7 +6,7 @@ reads or deletes ranges by SQL calls `flush` first, so that the tables are true.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +32,9 @@ _NEW_OFFSET: Final = (
     " committed_offset = excluded.committed_offset, leader_epoch = excluded.leader_epoch,"
     " metadata = excluded.metadata, commit_ms = excluded.commit_ms"
 )
+
+KEYS_PER_LOAD: Final = 64
+_MARKS: Final = ",".join("?" * KEYS_PER_LOAD)
 
 OffsetKey = tuple[str, bytes, int]
 StoredEntry = tuple[int, int, int, list[AnyAnswer]]
@@ -188,6 +191,19 @@ class Tables:
                 return None
             row = self.partitions[key] = PartitionRow(*found)
         return row
+
+    def load_partitions(self, keys: Sequence[int]) -> None:
+        """Read rows that aren't in memory by few statements; those that don't exist stay unread."""
+        partitions = self.partitions
+        for start in range(0, len(keys), KEYS_PER_LOAD):
+            some = keys[start : start + KEYS_PER_LOAD]
+            marks = _MARKS if len(some) == KEYS_PER_LOAD else ",".join("?" * len(some))
+            for key, *fields in self.execute(
+                "SELECT partition_key, log_start, next_offset, bytes FROM partitions"  # noqa: S608
+                f" WHERE partition_key IN ({marks})",
+                some,
+            ):
+                partitions[key] = PartitionRow(*fields)
 
     def remove_topic(self, topic: TopicRow) -> None:
         """Delete a topic's rows everywhere. Reads and writes ranges of that topic alone."""
