@@ -367,8 +367,8 @@ def test_a_failed_commit_ends_all_acknowledgement(tmp_path: Path) -> None:
         for number in range(5):
             await append(life, key, value_of(number), sequence=number)
             stored.append(value_of(number))
-        replica = life.order.inner._replica
-        replica._connection = FailingCommit(replica._connection)  # type: ignore[assignment]
+        transaction = life.order.inner._replica._transaction
+        transaction.connection = FailingCommit(transaction.connection)  # type: ignore[assignment]
         first = append(life, key, value_of(5), sequence=5)
         await life.ended.wait()
         second = append(life, key, value_of(6), sequence=6)

@@ -108,7 +108,7 @@ def database_before_frame(life: SimulatedLog) -> None:
     def early(entry: Prepared, write: Callable[[int, int], None]) -> Applied:
         def late(position: int, time_ms: int) -> None:
             replica = order.inner._replica
-            replica._commit_open()
+            replica._transaction.commit()
             order.states.synced()
             write(position, time_ms)
 

@@ -2,13 +2,14 @@
 
 from penstock.replica.dump import canonical_dump, state_digest
 from penstock.replica.machine import StateMachine
-from penstock.replica.replica import Appended, Replica
+from penstock.replica.replica import Replica
 from penstock.replica.snapshot import (
     JournalEntry,
     SnapshotInfo,
     restore_snapshot,
     verify_snapshot,
 )
+from penstock.replica.transaction import Appended
 
 __all__ = [
     "Appended",

@@ -20,7 +20,7 @@ from penstock.model.errors import PenstockError, RetryableError, StorageFullErro
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalRow
 from penstock.replica.heads import ConfirmedHeads, HeadReading, journal_older
-from penstock.replica.replica import Appended
+from penstock.replica.transaction import Appended
 
 OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")
@@ -55,8 +55,15 @@ class FollowerSettings:
 class FollowingReplica(Protocol[OutcomeT]):
     """What a follower needs of `penstock.replica.Replica`."""
 
-    position: int
-    time_ms: int
+    @property
+    def position(self) -> int:
+        """Of the last applied entry."""
+        ...
+
+    @property
+    def time_ms(self) -> int:
+        """Journal time there."""
+        ...
 
     def apply(
         self, body: bytes, *, stamp_ms: int, position: int | None = None
