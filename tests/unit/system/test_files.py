@@ -12,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.ports.device import Device
-from penstock.system.files import DIRECT_BYTES_MIN, PosixDevice, PosixFile, make_folder
+from penstock.system.files import PosixDevice, PosixFile, make_folder
 from penstock.testing.conformance import DeviceSuite
 
 
 class TestPosixDevice(DeviceSuite):
     def make_device(self, folder: Path) -> Device:
         return PosixDevice(folder)
+
+
+BLOCKS = 8192
 
 
 def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +46,8 @@ def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mon
 def test_long_and_short_synced_writes_beside_one_another_read_as_written(
     writes: list[tuple[int, int, bool]],
 ) -> None:
-    """Positions and lengths are in blocks of 512 bytes: long ones go past the page cache, which
-    short ones and all reads go through."""
+    """Positions and lengths are in blocks of 512 bytes: written past the page cache, which all
+    reads go through; by less than whole blocks, through it."""
     with tempfile.TemporaryDirectory() as folder:
         file = PosixDevice(Path(folder)).open("f", create=True)
         expected = bytearray(2048 * 512 + 1500 * 512)
@@ -54,10 +57,33 @@ def test_long_and_short_synced_writes_beside_one_another_read_as_written(
             body = bytes([number + 1]) * (blocks * 512)
             cut = 333 if is_torn else len(body)
             file.write_synced(block * 512, [body[:cut], memoryview(body)[cut:]])
+            file.write_synced(block * 512 + 1, [body[1:7]])
             expected[block * 512 : block * 512 + len(body)] = body
             assert file.read_at(0, len(expected)) == expected
         assert bytes(file.view_at(0, len(expected))) == expected
         file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="written through the page cache here")
+@pytest.mark.parametrize("length", [512, 4096, 1 << 20, 5 << 20])
+def test_a_synced_write_of_whole_blocks_is_one_call_for_each_piece_of_staging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    file = PosixDevice(tmp_path).open("f", create=True)
+    written: list[int] = []
+    whole_pwrite = os.pwrite
+
+    def count(descriptor: int, data: memoryview, position: int) -> int:
+        written.append(len(data))
+        return whole_pwrite(descriptor, data, position)
+
+    monkeypatch.setattr(os, "pwrite", count)
+    file.write_synced(0, [b"x", bytes(length - 2), b"y"])
+    if not written:
+        pytest.skip("this file system can't be written past its cache")
+    assert written == [4 << 20, 1 << 20] if length == 5 << 20 else [length]
+    assert file.read_at(0, length) == b"x" + bytes(length - 2) + b"y"
+    file.close()
 
 
 def test_a_disk_that_refuses_to_be_written_directly_is_written_through_the_page_cache(
@@ -69,9 +95,9 @@ def test_a_disk_that_refuses_to_be_written_directly_is_written_through_the_page_
     file = PosixDevice(tmp_path).open("f", create=True)
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", refuse)
-        file.write_synced(512, [b"x" * DIRECT_BYTES_MIN])
-    file.write_synced(0, [b"y" * DIRECT_BYTES_MIN])
-    assert file.read_at(0, DIRECT_BYTES_MIN + 512) == b"y" * DIRECT_BYTES_MIN + b"x" * 512
+        file.write_synced(512, [b"x" * BLOCKS])
+    file.write_synced(0, [b"y" * BLOCKS])
+    assert file.read_at(0, BLOCKS + 512) == b"y" * BLOCKS + b"x" * 512
     file.close()
 
 
@@ -86,7 +112,7 @@ def test_a_full_disk_says_so_when_written_directly(
         pytest.skip("written through the page cache here")
     monkeypatch.setattr(os, "pwrite", refuse)
     with pytest.raises(OSError, match="no space"):
-        file.write_synced(0, [b"x" * DIRECT_BYTES_MIN])
+        file.write_synced(0, [b"x" * BLOCKS])
     file.close()
 
 
