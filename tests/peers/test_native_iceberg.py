@@ -4,6 +4,7 @@ each record once."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,54 @@ def test_native_maintenance_changes_nothing(tmp_path: Path, mode: str) -> None:
         found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
         assert found == sorted(expected.values())
         assert maintain(lake)["after"] == found
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_command_maintains_by_iceberg_s_procedures(tmp_path: Path, mode: str) -> None:
+    if not is_built(RELEASE):
+        pytest.skip(f"{python_of(RELEASE)} is not there: python tests/peers/spark.py")
+    problem = build()
+    if problem:
+        pytest.skip(f"no Iceberg for Spark: {problem}")
+    lake = Lake(tmp_path / "warehouse")
+    with serve_in_thread(tmp_path / "data") as door:
+        door.create("flights", 2)
+        expected: dict[object, list[str]] = {}
+        for number in range(5):
+            write(door, number, expected, mode)
+            follow(door, lake, "flights", mode=mode, buckets=1)
+        files = len(list(lake.table("flights").scan().plan_files()))
+        done = penstock_maintain(door, lake, jars())
+        assert done.returncode == 0, done.stderr[-5000:]
+        told = json.loads(done.stdout)
+        left = len(list(lake.table("flights").scan().plan_files()))
+        assert told["files_joined"] - told["files_written"] == files - left
+        assert (told["files_joined"] > 1) == (mode == "append"), told
+        assert len(lake.table("flights").snapshots()) == 1
+        assert told["snapshots_expired"] >= 4
+        write(door, 5, expected, mode)
+        assert follow(door, lake, "flights", mode=mode).commits == 1
+        rows = lake.table("flights").scan().to_arrow().to_pylist()
+        found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
+        assert found == sorted(expected.values())
+        if mode == "upsert":
+            return  # as with append
+        without = penstock_maintain(door, lake, [])
+        assert without.returncode != 0
+        assert "Spark doesn't find it by Iceberg's runtime" in without.stderr
+        assert "iceberg-spark-runtime-4.1" in without.stderr
+
+
+def penstock_maintain(door: Door, lake: Lake, jars: list[Path]) -> subprocess.CompletedProcess[str]:
+    arguments = ["pipeline", "table", "--topic", "flights", "--maintain", "--native", "--json"]
+    arguments += ["--url", door.client.options.urls[0], "--warehouse", str(lake.folder)]
+    arguments += ["--master", "local[2]", "--snapshot-age-hours", "0"]
+    added = f"--jars {','.join(map(str, jars))} " if jars else ""
+    return subprocess.run(
+        [str(python_of(RELEASE)), "-c", "import penstock.cli; penstock.cli.main()", *arguments],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{added}pyspark-shell"},
+        cwd=lake.folder, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+    )  # fmt: skip
 
 
 def write(door: Door, number: int, expected: dict[object, list[str]], mode: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.pipeline.engine import spark_engine
+from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.engine import LocalEngine, spark_engine
 from penstock.pipeline.tables.job import TableSummary, run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from support.door import NOW_MS, Door, serve_in_thread
@@ -35,6 +36,28 @@ def follow(
     spark: SparkSession, door: Door, lake: Lake, topic: str, **changes: object
 ) -> TableSummary:
     return run_table_once(door.client, spark_engine(spark), lake.settings(topic, **changes))
+
+
+def test_without_iceberg_s_runtime_its_procedures_are_refused_and_nothing_changes(
+    spark: SparkSession, door: Door, lake: Lake
+) -> None:
+    door.create("refused", 1)
+    for number in range(5):
+        produce(door, "refused", 0, [new_record(b"a", b"%d" % number)])
+        follow(spark, door, lake, "refused")
+    before = lake.table("refused").metadata_location
+    upkeep = Maintenance(snapshot_age_ms=-DAY_MS)
+    settings = lake.settings("refused")
+    try:
+        with pytest.raises(InvalidRequestError, match="doesn't find it by Iceberg's") as told:
+            maintain_table(door.client, spark_engine(spark), settings, upkeep, is_native=True)
+    finally:
+        for name in ("", ".type", ".uri", ".warehouse", ".cache-enabled"):
+            spark.conf.unset(f"spark.sql.catalog.penstock{name}")
+    assert "iceberg-spark-runtime-4.1" in told.value.hint
+    with pytest.raises(InvalidRequestError, match="there is no Spark"):
+        maintain_table(door.client, LocalEngine(1), settings, upkeep, is_native=True)
+    assert lake.table("refused").metadata_location == before
 
 
 def frame(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:

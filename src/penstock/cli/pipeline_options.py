@@ -1,7 +1,7 @@
 """Options that all commands of `penstock pipeline` share, and what is made of them."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -149,9 +149,17 @@ def engine_options(command: Command) -> Command:
 
 @contextmanager
 def open_engine(
-    engine: str | None, master: str | None, memory: str, workers: int
+    engine: str | None,
+    master: str | None,
+    memory: str,
+    workers: int,
+    *,
+    conf: Mapping[str, str] | None = None,
 ) -> Iterator["Engine"]:
     """The engine that the options of `engine_options` say, stopped at the end.
+
+    Args:
+        conf: further settings of Spark.
 
     Raises:
         NotFoundError: what it needs is not installed.
@@ -164,7 +172,7 @@ def open_engine(
             )
         yield _imported("penstock.pipeline.engine", "LocalEngine")(workers)
         return
-    session = _imported("penstock.pipeline.session", "session")(master, memory=memory)
+    session = _imported("penstock.pipeline.session", "session")(master, memory=memory, conf=conf)
     try:
         yield _imported("penstock.pipeline.engine", "spark_engine")(session)
     finally:

@@ -50,7 +50,7 @@ class SparkEngine:
     def __init__(
         self, session: "SparkSession", *, frames: bool | None = None, random: Random | None = None
     ) -> None:
-        self._session = session
+        self.session = session
         self._frames = _is_connect(session) if frames is None else frames
         self._random = random or SystemRandom()
         self.parallelism = _parallelism(session)
@@ -95,7 +95,7 @@ class SparkEngine:
         group = f"penstock-{self._random.token_bytes(8).hex()}"
         thread = Thread(
             target=run,
-            args=(self._session, group, guarded, items, found),
+            args=(self.session, group, guarded, items, found),
             name="spark-job",
             daemon=True,
         )
@@ -121,10 +121,10 @@ class SparkEngine:
 
     def _cancel(self, group: str) -> None:
         with suppress(Exception):  # it may be that the session itself is gone
-            if _is_connect(self._session):
-                self._session.interruptTag(group)
+            if _is_connect(self.session):
+                self.session.interruptTag(group)
             else:
-                self._session.sparkContext.cancelJobGroup(group)
+                self.session.sparkContext.cancelJobGroup(group)
 
 
 @dataclass(frozen=True, slots=True)

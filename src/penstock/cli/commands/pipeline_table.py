@@ -92,6 +92,12 @@ _SHOWN_LOST = 5
     help="Join small files, expire snapshots and delete orphans instead.",
 )
 @click.option(
+    "--native",
+    is_flag=True,
+    help="With --maintain: join and expire by Iceberg's own procedures; needs Spark with Iceberg's "
+    "runtime (docs/tables.md).",
+)
+@click.option(
     "--snapshot-age-hours",
     metavar="N",
     type=click.IntRange(min=0),
@@ -130,6 +136,7 @@ def command(
     adopt: bool,
     restart: bool,
     maintain: bool,
+    native: bool,
     snapshot_age_hours: int,
     orphan_age_hours: int,
     urls: tuple[str, ...],
@@ -151,6 +158,7 @@ def command(
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.tables.job import run_table_once
     from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+    from penstock.pipeline.tables.native import EXTENSIONS
     from penstock.pipeline.tables.settings import TableSettings
 
     settings = TableSettings(
@@ -172,7 +180,15 @@ def command(
         )
     settings = _with_schema(settings, registry, value_schema, message, proto_folders)
     settings = _with_key_schema(settings, key_schema, key_message, proto_folders)
-    with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
+    if native and not maintain:
+        raise InvalidRequestError(
+            "make a table", topic, "--native is of --maintain", "rows are always written by ours"
+        )
+    conf = EXTENSIONS if native else {}
+    with (
+        DoorClient(door) as client,
+        open_engine(engine, master, memory, workers, conf=conf) as running,
+    ):
         if maintain:
             maintained = maintain_table(
                 client,
@@ -182,6 +198,7 @@ def command(
                     snapshot_age_ms=snapshot_age_hours * _HOUR_MS,
                     orphan_age_ms=orphan_age_hours * _HOUR_MS,
                 ),
+                is_native=native,
             )
             if as_json:
                 print_json(msgspec.to_builtins(maintained))

@@ -8,7 +8,7 @@ expired snapshots alone named; a file's age guards those that a commit is about 
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyiceberg.manifest import DataFile, DataFileContent
@@ -31,6 +31,7 @@ from penstock.pipeline.tables.catalog import (
 from penstock.pipeline.tables.dead_letters import decode_dead_letters
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, split_url
 from penstock.pipeline.tables.kinds import live_files, target_of
+from penstock.pipeline.tables.native import keep_natively, session_of
 from penstock.pipeline.tables.parquet import (
     FileTarget,
     PartitionedWriter,
@@ -42,6 +43,9 @@ from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SMALL: Final = 2
 """A file of less than the target's 1/_SMALL is small."""
@@ -94,13 +98,18 @@ def maintain_table(
     settings: TableSettings,
     maintenance: Maintenance,
     *,
+    is_native: bool = False,
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> MaintenanceSummary:
     """Join, expire, delete.
 
+    Args:
+        is_native: whether joining and expiring is left to Iceberg's own procedures.
+
     Raises:
         NotFoundError: there is no such topic or table.
+        InvalidRequestError: the engine has no session with Iceberg's runtime.
         RetryableError: catalog or store don't answer.
     """
     clock, random = clock or SystemClock(), random or SystemRandom()
@@ -112,6 +121,8 @@ def maintain_table(
         table = load_table(catalog, settings.identifier)
         if table is None:
             raise NotFoundError("maintain table", settings.full_name, "there is no such table")
+        if is_native:
+            return _maintain_natively(table, session_of(engine), settings, maintenance, clock)
         return _maintain(table, engine, settings, maintenance, clock, random)
 
 
@@ -137,6 +148,32 @@ def _maintain(
         files_joined=joined,
         files_written=written,
         snapshots_expired=expired,
+        orphans_deleted=deleted,
+        orphan_bytes=deleted_bytes,
+    )
+
+
+def _maintain_natively(
+    table: Table,
+    session: "SparkSession",
+    settings: TableSettings,
+    maintenance: Maintenance,
+    clock: Clock,
+) -> MaintenanceSummary:
+    kept = keep_natively(
+        session,
+        settings,
+        files_min=maintenance.files_min,
+        expire_before_ms=clock.now_ms() - maintenance.snapshot_age_ms,
+    )
+    table.refresh()
+    files = TableFiles(files_options(table.io.properties))
+    deleted, deleted_bytes = _sweep(table, files, clock.now_ms() - maintenance.orphan_age_ms)
+    return MaintenanceSummary(
+        table=settings.full_name,
+        files_joined=kept.files_joined,
+        files_written=kept.files_written,
+        snapshots_expired=kept.snapshots_expired,
         orphans_deleted=deleted,
         orphan_bytes=deleted_bytes,
     )

@@ -1,0 +1,167 @@
+"""Upkeep by Iceberg's own procedures, in a Spark session that has Iceberg's runtime.
+
+It joins files and expires snapshots as `penstock.pipeline.tables.maintenance` does, and also where
+others' row-level deletes are. Offsets are found behind it: they are in the table's property, too.
+Orphans stay with ours, since Iceberg doesn't know of staged dead letters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.model.errors import ConflictError, InvalidRequestError, RetryableError
+from penstock.pipeline.engine import Engine
+from penstock.pipeline.tables.catalog import catalog_properties
+from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTENSIONS: Final = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+}
+"""What a session has to be started with. One without the runtime passes over it, with a warning."""
+_CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
+_SQLITE: Final = "sqlite:///"
+_CONFLICTS: Final = ("CommitFailedException", "ValidationException")
+_HINT: Final = (
+    "Spark 4.1 with PYSPARK_SUBMIT_ARGS='--packages "
+    "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.xerial:sqlite-jdbc:3.50.3.0 "
+    "pyspark-shell', for example; without --native, no runtime is needed"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the procedures did."""
+
+    files_joined: int
+    files_written: int
+    snapshots_expired: int
+
+
+def session_of(engine: Engine) -> "SparkSession":
+    """The engine's session. Raises: InvalidRequestError: it has none."""
+    session: SparkSession | None = getattr(engine, "session", None)
+    if session is None:
+        raise InvalidRequestError(
+            "maintain table", "by Iceberg's procedures", "there is no Spark", "--engine spark"
+        )
+    return session
+
+
+def keep_natively(
+    session: "SparkSession",
+    settings: TableSettings,
+    *,
+    files_min: int,
+    expire_before_ms: int,
+) -> Kept:
+    """Join a table's small files and expire its old snapshots.
+
+    Args:
+        session: if it has a catalog of the settings' name, that one is used, else it gets one.
+        settings: resolved.
+
+    Raises:
+        InvalidRequestError: the session has no runtime, or can't be told of the catalog.
+        RetryableError: a procedure failed; what it has committed is whole.
+    """
+    catalog = settings.catalog.name
+    for key, value in _catalog_conf(session, settings.catalog).items():
+        session.conf.set(key, value)
+    # With the catalog's name always: a first part that is a catalog's is taken for one.
+    name = ".".join(f"`{part}`" for part in (catalog, *settings.identifier))
+    # Looked for before anything is asked of it, so that what is missing is told apart.
+    _ask(session, f"DESCRIBE TABLE {name}", settings, is_first=True)
+    target = settings.target_file_bytes
+    options = {
+        "min-input-files": files_min,
+        "target-file-size-bytes": target,
+        "min-file-size-bytes": target // 2,
+    }
+    written = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+    try:
+        joined = _ask(
+            session,
+            f"CALL `{catalog}`.system.rewrite_data_files(table => '{name}', "
+            f"options => map({written}))",
+            settings,
+        )[0]
+    except ConflictError:
+        # The table moved on meanwhile: its small files are still there next time.
+        joined = {}
+    before = _snapshots(session, name, settings)
+    moment = datetime.fromtimestamp(expire_before_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    _ask(
+        session,
+        f"CALL `{catalog}`.system.expire_snapshots(table => '{name}', "
+        f"older_than => TIMESTAMP '{moment} UTC', retain_last => 1)",
+        settings,
+    )
+    return Kept(
+        files_joined=joined.get("rewritten_data_files_count", 0),
+        files_written=joined.get("added_data_files_count", 0),
+        snapshots_expired=max(0, before - _snapshots(session, name, settings)),
+    )
+
+
+def _catalog_conf(session: "SparkSession", settings: CatalogSettings) -> dict[str, str]:
+    """What a session has to be told of the catalog; nothing where a person has.
+
+    Raises:
+        InvalidRequestError: it is neither SQLite nor REST: their properties differ too much.
+    """
+    prefix = f"spark.sql.catalog.{settings.name}"
+    if session.conf.get(prefix, None) is not None:
+        return {}
+    conf = {prefix: _CATALOG_CLASS, f"{prefix}.cache-enabled": "false"}
+    for key, value in _properties(catalog_properties(settings)).items():
+        conf[f"{prefix}.{key}"] = value
+    if f"{prefix}.type" in conf:
+        return conf
+    raise InvalidRequestError(
+        "maintain table",
+        settings.name,
+        "its properties are PyIceberg's alone",
+        f"{prefix} and {prefix}.* among Spark's settings say the same to Iceberg's runtime",
+    )
+
+
+def _properties(properties: Mapping[str, str]) -> dict[str, str]:
+    uri = properties.get("uri", "")
+    if uri.startswith(_SQLITE):
+        place = {"type": "jdbc", "uri": f"jdbc:sqlite:{uri.removeprefix(_SQLITE)}"}
+    elif uri.startswith(("http://", "https://")):
+        place = {"type": "rest", "uri": uri}
+    else:
+        return {}
+    return place | {"warehouse": properties["warehouse"]}
+
+
+def _snapshots(session: "SparkSession", name: str, settings: TableSettings) -> int:
+    return len(_ask(session, f"SELECT snapshot_id FROM {name}.snapshots", settings))  # noqa: S608
+
+
+def _ask(
+    session: "SparkSession", text: str, settings: TableSettings, *, is_first: bool = False
+) -> list[dict[str, Any]]:
+    """Rows of a statement. Raises: ConflictError: another commit was first; and as above."""
+    try:
+        return [row.asDict() for row in session.sql(text).collect()]
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in {"pyspark", "py4j", "grpc"}:
+            raise
+        detail = str(error)
+        if any(word in detail for word in _CONFLICTS):
+            raise ConflictError("maintain table", settings.full_name, detail[:500]) from error
+        if is_first:
+            raise InvalidRequestError(
+                "maintain table",
+                settings.full_name,
+                "Spark doesn't find it by Iceberg's runtime: "
+                + detail.strip().split("\n")[0][:500],
+                _HINT,
+            ) from error
+        raise RetryableError("maintain table", settings.full_name, detail[:1000]) from error
