@@ -14,6 +14,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from sim.history import Place
+from sim.identity import is_keyed
 from sim.wire import BrokenError, Client
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Producer(Actor):
     def __init__(self, world: World, name: str, count: int) -> None:
         super().__init__(world, name)
         self.left = count
+        self.think_s = world.think_s
         self._sessions: dict[Place, Session] = {}
         self._sent = 0
         self._is_eager = self.chance.happens(0.5)
@@ -100,10 +102,14 @@ class Producer(Actor):
     async def run(self) -> None:
         """Send everything, until all is acknowledged."""
         lanes: list[asyncio.Task[None]] = []
-        places = self.chance.shuffled(self.world.places)[: 1 + self.chance.below(3)]
+        places = self.chance.shuffled(self._places())[: 1 + self.chance.below(3)]
         share = -(-self.left // len(places))
         lanes = [asyncio.create_task(self._lane(place, share)) for place in places]
         await asyncio.gather(*lanes)
+
+    def _places(self) -> list[Place]:
+        """Where it may write."""
+        return [place for place in self.world.places if not is_keyed(place)]
 
     async def _initialize(self, agent: Agent) -> tuple[int, Session]:
         code, producer_id, epoch = await self.client.producer_id(agent)
@@ -123,7 +129,7 @@ class Producer(Actor):
                     self._sessions[place] = await self.until_answered(self._initialize)
                     first = True
                 if not self.world.stopping:
-                    await self.pause(0, self.world.think_s)
+                    await self.pause(0, self.think_s)
                 room = 1 if first and not self._is_eager else 1 + self.chance.below(WINDOW)
                 while count > 0 and len(window) < room:
                     window.append(self._batch(place))
@@ -150,28 +156,36 @@ class Producer(Actor):
             await self.pause()
 
     def _batch(self, place: Place) -> Batch:
-        values = []
-        for _ in range(1 + self.chance.below(3)):
-            size = self.chance.below(self.world.value_bytes_max)
-            value = f"{self.name}/{self._sent}/".encode() + b"x" * size
-            self._sent += 1
-            self.history.sending(place, value)
-            values.append(value)
+        values, records = self._records(place, 1 + self.chance.below(3))
         session = self._sessions[place]
         sequence = session.next_sequence
         session.next_sequence += len(values)
-        now_ms = self.world.clock.now_ms()
         data = encode_batch(
-            [
-                Record(offset_delta=at, timestamp=now_ms, key=None, value=value, headers=())
-                for at, value in enumerate(values)
-            ],
-            codec="none",
+            records,
+            codec=self._codec(),
             producer_id=session.producer_id,
             producer_epoch=session.epoch,
             base_sequence=sequence,
         )
         return Batch(sequence, values, bytes(data))
+
+    def _codec(self) -> str:
+        return "none"
+
+    def _records(self, place: Place, count: int) -> tuple[list[bytes], list[Record]]:
+        """New records, and what tells each from all others."""
+        values = []
+        for _ in range(count):
+            size = self.chance.below(self.world.value_bytes_max)
+            value = f"{self.name}/{self._sent}/".encode() + b"x" * size
+            self._sent += 1
+            self.history.sending(place, value)
+            values.append(value)
+        now_ms = self.world.clock.now_ms()
+        return values, [
+            Record(offset_delta=at, timestamp=now_ms, key=None, value=value, headers=())
+            for at, value in enumerate(values)
+        ]
 
     async def _attempt(self, place: Place, batch: Batch) -> int:
         """Send once; the error code, 0 when acknowledged."""
@@ -229,7 +243,7 @@ class Consumer(Actor):
                 self.move()
                 await self.pause()
                 continue
-            self.history.read(place, position, records, self.name)
+            self.history.read(place, position, records, self.name, following=following)
             position = max(position, following)
             if self.chance.happens(0.15):
                 await self._commit(place, position)
@@ -340,13 +354,13 @@ class Watcher(Actor):
             return
         place, offset = self.chance.pick(self.world.recent_acks)
         began_s = self.loop.time()
-        code, records, _, _, _ = await self.client.fetch(agent, *place, offset)
+        code, records, following, _, _ = await self.client.fetch(agent, *place, offset)
         if code in _UNKNOWN:
             self.history.unknown(place, began_s, self.name)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self.history.out_of_range(place, offset, began_s, self.name)
         elif not code:
-            self.history.read(place, offset, records, self.name)
+            self.history.read(place, offset, records, self.name, following=following)
             self.history.count("read again" if records else "read again, nothing yet")
 
 

@@ -9,6 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.identity import is_keyed
+
 FAR = 1 << 62
 Place = tuple[str, int]
 """A topic's name, which is never used again, and a partition's number."""
@@ -65,12 +67,26 @@ class Topic:
     delete_ended_s: float | None = None
 
 
+class Partitions(dict[Place, Partition]):
+    """What is known of those that anything is known of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expiring: set[str] = set()
+        """Topics whose records leave by themselves."""
+
+    def __missing__(self, place: Place) -> Partition:
+        start_wanted = FAR if place[0] in self.expiring else 0
+        found = self[place] = Partition(start_wanted=start_wanted)
+        return found
+
+
 class History:
     """Facts, each checked against those before."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self.partitions: dict[Place, Partition] = defaultdict(Partition)
+        self.partitions = Partitions()
         self.topics: dict[str, Topic] = {}
         self.sent: dict[bytes, Place] = {}
         self.committed: dict[tuple[str, Place], Growing] = defaultdict(Growing)
@@ -106,19 +122,53 @@ class History:
         partition.end.learn(self._world.loop.time(), offset + 1, f"ack of {value[:20]!r}")
         self.count("acked")
 
-    def read(self, place: Place, asked: int, records: list[tuple[int, bytes]], who: str) -> None:
-        """Records came from `asked` on."""
+    def read(
+        self,
+        place: Place,
+        asked: int,
+        records: list[tuple[int, bytes]],
+        who: str,
+        *,
+        following: int = -1,
+    ) -> None:
+        """Records came from `asked` on; the reader goes on at `following`."""
         expected = asked
         partition = self.partitions[place]
+        compacted = is_keyed(place)
+        if compacted:
+            self._read_keyed(place, asked, dict(records), following, who)
         for offset, value in records:
-            if offset != expected and not (
-                offset > expected and offset <= partition.start_wanted and expected == asked
+            if (
+                not compacted
+                and offset != expected
+                and not (
+                    offset > expected and offset <= partition.start_wanted and expected == asked
+                )
             ):
                 self.violate("poll-skip", f"{who} {place}: {offset} where {expected} was due")
             self._place(place, offset, value, f"read by {who}")
             expected = offset + 1
         if records:
             self.count("read")
+
+    def _read_keyed(
+        self, place: Place, asked: int, found: dict[int, bytes], following: int, who: str
+    ) -> None:
+        """A reader is given all that no cleaning has taken, and that lies above the log's start."""
+        oracle = self._world.oracle
+        oracle.catch_up()
+        start = max(asked, oracle.log_start(place))
+        missing = oracle.cleaned.missing(place, start, following, set(found))
+        if missing:
+            names = [oracle.cleaned.known(place, offset) for offset in missing]
+            self.violate("poll-skip", f"{who} {place}: {missing} from {asked} on, {names}")
+        for offset, value in found.items():
+            known = oracle.cleaned.known(place, offset)
+            if value != known:
+                self.violate(
+                    "inconsistent-offsets",
+                    f"{who} {place} offset {offset}: {value!r}, not {known!r}",
+                )
 
     def _place(self, place: Place, offset: int, value: bytes, how: str) -> None:
         partition = self.partitions[place]
@@ -162,9 +212,9 @@ class History:
         partition = self.partitions[place]
         partition.start_wanted = max(partition.start_wanted, offset)
 
-    def expires(self, place: Place) -> None:
-        """Records leave a partition by themselves."""
-        self.partitions[place].start_wanted = FAR
+    def expires(self, topic: str) -> None:
+        """Records will leave a topic by themselves."""
+        self.partitions.expiring.add(topic)
 
     def trimmed(self, place: Place, start: int) -> None:
         """It was answered."""

@@ -34,6 +34,8 @@ from penstock.metadata.commands import (
 from penstock.metadata.entries import Entry, decode_entry
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
+from sim.cleaned import Cleaned
+from sim.history import Place
 
 _COUNTS = {
     "live runs": """SELECT key, live_runs, found FROM (
@@ -157,6 +159,7 @@ class Oracle:
         self.time_ms = 0
         self._heads: dict[int, tuple[int, int]] = {}
         self._twin = Twin(self._violate)
+        self.cleaned = Cleaned(world, self._connection)
         self.entries = 0
         self.refused = 0
 
@@ -199,6 +202,8 @@ class Oracle:
         entry = decode_entry(body, position=position)
         self._twin.applied(position, entry, outcome.answers)
         self._check_named(position, entry.commands, outcome.answers)
+        for command, answer in zip(entry.commands, outcome.answers, strict=True):
+            self.cleaned.applied(command, answer)
         if position % 7 == 0:
             self._apply_again(position, body)
 
@@ -255,6 +260,15 @@ class Oracle:
         if job in self._twin.jobs:
             self._violate("deleted-held", f"{key}, which job {job} reads")
 
+    def log_start(self, place: Place) -> int:
+        """Of a partition."""
+        (start,) = self._connection.execute(
+            "SELECT log_start FROM partitions WHERE partition_key ="
+            " (SELECT topic_key FROM topics WHERE name = ?) << 20 | ?",
+            place,
+        ).fetchone()
+        return int(start)
+
     def missing_objects(self) -> list[str]:
         """Objects that runs lie in and that the bucket hasn't got."""
         rows = self._connection.execute(
@@ -263,7 +277,11 @@ class Oracle:
         return [key for (key,) in rows if key not in self._world.bucket.objects]
 
     def check_runs(self) -> None:
-        """Runs of each partition lie side by side from its start to its end, without overlap."""
+        """Runs of each partition lie side by side from its start to its end, without overlap; where
+        it was cleaned by key there may be gaps."""
+        clean_ends = dict(
+            self._connection.execute("SELECT partition_key, clean_end FROM clean").fetchall()
+        )
         runs: dict[int, list[tuple[int, int]]] = {}
         for table in ("wal_runs", "object_runs"):
             for key, base, end in self._connection.execute(
@@ -274,10 +292,11 @@ class Oracle:
             "SELECT partition_key, log_start, next_offset FROM partitions"
         ).fetchall():
             expected = None
+            clean_end = clean_ends.get(key, -1)
             for base, after in sorted(runs.get(key, [])):
-                if expected is not None and base != expected:
+                if expected is not None and not expected <= base <= max(expected, clean_end):
                     self._violate("runs-gap", f"partition {key}: {base} where {expected} was due")
-                if expected is None and base > start:
+                if expected is None and base > max(start, clean_end):
                     self._violate("runs-gap", f"partition {key}: starts at {base}, not {start}")
                 expected = after
             if expected is None and start != end:

@@ -1,37 +1,30 @@
-"""Jobs beside the simulated cluster: drivers that compact, and writers of streams.
+"""Jobs beside the simulated cluster, and writers of streams among them; `sim.compactor` has the
+others.
 
-They plan and join with the real code, and do by themselves what a driver's process, its executors
-and Spark do around it: die between any two steps, hang past their lease and come back, run tasks
-twice, send what they have committed again.
+They do by themselves what a driver's process, its executors and Spark do: die between any two
+steps, hang past their lease and come back, run tasks twice, send what they have committed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Buffer
 
 from penstock.lake import door
-from penstock.lake.compaction.items import CompactionSettings, ItemDone, JoinItem
-from penstock.lake.compaction.join import join_runs
-from penstock.lake.compaction.plan import plan
 from penstock.lake.door import (
     JobOpen,
     JobRequest,
     OutputObject,
-    Replaced,
-    ReplaceRequest,
-    RunPage,
-    RunsRequest,
     Topics,
     TopicsRequest,
     WriteRequest,
     WriteRun,
     Written,
 )
-from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
+from penstock.model.errors import RetryableError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.segment import RunDescriber, build_segment, job_object_key
@@ -48,15 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STORE_PATIENCE_S = 3.0
-ITEMS_PER_ROUND = 4
 TRIES_MAX = 12
-SETTINGS = CompactionSettings(
-    run_bytes_target=2_000,
-    object_bytes_target=4_000,
-    growth=2,
-    old_growth=2,
-    small_bytes=1,
-)
 GONE = {"unknown_job", "out_of_order_commit", "object_condemned", "bad_object"}
 """Refusals of a job that was closed while its driver was away."""
 
@@ -138,153 +123,6 @@ class Outside(Actor):
         if self.world.stopping:
             link = self._store_link
             link.fail_permille = link.lost_permille = link.twice_permille = 0
-
-
-# -- compaction ----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Fetched:
-    """`ItemStore` of one attempt: what was read before, and what is to be put."""
-
-    bodies: dict[tuple[str, int, int, str], bytes]
-    job: int
-    parts: list[Buffer] = field(default_factory=list)
-
-    def get_range(self, key: str, start: int, end: int, *, origin: str = "") -> Buffer:
-        """See `ItemStore`."""
-        return self.bodies[key, start, end, origin]
-
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int, str]]) -> Sequence[Buffer]:
-        """See `ItemStore`."""
-        return [self.bodies[wanted] for wanted in ranges]
-
-    def read_into(self, space: memoryview, ranges: Sequence[tuple[str, int, int, str]]) -> None:
-        """See `ItemStore`."""
-        space[:] = b"".join(self.bodies[wanted] for wanted in ranges)
-
-    def put(self, parts: Sequence[Buffer]) -> str:
-        """See `ItemStore`; the key is known once it is put."""
-        self.parts = list(parts)
-        return ""
-
-    def token_bytes(self, count: int) -> bytes:
-        """See `ItemStore`."""
-        raise AssertionError(count)
-
-
-class Compactor(Outside):
-    """Drivers of compaction, one after the other."""
-
-    async def run(self) -> None:
-        """Until the world stops."""
-        while not self.world.stopping:
-            await self.pause(0.1, 1.5)
-            try:
-                await self._drive()
-            except BrokenError:
-                self.history.count("compaction given up")
-
-    async def _drive(self) -> None:
-        job = (await self.open_job("compaction")).job
-        n = 0
-        for _ in range(1 + self.chance.below(3)):
-            items = await self._plan()
-            for item in self.chance.shuffled(items)[:ITEMS_PER_ROUND]:
-                if self.world.stopping:
-                    return
-                done = await self._work(job, item)
-                if done is None:
-                    continue
-                if self.chance.happens(0.1):
-                    self.history.count("compaction killed before its commit")
-                    return
-                if self.chance.happens(0.1):
-                    # Until its lease is over, perhaps; it doesn't know.
-                    await self.pause(0.5, 7)
-                elif self.chance.happens(0.3) and not await self.renew_job(job):
-                    self.history.count("compaction lost its lease")
-                    if self.chance.happens(0.5):
-                        return
-                n += 1
-                if not await self._commit(job, n, done):
-                    return
-        if self.chance.happens(0.7):
-            await self.close_job(job)
-
-    async def _plan(self) -> list[JoinItem]:
-        topics = await self.ask("POST", door.TOPICS_PATH, TopicsRequest(), Topics)
-        pages: list[RunPage] = []
-        after = ""
-        while True:
-            request = RunsRequest(after=after, limit=1 + self.chance.below(40))
-            pages.append(await self.ask("POST", door.RUNS_PATH, request, RunPage))
-            after = pages[-1].after
-            if not after:
-                break
-        planned = plan(
-            pages,
-            {topic.topic_id: topic for topic in topics.topics},
-            SETTINGS,
-            now_ms=topics.time_ms,
-            whole=True,
-        )
-        return [item for item in planned.items if isinstance(item, JoinItem)]
-
-    async def _work(self, job: int, item: JoinItem) -> ItemDone | None:
-        """Read, join and put; None: an input is gone, which it may be once the job is closed."""
-        bodies: dict[tuple[str, int, int, str], bytes] = {}
-        for partition in item.partitions:
-            rows = zip(*[iter(partition.inputs)] * 5, strict=True)
-            for _, _, index, position, length in rows:
-                source = item.objects[index]
-                wanted = (source.key, position, position + length, source.origin)
-                try:
-                    bodies[wanted] = await self.read(*wanted[:3])
-                except NotFoundError:
-                    self.history.count("compaction input gone")
-                    self.world.oracle.input_gone(job, source.key)
-                    return None
-        fetched = Fetched(bodies, job)
-        try:
-            done = join_runs(item, fetched)
-        except CorruptDataError as error:
-            self.history.violate("compaction-corrupt", f"{self.name} job {job}: {error}")
-        for _ in range(1 + self.chance.happens(0.1)):
-            # The second time a twin, of which the driver takes the one that it hears of.
-            key = await self.put(job, fetched.parts)
-        (output,) = done.objects
-        return ItemDone(
-            input_keys=done.input_keys,
-            objects=[OutputObject(key=key, size_bytes=output.size_bytes)],
-            partitions=done.partitions,
-            read_bytes=done.read_bytes,
-            written_bytes=done.written_bytes,
-            batches=done.batches,
-        )
-
-    async def _commit(self, job: int, n: int, done: ItemDone) -> bool:
-        """Whether the job goes on."""
-        request = ReplaceRequest(
-            job=job,
-            n=n,
-            input_keys=done.input_keys,
-            objects=done.objects,
-            partitions=done.partitions,
-        )
-        try:
-            answer = await self.ask("POST", door.REPLACE_PATH, request, Replaced)
-        except ProblemError as error:
-            if error.problem.reason not in GONE:
-                self.history.violate("commit-refused", f"{self.name} job {job} n {n}: {error}")
-            self.history.count(f"compaction refused: {error.problem.reason}")
-            return False
-        for code in answer.codes:
-            self.history.count(f"replaced {code}".strip())
-        return True
-
-
-# -- writing -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ def one(seed: int) -> Any:
     from sim.world import Result, simulate
 
     quiet()
+    load_kernels()
     # Collected between runs only: what a dead agent leaves must not run its `finally` clauses in
     # the middle of something else.
     gc.disable()
@@ -77,6 +78,13 @@ def one(seed: int) -> Any:
         if _runs % COLLECT_EVERY == 0:
             with silence():
                 gc.collect()
+
+
+def load_kernels() -> None:
+    """Before the clock of a seed runs: they are compiled where nobody has done that before."""
+    from sim.compactor import load_kernels
+
+    load_kernels()
 
 
 def quiet() -> None:
@@ -132,6 +140,8 @@ def run_many(seeds: list[int], *, processes: int, budget_s: float, stop_at: int)
     failed: list[Any] = []
     done = 0
     counts: Counter[str] = Counter()
+    # Once, and not in each process.
+    load_kernels()
     context = multiprocessing.get_context("fork")
     with context.Pool(processes, maxtasksperchild=200) as pool:
         for result in pool.imap_unordered(one, seeds):

@@ -20,6 +20,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import BY_MODULE
 from penstock.model.errors import PenstockError
 from sim.history import ViolationError
+from sim.identity import identity_of
 
 if TYPE_CHECKING:
     from penstock.testing.virtual_loop import VirtualLoop
@@ -271,7 +272,7 @@ class Client:
         size = max(0, fetching._INT32.unpack_from(answer, position)[0])
         data = answer[position + 4 : position + 4 + size]
         records, following = fetching.read_batches(TopicPartition(topic, partition), data, offset)
-        found = [(record.offset, record.value or b"") for record in records]
+        found = [(record.offset, identity_of(record)) for record in records]
         return code, found, following, high_watermark, log_start
 
     # -- small APIs ------------------------------------------------------------------------------

@@ -27,15 +27,20 @@ from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop,
 from sim.actors import Actor, Admin, Consumer, Member, Producer, Watcher
 from sim.agent import Agent
 from sim.chance import Chance
+from sim.compactor import Cleaner, Compactor
 from sim.faults import Faults
 from sim.history import History, Place, ViolationError
+from sim.identity import is_keyed
+from sim.keyed import KeyedProducer, create_topic
 from sim.oracle import Oracle
-from sim.pipeline import Compactor, StreamWriter
+from sim.pipeline import StreamWriter
 from sim.wire import BrokenError
 
 HEAL_S = 90.0
 """Virtual seconds after the last fault until which everything must be done and readable."""
 RECENT_ACKS = 20
+KEYED_SHARE = 0.35
+"""Of the runs that have a topic which is compacted by key."""
 GROUP_TOPIC = "group-topic"
 
 
@@ -141,6 +146,12 @@ class World:
         """The journal came back older."""
         self.over = False
         self._connections = 0
+        self.keyed_sent: dict[tuple[Place, int, int, int], list[bytes]] = {}
+        """Records of compacted topics by producer id, epoch and base sequence of their batch."""
+        self.keyed_retention_ms = 0
+        """`delete.retention.ms` of the compacted topic."""
+        self.cleaning_ms: dict[str, int] = {}
+        """By object of a cleaning the journal's time at which that was planned."""
 
     # -- what actors ask -------------------------------------------------------------------------
 
@@ -318,18 +329,18 @@ class World:
         chance = self.chance
         admin = Admin(self, "admin")
         await self._within(
-            HEAL_S, self._on_node("admin0", admin.create("t0", 2, **self._durability())), "create"
+            HEAL_S, self._on_node("admin0", admin.create("t0", 2, **self.durability())), "create"
         )
         await self._within(
-            HEAL_S, self._on_node("admin1", admin.create("t1", 1, **self._durability())), "create"
+            HEAL_S, self._on_node("admin1", admin.create("t1", 1, **self.durability())), "create"
         )
         if chance.happens(0.3):
-            create = admin.create("kept-short", 1, retention_bytes="1500", **self._durability())
+            create = admin.create("kept-short", 1, retention_bytes="1500", **self.durability())
             await self._within(HEAL_S, self._on_node("admin3", create), "create")
-            self.history.expires(("kept-short", 0))
+            self.history.expires("kept-short")
         members = chance.pick((0, 2, 3))
         if members:
-            create = admin.create(GROUP_TOPIC, 2, **self._durability())
+            create = admin.create(GROUP_TOPIC, 2, **self.durability())
             await self._within(HEAL_S, self._on_node("admin2", create), "create")
         self.actors = [admin, Watcher(self, "watch0"), Consumer(self, "reads0")]
         self.actors += [
@@ -346,8 +357,24 @@ class World:
         ]
         if chance.happens(0.4):
             self.actors.append(StreamWriter(self, "stream", 5 + chance.below(15)))
+        await self._prepare_keyed(admin)
 
-    def _durability(self) -> dict[str, str]:
+    async def _prepare_keyed(self, admin: Admin) -> None:
+        # A stream of its own: the other runs stay what they are.
+        chance = Chance(self.seed ^ 0x6B65796564)
+        if not chance.happens(KEYED_SHARE):
+            return
+        await self._within(
+            HEAL_S, self._on_node("admin4", create_topic(self, admin, chance)), "create"
+        )
+        self.actors += [
+            KeyedProducer(self, f"k{number}", 30 + chance.below(60))
+            for number in range(1 + chance.below(2))
+        ]
+        self.actors += [Cleaner(self, f"cleans{number}") for number in range(1 + chance.below(2))]
+
+    def durability(self) -> dict[str, str]:
+        """Configs of a new topic."""
         mode = self.mode if self.mode != "mixed" else self.chance.pick(("object", "wal"))
         return {"penstock_durability": mode} if self.mode == "mixed" else {}
 
@@ -417,16 +444,22 @@ class World:
                 start = await self._listed(reader, agent, place, latest=False)
                 position = max(position, start)
                 continue
-            if code or not records:
+            if code or following == position:
                 await asyncio.sleep(0.2)
                 continue
-            history.read(place, position, records, f"final reader at {agent}")
+            history.read(place, position, records, f"final reader at {agent}", following=following)
             seen.update(records)
             position = following
         known = history.partitions[place]
         for offset, value in sorted(known.acked.items()):
-            if offset >= start and seen.get(offset) != value:
+            if offset < start or self.oracle.cleaned.is_gone(place, offset):
+                continue
+            if seen.get(offset) != value:
                 history.violate("lost-write", f"{place} {offset} {value!r}: {seen.get(offset)!r}")
+        if is_keyed(place):
+            come_back = self.oracle.cleaned.come_back(place, seen)
+            if come_back:
+                history.violate("come-back", f"{place} from {start} on: {come_back}")
         last: dict[bytes, int] = {}
         for _, value in sorted(seen.items()):
             producer, number, _ = value.split(b"/", 2)
