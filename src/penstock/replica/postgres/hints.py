@@ -26,6 +26,8 @@ class Hints:
         self._told = 0
         self._heard_s = float("-inf")
         self._read_s = float("-inf")
+        self._returned_s = float("-inf")
+        """When a wait last ended: about when the last read began."""
         self._appended = 0
         self._timer: asyncio.TimerHandle | None = None
         self._waits: dict[asyncio.Future[None], int] = {}
@@ -42,13 +44,16 @@ class Hints:
     async def wait(self, after: int, timeout_s: float) -> None:
         """See `penstock.ports.journal.Journal`."""
         self._listen()
-        if asyncio.get_running_loop().time() - self._read_s < self._settings.busy_ms / 1000:
-            timeout_s = min(timeout_s, self._settings.busy_poll_ms / 1000)
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if now_s - self._read_s < settings.busy_ms / 1000:
+            left_s = self._returned_s + settings.busy_poll_ms / 1000 - now_s
+            timeout_s = min(timeout_s, max(left_s, settings.busy_pause_ms / 1000))
         if self._heard > max(after, self._told):
             # Once only: what was heard of may be gone with a journal that came back older.
             self._told = self._heard
             return
-        loop = asyncio.get_running_loop()
         woken = loop.create_future()
         self._waits[woken] = after
         timer = loop.call_later(timeout_s, _settle, woken)
@@ -57,6 +62,7 @@ class Hints:
         finally:
             timer.cancel()
             self._waits.pop(woken, None)
+            self._returned_s = loop.time()
 
     def read(self) -> None:
         """The reader found rows: waits are short for a while, so that no hints are
