@@ -31,6 +31,22 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return s3_server
 
 
+LONGEST_FIRST = ("test_restore", "test_workers", "test_groups_move", "test_upgrade", "test_away")
+"""Two processes share these files, each whole: the last one to begin must not be a long one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    here = Path(__file__).parent
+    places = [index for index, item in enumerate(items) if here in item.path.parents]
+    ordered = sorted(
+        (items[index] for index in places),
+        key=lambda item: rank.get(item.path.stem, len(LONGEST_FIRST)),
+    )
+    for index, item in zip(places, ordered, strict=True):
+        items[index] = item
+
+
 _journals = itertools.count(1)
 
 

@@ -1,5 +1,8 @@
 """`penstock serve --workers N` as real processes: whichever dies or stops, nothing that was
-acknowledged is lost, doubled or reordered; and each of its data directories ends in one piece."""
+acknowledged is lost, doubled or reordered; and each of its data directories ends in one piece.
+
+    PENSTOCK_TEST_ROUNDS=5   how often each worker is killed
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from support.waiting import eventually
 from support.workers import WorkersHost, workers_host
 
 WORKERS = 3
-ROUNDS = 2
+ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "1"))
 ACKED_MIN = 1000
 STAYS = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
 """What is in a WAL stays there."""

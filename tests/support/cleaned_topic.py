@@ -274,7 +274,7 @@ class CleanedTopic:
                 bootstrap_servers=self.bootstrap,
                 enable_auto_commit=False,
                 check_crcs=True,
-                fetch_max_wait_ms=50,
+                fetch_max_wait_ms=5,
             )
             await consumer.start()
             try:
@@ -343,7 +343,7 @@ def _consumer(bootstrap: str) -> Iterator[Any]:
             "group.id": "unused-reader",
             "enable.auto.commit": False,
             "check.crcs": True,
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 5,
         }
     )
     try:

@@ -149,7 +149,7 @@ class _Reader:
                 "group.id": "unused-reader",
                 "enable.auto.commit": False,
                 "check.crcs": True,
-                "fetch.wait.max.ms": 50,
+                "fetch.wait.max.ms": 5,
             }
         )
 
