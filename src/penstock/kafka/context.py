@@ -43,15 +43,16 @@ class LateReply(asyncio.Future[Reply]):
 class ConnectionState:
     """What a connection holds beyond one request.
 
-    `last_fetch`, `fetch_alarm` and `principal` belong to the handlers that use them; the connection
-    itself never looks at them.
+    `last_fetch`, `last_produce`, `fetch_alarm` and `principal` belong to the handlers that use
+    them; the connection itself never looks at them.
     """
 
-    __slots__ = ("_sink", "fetch_alarm", "id", "last_fetch", "principal")
+    __slots__ = ("_sink", "fetch_alarm", "id", "last_fetch", "last_produce", "principal")
 
     def __init__(self, connection_id: int, sink: "ReplySink") -> None:
         self.id = connection_id
         self.last_fetch: Any = None
+        self.last_produce: Any = None
         self.fetch_alarm: Any = None
         self.principal: str = "User:ANONYMOUS"
         self._sink = sink

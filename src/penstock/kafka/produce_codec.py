@@ -18,6 +18,7 @@ from penstock.kafka.primitives import (
     read_uvarint,
     skip_tags,
     string_bytes,
+    uvarint,
 )
 
 FLEXIBLE_FROM: Final = 9
@@ -27,6 +28,9 @@ _ACKS_TIMEOUT: Final = Struct(">hi")
 _INDEX_LENGTH: Final = Struct(">ii")
 _ANSWER_V3: Final = Struct(">ihqq")
 _ANSWER: Final = Struct(">ihqqq")
+_END_OF_ONE: Final = b"\x01\0\0" + b"\0" + b"\0\0\0\0\0"
+"""Behind a lone answer of a flexible version: no refused batches, no message, tagged fields of
+the partition, those of the topic, no throttling, those of the response."""
 
 
 @dataclass(slots=True)
@@ -124,6 +128,11 @@ def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicDa
 def encode_produce(topics: list[tuple[TopicData, list[PartitionAnswer]]], version: int) -> bytes:
     """The body of a Produce response; no throttling."""
     flexible = version >= FLEXIBLE_FROM
+    if flexible and len(topics) == 1:
+        topic, answers = topics[0]
+        if len(answers) == 1 and answers[0].message is None:
+            name = topic.topic_id if version >= TOPIC_IDS_FROM else _compact(topic.name)
+            return b"\x02" + name + b"\x02" + _packed(answers[0]) + _END_OF_ONE
     out = bytearray(count_bytes(len(topics), flexible=flexible))
     for topic, answers in topics:
         if version >= TOPIC_IDS_FROM:
@@ -141,15 +150,24 @@ def encode_produce(topics: list[tuple[TopicData, list[PartitionAnswer]]], versio
     return bytes(out)
 
 
+def _compact(name: str) -> bytes:
+    data = name.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def _packed(answer: PartitionAnswer) -> bytes:
+    return _ANSWER.pack(
+        answer.partition,
+        answer.error_code,
+        answer.base_offset,
+        answer.log_append_time,
+        answer.log_start_offset,
+    )
+
+
 def _encode_answer(out: bytearray, answer: PartitionAnswer, version: int) -> None:
     if version >= 5:
-        out += _ANSWER.pack(
-            answer.partition,
-            answer.error_code,
-            answer.base_offset,
-            answer.log_append_time,
-            answer.log_start_offset,
-        )
+        out += _packed(answer)
     else:
         out += _ANSWER_V3.pack(
             answer.partition, answer.error_code, answer.base_offset, answer.log_append_time

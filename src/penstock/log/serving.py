@@ -285,9 +285,10 @@ def take_batches(tail: TailCache, plan: FramePlan, requests: Iterable[AppendRequ
 def _unpin(request: AppendRequest) -> None:
     """Copy what was stored of a request if it is little of it: views keep the whole request in
     memory, and the tail cache counts only what it was given."""
-    stored = sum(
-        append.batch.length for append in request.appends if append.status is BatchStatus.STORED
-    )
+    stored = 0
+    for append in request.appends:
+        if append.status is BatchStatus.STORED:
+            stored += append.batch.length
     request_bytes = memoryview(request.appends[0].batch.view.obj).nbytes
     if stored * _PINNED_SHARE < request_bytes:
         for append in request.appends:

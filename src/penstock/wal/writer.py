@@ -51,6 +51,10 @@ class WalWriter:
         """Use `open`."""
         self._device = device
         self._file_bytes = file_bytes
+        self.frame_bytes_max = min(
+            file_bytes - FRAMES_START - FRAME_HEADER_BYTES, _FRAME_LENGTH_MAX
+        )
+        """The longest payload of one frame."""
         self._fsync = fsync
         self._pool = FilePool(
             device,
@@ -116,11 +120,6 @@ class WalWriter:
         """What the next frame is written in, or a lower one. Lower generations get no more
         frames. Any thread."""
         return self._generation
-
-    @property
-    def frame_bytes_max(self) -> int:
-        """The longest payload of one frame."""
-        return min(self._file_bytes - FRAMES_START - FRAME_HEADER_BYTES, _FRAME_LENGTH_MAX)
 
     @property
     def room(self) -> int:

@@ -72,6 +72,28 @@ def test_a_response_reads_back_through_kio(version: int) -> None:
         assert second.error_message == "too large" and first.record_errors == ()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("message", [None, "refused"])
+def test_a_response_of_one_partition_reads_back_through_kio(
+    version: int, message: str | None
+) -> None:
+    request = parse_produce(memoryview(kio_request(version)), version)
+    answer = PartitionAnswer(7, 0 if message is None else 10, 500, 3000, 20, message)
+    data = encode_produce([(request.topics[0], [answer])], version)
+    types = importlib.import_module(f"kio.schema.produce.v{version}.response")
+    response, size = entity_reader(types.ProduceResponse)(data, 0)
+    assert size == len(data)
+    (topic,) = response.responses
+    assert topic.topic_id == TOPIC_ID if version >= 13 else topic.name == "flights"
+    (only,) = topic.partition_responses
+    assert (only.index, int(only.error_code), only.base_offset) == (7, answer.error_code, 500)
+    assert only.log_append_time is not None
+    if version >= 5:
+        assert only.log_start_offset == 20
+    if version >= 8:
+        assert only.error_message == message and only.record_errors == ()
+
+
 @given(st.sampled_from(VERSIONS), st.data())
 def test_cut_or_damaged_requests_give_only_our_error(version: int, data: st.DataObject) -> None:
     whole = bytearray(kio_request(version))

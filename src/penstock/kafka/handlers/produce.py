@@ -10,16 +10,24 @@ from functools import partial
 from typing import Final
 
 from penstock.kafka import fresh
-from penstock.kafka.context import LateReply, Reply, ReplyFuture, RequestContext
+from penstock.kafka.context import (
+    ConnectionState,
+    LateReply,
+    Reply,
+    ReplyFuture,
+    RequestContext,
+)
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.produce_codec import (
     TOPIC_IDS_FROM,
     PartitionAnswer,
     PartitionData,
+    ProduceRequest,
     TopicData,
     encode_produce,
     parse_produce,
 )
+from penstock.kafka.produce_repeat import KnownProduce, known_produce
 from penstock.log.append.plan import PartitionAppend
 from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.view import Topic
@@ -77,7 +85,7 @@ class _Produce:
         self._broker = context.broker
         self._source = context.connection.id
         self._version = context.api_version
-        self._request = parse_produce(body, context.api_version)
+        self._request = _parse(context.connection, body, context.api_version)
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
         self._length = 0
@@ -232,6 +240,16 @@ class _Produce:
 
 
 _NO_RECORDS: Final = memoryview(b"")
+
+
+def _parse(connection: ConnectionState, body: memoryview, version: int) -> ProduceRequest:
+    """The request; where it begins as the connection's last one, only what differs is parsed."""
+    known = connection.last_produce
+    request = known.parse(body, version) if isinstance(known, KnownProduce) else None
+    if request is None:
+        request = parse_produce(body, version)
+        connection.last_produce = known_produce(body, version, request)
+    return request
 
 
 def _refusal_text(refusal: Refusal, append: PartitionAppend) -> str:

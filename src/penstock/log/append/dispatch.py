@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.log.append.lane import AppendRequest
-from penstock.log.append.plan import PartitionAppend
+from penstock.log.append.plan import PartitionAppend, batches_length
 from penstock.log.append.split import Joint
 from penstock.log.limits import LogLimits
 from penstock.log.routing import Path, Routes
@@ -45,7 +45,7 @@ class Dispatcher:
     ) -> None:
         """See `ServingLog.append`."""
         limits = self._limits
-        length = sum(append.batch.length for append in appends)
+        length = batches_length(appends)
         waiting = self._paths.waiting_bytes
         if waiting + length > limits.waiting_bytes_max:
             done(
@@ -67,7 +67,7 @@ class Dispatcher:
             return
         joint = Joint(len(parts), done)
         for path, part in parts.items():
-            length = sum(append.batch.length for append in part)
+            length = batches_length(part)
             request = AppendRequest(part, length, deadline_s, joint.part(part), source)
             self._paths.submit(path, request, wait_s=flush_s)
 
@@ -78,15 +78,15 @@ class Dispatcher:
         routes = self._routes
         flush_ms = self._limits.flush_interval_ms
         parts: dict[Path, list[PartitionAppend]] = {}
+        last: Path | None = None
         for append in appends:
             route = routes.of(topic_key_of(append.partition_key))
             # A topic that is gone is refused on any path.
             path = route.path if route is not None else routes.default
             if route is not None and 0 <= route.flush_interval_ms < flush_ms:
                 flush_ms = route.flush_interval_ms
-            part = parts.get(path)
-            if part is None:
-                parts[path] = [append]
-            else:
-                part.append(append)
+            if path is not last:  # to hash one costs more than all of this
+                part = parts.setdefault(path, [])
+                last = path
+            part.append(append)
         return parts, flush_ms / 1000

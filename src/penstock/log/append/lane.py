@@ -121,7 +121,7 @@ class CommitLane:
         announce: Callable[[Delivery], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        self._wal = wal
+        self._frame_bytes_max = min(limits.frame_bytes_max, wal.frame_bytes_max)
         self._frames = FrameCommitter(wal, order, clock)
         self._clock = clock
         self._limits = limits
@@ -393,10 +393,6 @@ class CommitLane:
             # Also while appends are held: StoreSegment is what makes room for them.
             self._commit_group([], commands)
         return is_full and bool(pending)
-
-    @property
-    def _frame_bytes_max(self) -> int:
-        return min(self._limits.frame_bytes_max, self._wal.frame_bytes_max)
 
     def _refuse_late(
         self, pending: deque[AppendRequest], error: StorageFullError, *, give_up: bool

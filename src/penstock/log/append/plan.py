@@ -6,12 +6,16 @@ small requests makes one run per partition, not one per request.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.metadata.answers import BatchStatus, RunsCommitted
 from penstock.metadata.commands import RunCommit
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
+
+_STATUSES: Final = {int(status): status for status in BatchStatus}
+"""Looking one up costs a fifth of `BatchStatus(...)`."""
 
 
 @dataclass(slots=True)
@@ -37,6 +41,14 @@ class FramePlan:
     buffers: list[memoryview] = field(default_factory=list)
     length: int = 0
     runs: list[tuple[PartitionKey, int, list[PartitionAppend]]] = field(default_factory=list)
+
+
+def batches_length(appends: Sequence[PartitionAppend]) -> int:
+    """Bytes of all batches. A loop: of one append, as most often, `sum` costs three times that."""
+    length = 0
+    for append in appends:
+        length += append.batch.length
+    return length
 
 
 def plan_frame(appends: Sequence[PartitionAppend]) -> FramePlan:
@@ -88,5 +100,5 @@ def take_answer(plan: FramePlan, answer: RunsCommitted) -> None:
     """Write each batch's status and base offset into its append."""
     for (_, _, group), flat in zip(plan.runs, answer.runs, strict=True):
         for append, status, base_offset in zip(group, flat[::2], flat[1::2], strict=True):
-            append.status = BatchStatus(status)
+            append.status = _STATUSES[status]
             append.base_offset = base_offset
