@@ -18,6 +18,7 @@ def _load(name: str, file: str) -> None:
 
 _load("groups_fakes", "fakes.py")
 _load("groups_dialogue", "dialogue.py")
+_load("groups_calls", "calls.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

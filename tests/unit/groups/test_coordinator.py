@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
+from groups_calls import commit, join, stable, sync, write
 from groups_fakes import (
     QUICK,
-    World,
     join_request,
     pass_ms,
     run,
     settle,
-    subscription,
     world,
 )
 
-from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
-from penstock.groups.messages import JoinReply, Leaver, Protocol, SyncReply, SyncRequest
+from penstock.groups.messages import JoinReply, Leaver
 from penstock.groups.offsets import CommittedOffset
 from penstock.groups.settings import GroupSettings
-from penstock.metadata.answers import Refusal
-from penstock.metadata.commands import DeleteTopic, OffsetWrite, SaveGroup
+from penstock.metadata.commands import SaveGroup
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -35,54 +31,6 @@ from penstock.model.errors import (
 )
 
 DAY_MS = 24 * 3600 * 1000
-
-
-async def join(one: World, group_id: str = "g", member_id: str = "", **changes: Any) -> JoinReply:
-    new_member_id = "" if member_id else one.groups.new_member_id("client")
-    request = join_request(member_id, new_member_id=new_member_id, **changes)
-    return await one.groups.join(group_id, request)
-
-
-async def sync(
-    one: World, joined: JoinReply, assignments: dict[str, bytes], group_id: str = "g"
-) -> SyncReply:
-    return await one.groups.sync(
-        group_id,
-        SyncRequest(
-            member_id=joined.member_id,
-            instance_id=None,
-            generation=joined.generation,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=assignments,
-        ),
-    )
-
-
-async def stable(one: World, group_id: str = "g", **changes: Any) -> JoinReply:
-    """A group with one member, which has everything."""
-    joined = await join(one, group_id, **changes)
-    assert joined.error is GroupError.NONE
-    synced = await sync(one, joined, {joined.member_id: b"all"}, group_id)
-    assert synced.assignment == b"all"
-    return joined
-
-
-async def commit(
-    one: World, writes: list[OffsetWrite], group_id: str = "g", joined: JoinReply | None = None
-) -> CommitResult:
-    return await one.groups.commit_offsets(
-        group_id,
-        writes,
-        member_id=joined.member_id if joined else "",
-        instance_id=None,
-        generation=joined.generation if joined else -1,
-    )
-
-
-def write(one: World, offset: int, partition: int = 0, topic: str = "flights") -> OffsetWrite:
-    topic_id = one.topic(topic).topic_id
-    return OffsetWrite(topic_id=topic_id, partition=partition, offset=offset, metadata="m")
 
 
 def test_two_members_get_their_shares_when_they_are_journaled(tmp_path: Path) -> None:
@@ -199,86 +147,6 @@ def test_what_the_journal_refuses_is_told_and_may_be_tried_again(
     run(work())
 
 
-def test_a_failed_commit_leaves_no_offset_in_memory(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        key = (one.topic("flights").topic_id, 0)
-        await commit(one, [write(one, 1)])
-        assert one.groups.fetch_offsets("g")[key].offset == 1
-        one.committer.failure = RetryableError("append", "journal", "away")
-        await commit(one, [write(one, 2)])
-        assert one.groups.fetch_offsets("g")[key].offset == 1
-        one.committer.failure = None
-        await commit(one, [write(one, 3)])
-        assert one.groups.fetch_offsets("g")[key].offset == 3
-        await one.close()
-
-    run(work())
-
-
-def test_offsets_are_refused_one_by_one(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        good, bad = write(one, 5), write(one, 6, partition=99)
-        unknown = OffsetWrite(topic_id=b"?" * 16, partition=0, offset=7)
-        result = await commit(one, [good, bad, unknown])
-        assert result.codes == [0, Refusal.UNKNOWN_PARTITION, Refusal.UNKNOWN_TOPIC]
-        assert list(one.groups.fetch_offsets("g")) == [(good.topic_id, 0)]
-        await one.close()
-
-    run(work())
-
-
-def test_a_commit_is_kept_although_its_client_has_gone(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await commit(one, [write(one, 1)])
-        key = (one.topic("flights").topic_id, 0)
-        assert one.groups.fetch_offsets("g")[key].offset == 1
-        one.committer.gate = asyncio.Event()
-        client = asyncio.create_task(commit(one, [write(one, 2)]))
-        await settle()
-        client.cancel()
-        await settle()
-        one.committer.gate.set()
-        await settle()
-        assert one.groups.fetch_offsets("g")[key].offset == 2
-        await one.close()
-
-    run(work())
-
-
-def test_a_read_while_commits_are_open_is_not_kept(tmp_path: Path) -> None:
-    """Else the answers, which come later, would put older offsets over newer ones."""
-
-    async def work() -> None:
-        one = world(tmp_path)
-        key = (one.topic("flights").topic_id, 0)
-        commits = [asyncio.create_task(commit(one, [write(one, offset)])) for offset in (1, 2, 3)]
-        seen = []
-        while not all(task.done() for task in commits):
-            found = one.groups.fetch_offsets("g").get(key)
-            seen.append(found.offset if found else 0)
-            await asyncio.sleep(0)
-        assert seen == sorted(seen)
-        assert one.groups.fetch_offsets("g")[key].offset == 3
-        await one.close()
-
-    run(work())
-
-
-def test_offsets_of_a_topic_go_with_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await commit(one, [write(one, 1)])
-        await one.committer.commit([DeleteTopic(topic_id=one.topic("flights").topic_id)])
-        later = one.topic("flights")
-        assert (later.topic_id, 0) not in one.groups.fetch_offsets("g")
-        await one.close()
-
-    run(work())
-
-
 def test_groups_are_refused_by_empty_id_and_unknown_ones_by_kind(tmp_path: Path) -> None:
     async def work() -> None:
         one = world(tmp_path)
@@ -319,134 +187,6 @@ def test_a_group_that_only_had_a_pending_member_leaves_no_trace(tmp_path: Path) 
     run(work())
 
 
-def test_deleting_takes_empty_groups_with_their_offsets_alone(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await stable(one, "busy")
-        await commit(one, [write(one, 1)], "simple")
-        errors = await one.groups.delete_groups(["busy", "simple", "none"])
-        assert errors == [
-            GroupError.NON_EMPTY_GROUP,
-            GroupError.NONE,
-            GroupError.GROUP_ID_NOT_FOUND,
-        ]
-        assert [group.group_id for group in one.groups.overviews()] == ["busy"]
-        assert one.groups.fetch_offsets("simple") == {}
-        assert one.queries.group("simple") is None
-        await one.close()
-
-    run(work())
-
-
-def test_a_member_that_joins_a_group_under_deletion_is_sent_away(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await commit(one, [write(one, 1)])
-        one.committer.gate = asyncio.Event()
-        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
-        await settle()
-        assert (await join(one)).error is GroupError.COORDINATOR_NOT_AVAILABLE
-        refused = await commit(one, [write(one, 2)])
-        assert refused.error is GroupError.COORDINATOR_NOT_AVAILABLE
-        one.committer.gate.set()
-        assert await deletion == [GroupError.NONE]
-        assert (await join(one)).error is GroupError.NONE
-        assert one.groups.fetch_offsets("g") == {}
-        await one.close()
-
-    run(work())
-
-
-def test_a_deletion_that_the_journal_refuses_keeps_the_group(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await commit(one, [write(one, 1)])
-        one.committer.failure = RetryableError("append", "journal", "away")
-        assert await one.groups.delete_groups(["g"]) == [GroupError.COORDINATOR_NOT_AVAILABLE]
-        one.committer.failure = None
-        assert len(one.groups.fetch_offsets("g")) == 1
-        assert (await commit(one, [write(one, 2)])).codes == [0]
-        await one.close()
-
-    run(work())
-
-
-def test_offsets_of_topics_that_members_read_are_not_deleted(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        protocols = (Protocol("range", subscription("flights")),)
-        joined = await stable(one, protocols=protocols)
-        writes = [write(one, 1), write(one, 2, topic="planes")]
-        await commit(one, writes, joined=joined)
-        items = [
-            ("flights", (one.topic("flights").topic_id, 0)),
-            ("planes", (one.topic("planes").topic_id, 0)),
-            ("planes", (one.topic("planes").topic_id, 1)),
-        ]
-        error, errors = await one.groups.delete_offsets("g", items)
-        assert error is GroupError.NONE
-        assert errors == [
-            GroupError.GROUP_SUBSCRIBED_TO_TOPIC,
-            GroupError.NONE,
-            GroupError.NONE,
-        ]
-        assert list(one.groups.fetch_offsets("g")) == [items[0][1]]
-        assert list(one.queries.group_offsets("g")) == [items[0][1]]
-        await stable(one, "connect-1", protocol_type="consumer")
-        assert (await one.groups.delete_offsets("none", items))[0] is GroupError.GROUP_ID_NOT_FOUND
-        await join(one, "workers", protocol_type="connect")
-        assert (await one.groups.delete_offsets("workers", items))[0] is GroupError.NON_EMPTY_GROUP
-        await one.close()
-
-    run(work())
-
-
-def test_expiry_goes_through_all_groups_page_by_page(tmp_path: Path) -> None:
-    async def work() -> None:
-        settings = GroupSettings(initial_rebalance_delay_ms=0, expire_groups_max=2)
-        one = world(tmp_path, settings)
-        for number in range(5):
-            await commit(one, [write(one, 1)], f"old-{number}")
-        await stable(one, "alive", protocols=(Protocol("range", subscription("flights")),))
-        one.clock.skipped_ms += 7 * DAY_MS
-        await commit(one, [write(one, 1)], "young")
-        await commit(one, [write(one, 1, partition=1)], "old-3")
-        deleted = [await one.groups.expire() for _ in range(4)]
-        # alive + old-0, old-1 + old-2, one offset of old-3 + old-4, young.
-        assert deleted == [1, 2, 2, 0]
-        assert sorted(group.group_id for group in one.groups.overviews()) == [
-            "alive",
-            "old-3",
-            "young",
-        ]
-        assert list(one.groups.fetch_offsets("old-3")) == [(one.topic("flights").topic_id, 1)]
-        # And from the start again.
-        one.clock.skipped_ms += 7 * DAY_MS
-        assert sum([await one.groups.expire() for _ in range(2)]) == 2
-        assert [group.group_id for group in one.groups.overviews()] == ["alive"]
-        await one.close()
-
-    run(work())
-
-
-def test_a_group_that_became_empty_expires_from_then_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        joined = await stable(one)
-        await commit(one, [write(one, 1)], joined=joined)
-        one.clock.skipped_ms += 8 * DAY_MS
-        assert await one.groups.expire() == 0
-        one.groups.leave("g", [Leaver(joined.member_id, None)])
-        await settle()
-        assert await one.groups.expire() == 0
-        one.clock.skipped_ms += 7 * DAY_MS
-        assert await one.groups.expire() == 1
-        assert one.queries.group("g") is None
-        await one.close()
-
-    run(work())
-
-
 def test_idle_groups_are_let_go_and_read_again(tmp_path: Path) -> None:
     async def work() -> None:
         settings = GroupSettings(initial_rebalance_delay_ms=0, idle_groups_max=3)
@@ -461,40 +201,6 @@ def test_idle_groups_are_let_go_and_read_again(tmp_path: Path) -> None:
         assert len(list(one.groups.overviews())) == 11
         heartbeat = one.groups.heartbeat("alive", joined.member_id, None, joined.generation)
         assert heartbeat is GroupError.NONE
-        await one.close()
-
-    run(work())
-
-
-def test_a_group_is_described_as_kafka_does(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        waiting = asyncio.create_task(join(one, instance_id="one"))
-        await asyncio.sleep(0)
-        preparing = one.groups.describe("g")
-        assert preparing is not None
-        assert preparing.state is GroupState.PREPARING
-        assert preparing.protocol_name == ""
-        assert [(m.instance_id, m.metadata) for m in preparing.members] == [("one", b"")]
-        joined = await waiting
-        reply = await one.groups.sync(
-            "g",
-            SyncRequest(
-                member_id=joined.member_id,
-                instance_id="one",
-                generation=1,
-                protocol_type=None,
-                protocol_name=None,
-                assignments={joined.member_id: b"all"},
-            ),
-        )
-        assert reply.error is GroupError.NONE
-        described = one.groups.describe("g")
-        assert described is not None
-        assert (described.state, described.protocol_name) == (GroupState.STABLE, "range")
-        (member,) = described.members
-        assert (member.metadata, member.assignment) == (b"meta", b"all")
-        assert (member.client_id, member.client_host) == ("client", "/127.0.0.1")
         await one.close()
 
     run(work())
@@ -541,53 +247,6 @@ def test_a_cancelled_join_is_answered_to_nobody(tmp_path: Path) -> None:
     run(work())
 
 
-def test_expiry_is_decided_at_once_and_meets_nothing_later(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await commit(one, [write(one, 1)], "a")
-        await commit(one, [write(one, 1)], "b")
-        one.clock.skipped_ms += 7 * DAY_MS
-        await commit(one, [write(one, 1, partition=1)], "a")
-        # One offset of "a" has expired, and the whole of "b".
-        one.committer.gate = asyncio.Event()
-        expiry = asyncio.create_task(one.groups.expire())
-        await settle()
-        renewed = asyncio.create_task(commit(one, [write(one, 2)], "a"))
-        assert (await join(one, "b")).error is GroupError.COORDINATOR_NOT_AVAILABLE
-        await settle()
-        one.committer.gate.set()
-        assert await expiry == 2
-        assert (await renewed).codes == [0]
-        joined = await stable(one, "b")
-        heartbeat = one.groups.heartbeat("b", joined.member_id, None, joined.generation)
-        assert heartbeat is GroupError.NONE
-        # What was committed after the expiry was decided is not what it deletes.
-        assert one.groups.fetch_offsets("a")[one.topic("flights").topic_id, 0].offset == 2
-        await one.close()
-
-    run(work())
-
-
-def test_a_commit_under_way_goes_with_the_group_that_is_deleted(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        await commit(one, [write(one, 1)])
-        one.committer.gate = asyncio.Event()
-        late = asyncio.create_task(commit(one, [write(one, 2)]))
-        await settle()
-        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
-        await settle()
-        one.committer.gate.set()
-        assert (await late).codes == [0]
-        assert await deletion == [GroupError.NONE]
-        assert one.groups.describe("g") is None
-        assert one.groups.fetch_offsets("g") == {}
-        assert one.queries.group("g") is None
-        await one.close()
-
-    run(work())
-
-
 def test_a_damaged_group_is_named_every_time(tmp_path: Path) -> None:
     async def work() -> None:
         one = world(tmp_path)
@@ -598,20 +257,6 @@ def test_a_damaged_group_is_named_every_time(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(CorruptDataError):
                 one.groups.describe("g")
-        await one.close()
-
-    run(work())
-
-
-def test_closing_answers_a_commit_that_the_journal_never_answers(tmp_path: Path) -> None:
-    async def work() -> None:
-        one = world(tmp_path)
-        one.committer.gate = asyncio.Event()
-        waiting = asyncio.create_task(commit(one, [write(one, 1)]))
-        await settle()
-        await one.groups.close()
-        assert (await waiting).error is GroupError.COORDINATOR_NOT_AVAILABLE
-        assert not one.groups._journal.tasks
         await one.close()
 
     run(work())

@@ -1,0 +1,134 @@
+"""Committed offsets on the real order: refusals, clients that are gone, reads meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from groups_calls import commit, write
+from groups_fakes import (
+    run,
+    settle,
+    world,
+)
+
+from penstock.groups.errors import GroupError
+from penstock.metadata.answers import Refusal
+from penstock.metadata.commands import DeleteTopic, OffsetWrite
+from penstock.model.errors import (
+    RetryableError,
+)
+
+
+def test_a_failed_commit_leaves_no_offset_in_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        key = (one.topic("flights").topic_id, 0)
+        await commit(one, [write(one, 1)])
+        assert one.groups.fetch_offsets("g")[key].offset == 1
+        one.committer.failure = RetryableError("append", "journal", "away")
+        await commit(one, [write(one, 2)])
+        assert one.groups.fetch_offsets("g")[key].offset == 1
+        one.committer.failure = None
+        await commit(one, [write(one, 3)])
+        assert one.groups.fetch_offsets("g")[key].offset == 3
+        await one.close()
+
+    run(work())
+
+
+def test_offsets_are_refused_one_by_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        good, bad = write(one, 5), write(one, 6, partition=99)
+        unknown = OffsetWrite(topic_id=b"?" * 16, partition=0, offset=7)
+        result = await commit(one, [good, bad, unknown])
+        assert result.codes == [0, Refusal.UNKNOWN_PARTITION, Refusal.UNKNOWN_TOPIC]
+        assert list(one.groups.fetch_offsets("g")) == [(good.topic_id, 0)]
+        await one.close()
+
+    run(work())
+
+
+def test_a_commit_is_kept_although_its_client_has_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)])
+        key = (one.topic("flights").topic_id, 0)
+        assert one.groups.fetch_offsets("g")[key].offset == 1
+        one.committer.gate = asyncio.Event()
+        client = asyncio.create_task(commit(one, [write(one, 2)]))
+        await settle()
+        client.cancel()
+        await settle()
+        one.committer.gate.set()
+        await settle()
+        assert one.groups.fetch_offsets("g")[key].offset == 2
+        await one.close()
+
+    run(work())
+
+
+def test_a_read_while_commits_are_open_is_not_kept(tmp_path: Path) -> None:
+    """Else the answers, which come later, would put older offsets over newer ones."""
+
+    async def work() -> None:
+        one = world(tmp_path)
+        key = (one.topic("flights").topic_id, 0)
+        commits = [asyncio.create_task(commit(one, [write(one, offset)])) for offset in (1, 2, 3)]
+        seen = []
+        while not all(task.done() for task in commits):
+            found = one.groups.fetch_offsets("g").get(key)
+            seen.append(found.offset if found else 0)
+            await asyncio.sleep(0)
+        assert seen == sorted(seen)
+        assert one.groups.fetch_offsets("g")[key].offset == 3
+        await one.close()
+
+    run(work())
+
+
+def test_offsets_of_a_topic_go_with_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)])
+        await one.committer.commit([DeleteTopic(topic_id=one.topic("flights").topic_id)])
+        later = one.topic("flights")
+        assert (later.topic_id, 0) not in one.groups.fetch_offsets("g")
+        await one.close()
+
+    run(work())
+
+
+def test_a_commit_under_way_goes_with_the_group_that_is_deleted(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)])
+        one.committer.gate = asyncio.Event()
+        late = asyncio.create_task(commit(one, [write(one, 2)]))
+        await settle()
+        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
+        await settle()
+        one.committer.gate.set()
+        assert (await late).codes == [0]
+        assert await deletion == [GroupError.NONE]
+        assert one.groups.describe("g") is None
+        assert one.groups.fetch_offsets("g") == {}
+        assert one.queries.group("g") is None
+        await one.close()
+
+    run(work())
+
+
+def test_closing_answers_a_commit_that_the_journal_never_answers(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        one.committer.gate = asyncio.Event()
+        waiting = asyncio.create_task(commit(one, [write(one, 1)]))
+        await settle()
+        await one.groups.close()
+        assert (await waiting).error is GroupError.COORDINATOR_NOT_AVAILABLE
+        assert not one.groups._journal.tasks
+        await one.close()
+
+    run(work())
