@@ -16,7 +16,9 @@ from support.s3 import S3Server, environment
 from support.s3_proxy import S3ProxyProcess
 from support.server import ServerFailedError
 
-HEAL_SECONDS_MAX = 60.0
+HEAL_SECONDS_MAX = 120.0
+HEAL_LOOK_SECONDS = 20.0
+"""After which agents are looked at that have ended meanwhile."""
 SKEWED = str(Path(__file__).with_name("skewed.py"))
 
 
@@ -117,7 +119,7 @@ class World:
         while True:
             self.keep_alive()
             try:
-                self.agents.wait_live(self.count)
+                self.agents.wait_live(self.count, seconds=HEAL_LOOK_SECONDS)
             except ServerFailedError as error:
                 if time.monotonic() > until:
                     raise ServerFailedError(f"{error}\n{self.logs()}") from error

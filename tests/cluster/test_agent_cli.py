@@ -105,7 +105,6 @@ def test_a_drained_agent_holds_and_leads_nothing_and_takes_up_again(world: World
     eventually(
         lambda: listed(first)[second.agent_id],
         lambda row: row["status"] == "live" and row["shards"] > 0,
-        timeout_seconds=40,
         pause_seconds=1,
     )
     assert second.agent_id in leads(first, topic)
@@ -172,7 +171,6 @@ def send(producer: RawProducer, topic: str, partition: int, value: str) -> int:
     _, offset = eventually(
         lambda: producer.send_for_offset(topic, partition, value.encode()),
         lambda answer: answer[0] == "NONE",
-        timeout_seconds=30,
     )
     return offset
 
@@ -200,7 +198,6 @@ def test_a_dead_wal_on_a_shared_volume_is_taken_over_by_itself(shared_volume: Wo
     eventually(
         lambda: [fetch_from(first.address, topic, number, 0).error for number in range(PARTITIONS)],
         lambda errors: set(errors) == {"NONE"},
-        timeout_seconds=40,
     )
     print(f"taken over {time.monotonic() - killed_s:.1f} s after the kill")
     assert acked.items() <= read_all(third.address, topic, PARTITIONS).items()

@@ -44,7 +44,7 @@ def consume(bootstrap: str, count: int) -> Records:
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: Records = {}
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records"
             for message in consumer.consume(1000, 0.5):
@@ -70,7 +70,7 @@ def status(agents: Agents) -> list[dict[str, Any]]:
     return found
 
 
-def wait_until(check: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(check: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "not in time"

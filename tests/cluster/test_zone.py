@@ -49,7 +49,7 @@ def consume(bootstrap: str, count: int, client_id: str = "x") -> dict[tuple[int,
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "client.id": client_id})
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: dict[tuple[int, int], bytes] = {}
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     try:
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count}"

@@ -19,7 +19,7 @@ from typing import Any
 from support.server import REPOSITORY, ServerFailedError, ServerProcess, answers_metadata
 
 SECRET = "a-secret-of-tests-0123456789"
-LIVE_SECONDS_MAX = 20.0
+LIVE_SECONDS_MAX = 60.0
 
 
 @dataclass
@@ -132,12 +132,12 @@ class Agents:
         """host:port of all agents, joined by commas."""
         return ",".join(agent.address for agent in self.agents)
 
-    def wait_live(self, count: int | None = None) -> None:
+    def wait_live(self, count: int | None = None, *, seconds: float = LIVE_SECONDS_MAX) -> None:
         """Wait until every running agent answers and names `count` brokers (default: those that
         run)."""
         running = [agent for agent in self.agents if agent.server.running() and not agent.paused]
         wanted = len(running) if count is None else count
-        deadline = time.monotonic() + LIVE_SECONDS_MAX
+        deadline = time.monotonic() + seconds
         while True:
             seen = [brokers_named(agent.address) for agent in running]
             if all(number == wanted for number in seen):

@@ -62,7 +62,7 @@ class Probe:
     bootstrap: str
     topic: str
     partitions: int
-    timeout_ms: int = 20_000
+    timeout_ms: int = 60_000
     pause_s: float = PAUSE_S
     client: dict[str, Any] = field(default_factory=dict)
     producer: dict[str, Any] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Probe:
                 found.setdefault(read.partition, read.at_s)
         return found
 
-    def wait_accepted(self, after_s: float, *, timeout_seconds: float = 30) -> float:
+    def wait_accepted(self, after_s: float, *, timeout_seconds: float = 60) -> float:
         """Wait until all partitions accept; seconds from the moment to the last of them."""
         found = eventually(
             lambda: self.accepted(after_s),
@@ -122,7 +122,7 @@ class Probe:
         )
         return max(found.values()) - after_s
 
-    def wait_served(self, after_s: float, *, timeout_seconds: float = 30) -> float:
+    def wait_served(self, after_s: float, *, timeout_seconds: float = 60) -> float:
         """Wait until all partitions give what was sent after the moment; likewise."""
         found = eventually(
             lambda: self.served(after_s),

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-READY_SECONDS_MAX = 30.0
-STOP_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
 METADATA_API_KEY = 3
 
 

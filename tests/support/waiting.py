@@ -13,7 +13,7 @@ def eventually(
     read: Callable[[], T],
     holds: Callable[[T], bool] = bool,
     *,
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = 60.0,
     pause_seconds: float = 0.05,
 ) -> T:
     """Read until the fact holds.
