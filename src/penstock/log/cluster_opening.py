@@ -25,10 +25,13 @@ from penstock.ports.random import Random
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap, drop_replica
+from penstock.system.waiting import wait
 
 logger = logging.getLogger(__name__)
 
 _UNUSABLE: Final = (CorruptDataError, InvalidRequestError, NotFoundError)
+_AGAIN_S: Final = (0.5, 1.5, 3.0)
+"""How long to wait before an archive that seems not to be whole is listed again."""
 
 
 async def open_cluster_order(
@@ -94,6 +97,22 @@ async def open_cluster_order(
 
 
 async def _make(journal: Journal, archive: Archive, path: Path, executor: Executor | None) -> None:
+    for again_s in _AGAIN_S:
+        try:
+            await _make_once(journal, archive, path, executor)
+        except (CorruptDataError, NotFoundError) as error:
+            # A store's listing may lag: it names what an archiver has deleted since, and not yet
+            # the snapshot and rows for whose sake it could.
+            logger.warning("the archive is listed again: %s", error)
+            await wait(again_s)
+        else:
+            return
+    await _make_once(journal, archive, path, executor)
+
+
+async def _make_once(
+    journal: Journal, archive: Archive, path: Path, executor: Executor | None
+) -> None:
     head = await journal.head()
     made = await bootstrap(archive, path, LogMachine, executor=executor, apply_to=head.first - 1)
     if made is None and head.first > 1:

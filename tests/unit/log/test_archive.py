@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import TopicKey, partition_key
+from penstock.ports.objects import ObjectInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import (
     JOURNAL_PREFIX,
@@ -230,6 +231,36 @@ def test_a_replica_below_the_trim_or_of_another_cluster_is_made_anew(tmp_path: P
         again = await open_order(cluster, path)
         assert again.digest() == await true_state(agent)
         await again.close()
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_archive_whose_listing_lags_is_listed_again(tmp_path: Path) -> None:
+    """It names rows that are deleted, and not the snapshot for whose sake they could be."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent, settings=ArchiveSettings(keep_ms=0))
+        await write(agent)
+        await archiver.snapshot()
+        old = dict(cluster.store.objects)
+        for _ in range(2):
+            await write(agent)
+            await archiver.snapshot()
+        assert cluster.journal.first > 1
+        listed, there = cluster.store.list, cluster.store.objects
+        until_s = cluster.loop.time() + 3
+
+        async def lag(prefix: str) -> AsyncIterator[ObjectInfo]:
+            if cluster.loop.time() < until_s:
+                cluster.store.objects = old
+            found = [info async for info in listed(prefix)]
+            cluster.store.objects = there
+            for info in found:
+                yield info
+
+        cluster.store.list = lag  # type: ignore[method-assign]
+        assert await state_of(cluster, "late") == await true_state(agent)
 
     run_cluster(tmp_path, test)
 
