@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import strtobool
 
 from penstock.lake.tables.offsets import TOPIC_ID_PROPERTY
 from penstock.model.errors import (
@@ -40,6 +41,7 @@ NO_RETRIES: Final = "0"
 """PyIceberg would otherwise lay a refused commit over whatever was committed meanwhile, though
 that may hold the same offsets."""
 _OPENING: Final = threading.Lock()
+_INIT_TABLES: Final = "init_catalog_tables"
 TOPIC_PROPERTY: Final = "penstock.topic"
 _NEW_TABLE: Final = {
     "format-version": "2",
@@ -102,13 +104,16 @@ def open_catalog(settings: CatalogSettings) -> Iterator[Catalog]:
     Raises: as `catalog_properties`; InvalidRequestError: PyIceberg refuses it.
     """
     properties = catalog_properties(settings)
-    # One at a time: a catalog in SQLite makes its tables, which fails for whoever is second.
-    with _OPENING, translated("open catalog", settings.name):
-        catalog = load_catalog(settings.name, **properties)
-        create = getattr(catalog, "create_tables", None)
-        if create is not None:
-            create()
-    with catalog:
+    # Not by PyIceberg's constructor: where that fails, nobody has what holds the connections.
+    makes_tables = strtobool(properties.get(_INIT_TABLES, "true"))
+    properties[_INIT_TABLES] = "false"
+    with ExitStack() as stack:
+        # One at a time: a catalog in SQLite makes its tables, which fails for whoever is second.
+        with _OPENING, translated("open catalog", settings.name):
+            catalog = stack.enter_context(load_catalog(settings.name, **properties))
+            create = getattr(catalog, "create_tables", None)
+            if create is not None and makes_tables:
+                create()
         yield catalog
 
 

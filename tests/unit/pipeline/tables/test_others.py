@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.lake.tables.offsets import OFFSETS_PROPERTY
-from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.model.errors import InDoubtError, InvalidRequestError, NotFoundError
 from penstock.pipeline.engine import LocalEngine
-from penstock.pipeline.tables.catalog import ancestry, summary_of
+from penstock.pipeline.tables import catalog as catalog_module
+from penstock.pipeline.tables.catalog import ancestry, open_catalog, summary_of
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
@@ -332,3 +333,31 @@ def test_a_warehouse_s_name_that_pyiceberg_would_cut(
     catalog = CatalogSettings(warehouse=str(tmp_path / "a#b"))
     with pytest.raises(InvalidRequestError, match="has a # or"):
         run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
+
+
+def test_a_catalog_whose_tables_can_t_be_made_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.db"
+    path.touch()
+    opened: list[Any] = []
+    real = catalog_module.load_catalog
+
+    def noted(*arguments: Any, **properties: Any) -> Any:
+        opened.append(real(*arguments, **properties))
+        return opened[-1]
+
+    monkeypatch.setattr(catalog_module, "load_catalog", noted)
+    uri = f"sqlite:///file:{path}?mode=ro&uri=true"
+    settings = CatalogSettings(warehouse=str(tmp_path), properties={"type": "sql", "uri": uri})
+    with pytest.raises(InDoubtError, match="readonly"), open_catalog(settings):
+        pass
+    (catalog,) = opened
+    assert catalog.engine.pool.checkedin() == 0, "a connection is left"
+
+
+def test_a_catalog_that_somebody_else_makes_the_tables_of(tmp_path: Path) -> None:
+    properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "init_catalog_tables": "false"}
+    settings = CatalogSettings(warehouse=str(tmp_path), properties=properties)
+    with open_catalog(settings) as catalog, pytest.raises(Exception, match="no such table"):
+        catalog.list_namespaces()
