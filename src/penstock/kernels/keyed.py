@@ -8,9 +8,6 @@ from penstock.kernels.jit import kernel
 from penstock.kernels.memory import copy_bytes
 from penstock.kernels.parse import (
     BAD_COUNT,
-    BAD_FIELD,
-    BAD_LENGTH,
-    BAD_OFFSET,
     BLOCK_BASE_OFFSET,
     BLOCK_COUNT,
     BLOCK_END,
@@ -21,6 +18,7 @@ from penstock.kernels.parse import (
     BYTES_LEFT,
     FINE,
     RECORD_BYTES_MIN,
+    read_record,
 )
 from penstock.kernels.siphash import siphash
 from penstock.kernels.varints import read_varint, varint_bytes, write_varint
@@ -59,28 +57,12 @@ def find_keys(
             return row, BAD_COUNT, block
         previous = wide(-1)
         for _ in range(count):
-            start = position
-            length, position = read_varint(address, position, block_end)
-            if position < 0 or length < 1 or length > block_end - position:
-                return row, BAD_LENGTH, block
-            end = position + length
-            timestamp_delta, position = read_varint(address, position + 1, end)
-            if position < 0:
-                return row, BAD_FIELD, block
-            delta, position = read_varint(address, position, end)
-            if position < 0:
-                return row, BAD_FIELD, block
-            if delta <= previous or delta > blocks[block, BLOCK_LAST_DELTA]:
-                return row, BAD_OFFSET, block
+            fault, end, timestamp_delta, delta, key_at, key_length, _, value_length = read_record(
+                address, position, block_end, previous, blocks[block, BLOCK_LAST_DELTA]
+            )
+            if fault != FINE:
+                return row, fault, block
             previous = delta
-            key_length, position = read_varint(address, position, end)
-            if position < 0 or key_length > end - position:
-                return row, BAD_FIELD, block
-            key_at = position
-            position += max(key_length, wide(0))
-            value_length, position = read_varint(address, position, end)
-            if position < 0 or value_length > end - position:
-                return row, BAD_FIELD, block
             flag = 0
             if key_length >= 0:
                 flag = HAS_KEY
@@ -96,7 +78,7 @@ def find_keys(
             offsets[row] = blocks[block, BLOCK_BASE_OFFSET] + delta
             stamped = blocks[block, BLOCK_STAMPED]
             timestamps[row] = blocks[block, BLOCK_TIMESTAMP] + (0 if stamped else timestamp_delta)
-            spans[row, 0] = start
+            spans[row, 0] = position
             spans[row, 1] = end
             row += 1
             position = end

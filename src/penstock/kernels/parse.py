@@ -48,6 +48,41 @@ FIELD_COLUMNS: Final = 4
 
 
 @kernel
+def read_record(
+    address: int, position: int, block_end: int, previous: int, last_delta: int
+) -> tuple[int, int, int, int, int, int, int, int]:
+    """A record up to its headers: (fault, end, timestamp delta, offset delta, where its key is, the
+    key's length, where its value is, the value's length); negative lengths are nulls.
+
+    Args:
+        position: where it begins, with its length, in a block that ends at `block_end`.
+        previous: the offset delta of the record before, -1 for the first.
+        last_delta: the batch's.
+    """
+    none = wide(0)
+    length, position = read_varint(address, position, block_end)
+    if position < 0 or length < 1 or length > block_end - position:
+        return BAD_LENGTH, none, none, none, none, none, none, none
+    end = position + length
+    # The attributes byte is unused.
+    timestamp_delta, position = read_varint(address, position + 1, end)
+    if position < 0:
+        return BAD_FIELD, none, none, none, none, none, none, none
+    delta, position = read_varint(address, position, end)
+    if position < 0:
+        return BAD_FIELD, none, none, none, none, none, none, none
+    if delta <= previous or delta > last_delta:
+        return BAD_OFFSET, none, none, none, none, none, none, none
+    key_length, key_at = read_varint(address, position, end)
+    if key_at < 0 or key_length > end - key_at:
+        return BAD_FIELD, none, none, none, none, none, none, none
+    value_length, value_at = read_varint(address, key_at + max(key_length, none), end)
+    if value_at < 0 or value_length > end - value_at:
+        return BAD_FIELD, none, none, none, none, none, none, none
+    return FINE, end, timestamp_delta, delta, key_at, key_length, value_at, value_length
+
+
+@kernel
 def find_fields(
     data: Uint8s,
     blocks: Int64s,
@@ -84,30 +119,13 @@ def find_fields(
             return row, BAD_COUNT, block
         previous = wide(-1)
         for _ in range(count):
-            length, position = read_varint(address, position, block_end)
-            if position < 0 or length < 1 or length > block_end - position:
-                return row, BAD_LENGTH, block
-            end = position + length
-            # The attributes byte is unused.
-            timestamp_delta, position = read_varint(address, position + 1, end)
-            if position < 0:
-                return row, BAD_FIELD, block
-            delta, position = read_varint(address, position, end)
-            if position < 0:
-                return row, BAD_FIELD, block
-            if delta <= previous or delta > last_delta:
-                return row, BAD_OFFSET, block
+            fault, end, timestamp_delta, delta, key_at, key_length, value_at, value_length = (
+                read_record(address, position, block_end, previous, last_delta)
+            )
+            if fault != FINE:
+                return row, fault, block
             previous = delta
-            key_length, position = read_varint(address, position, end)
-            if position < 0 or key_length > end - position:
-                return row, BAD_FIELD, block
-            key_at = position
-            position += max(key_length, wide(0))
-            value_length, position = read_varint(address, position, end)
-            if position < 0 or value_length > end - position:
-                return row, BAD_FIELD, block
-            value_at = position
-            position += max(value_length, wide(0))
+            position = value_at + max(value_length, wide(0))
             headers, position = read_varint(address, position, end)
             if position < 0 or headers < 0 or headers > end - position:
                 return row, BAD_HEADERS, block
