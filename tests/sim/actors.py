@@ -319,8 +319,11 @@ class Watcher(Actor):
         while not self.world.stopping:
             await self.pause(0.02, 0.3)
             agent = self.chance.pick(self.world.agents)
+            cleaned = [place for place in self.world.places if is_keyed(place)]
             try:
-                if self.chance.happens(0.5):
+                if cleaned and self.chance.happens(0.4):
+                    await self._read_anywhere(agent, self.chance.pick(cleaned))
+                elif self.chance.happens(0.5):
                     await self._list(agent, self.chance.pick(self.world.places))
                 elif self.history.committed and self.chance.happens(0.4):
                     await self._ask_offset(agent)
@@ -352,7 +355,14 @@ class Watcher(Actor):
         """At once, at another agent than the one that gave the acknowledgement."""
         if not self.world.recent_acks:
             return
-        place, offset = self.chance.pick(self.world.recent_acks)
+        await self._read(agent, *self.chance.pick(self.world.recent_acks))
+
+    async def _read_anywhere(self, agent: Agent, place: Place) -> None:
+        """In a gap, perhaps, or in the middle of a batch."""
+        end, _ = self.history.partitions[place].end.at(self.loop.time())
+        await self._read(agent, place, self.chance.below(max(1, end)))
+
+    async def _read(self, agent: Agent, place: Place, offset: int) -> None:
         began_s = self.loop.time()
         code, records, following, _, _ = await self.client.fetch(agent, *place, offset)
         if code in _UNKNOWN:

@@ -117,7 +117,9 @@ class Cleaned:
         partition = self._partitions[place]
         partition.clean_end = max(partition.clean_end, listed.clean_end)
         log_start = self._log_start(listed.partition_key)
+        before = len(partition.gone)
         kept = self._clean(partition, log_start, command)
+        self._world.history.counts["cleaned away"] += len(partition.gone) - before
         found = self._found(listed, command)
         if found is None:
             return
@@ -144,7 +146,6 @@ class Cleaned:
             if log_start < header.end <= listed.clean_end and header not in headers:
                 violate("clean-producer", f"{where}: the last batch of a producer: {header}")
         self._world.history.count("cleaned")
-        self._world.history.counts["cleaned away"] += len(partition.gone)
 
     def _clean(self, partition: KeyedPartition, log_start: int, command: ReplaceRuns) -> set[int]:
         """Clean the truth; the offsets below the cleaned point that are still there."""
