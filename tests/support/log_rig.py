@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -69,37 +70,42 @@ class Rig:
 
         self._opened: list[Queries] = []
         path.mkdir(parents=True, exist_ok=True)
-        device = PosixDevice(path)
-        self.order = open_order(
-            path / "metadata.sqlite", device, clock=clock, random=SystemRandom()
-        )
-        self.queries = queries
-        self.view = MetadataView.load(queries())
-        self.wal_reader = WalReader(device)
-        self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
-        self.pool = ThreadPoolExecutor(2)
-        self.store = open_store(path / "objects", executor=self.pool)
-        self.log = Log(
-            order=self.order,
-            view=self.view,
-            queries=queries,
-            wal_writer=self.wal,
-            wal_reader=self.wal_reader,
-            store=self.store,
-            clock=clock,
-            limits=limits,
-            identity=(self.order.agent_id, self.order.epoch),
-            pool=self.pool,
-            on_fatal=self.fatal.append,
-        )
-        self.upkeep = Upkeep(
-            journal=self.order,
-            store=self.store,
-            scratch=path / "scratch",
-            clock=clock,
-            pool=self.pool,
-            limits=limits,
-        )
+        with ExitStack() as files:
+            files.callback(self._close_queries)
+            device = PosixDevice(path)
+            self.order = open_order(
+                path / "metadata.sqlite", device, clock=clock, random=SystemRandom()
+            )
+            files.callback(self.order.close)
+            self.queries = queries
+            self.view = MetadataView.load(queries())
+            self.wal_reader = WalReader(device)
+            self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
+            self.pool = ThreadPoolExecutor(2)
+            files.callback(self.pool.shutdown)
+            self.store = open_store(path / "objects", executor=self.pool)
+            self.log = Log(
+                order=self.order,
+                view=self.view,
+                queries=queries,
+                wal_writer=self.wal,
+                wal_reader=self.wal_reader,
+                store=self.store,
+                clock=clock,
+                limits=limits,
+                identity=(self.order.agent_id, self.order.epoch),
+                pool=self.pool,
+                on_fatal=self.fatal.append,
+            )
+            self.upkeep = Upkeep(
+                journal=self.order,
+                store=self.store,
+                scratch=path / "scratch",
+                clock=clock,
+                pool=self.pool,
+                limits=limits,
+            )
+            self._files = files.pop_all()
         self.log.start()
 
     async def close(self, *, drain: bool) -> None:
@@ -111,8 +117,9 @@ class Rig:
             await self.log.lane.close()
             self.wal.close()
             await self.log.blocks.close()
-        self.order.close()
-        self.pool.shutdown()
+        self._files.close()
+
+    def _close_queries(self) -> None:
         for queries in self._opened:
             queries.close()
 
