@@ -230,10 +230,18 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
 
     # With copies a restore needs no parent either, and reads all of it first.
     own = tmp_path / "own"
+    damage(s3, url)
+    cut = run_cli("restore", "--from", url, "--data", str(own), "--copy", "--position", str(moment))
+    assert cut.returncode == 1
+    assert "aren't whole" in cut.stderr
+    damage(s3, url)
+    # What it has copied by then is neither in the way of the next one, nor left over by it.
+    assert (own / "objects" / "restore-in-progress.json").is_file()
     made = run_cli("restore", "--from", url, "--data", str(own), "--copy", "--json")
     assert made.returncode == 0, made.stderr
     told = json.loads(made.stdout)
     assert (told["read"], told["copied"], told["lost"]) == (True, True, [])
+    assert not (own / "objects" / "restore-in-progress.json").exists()
 
     damage(s3, url)
     assert run_cli("verify", "--data", str(data)).returncode == 1

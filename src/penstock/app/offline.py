@@ -4,7 +4,7 @@ Verifying and backing up read only, beside a live server as well; a backup must 
 of objects held back meanwhile, by whoever runs the server or by holding the directory's lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from contextlib import closing
 from functools import partial
@@ -151,8 +151,11 @@ async def restore(
     return _for_people(manifest)
 
 
-def check_empty(layout: DataLayout) -> None:
+def check_empty(layout: DataLayout, *, beside: Collection[str] = ()) -> None:
     """Refuse a directory in which there is something.
+
+    Args:
+        beside: names that may be there.
 
     Raises:
         InvalidRequestError: there is.
@@ -160,7 +163,7 @@ def check_empty(layout: DataLayout) -> None:
     # What a server would take for its own, a WAL of another log above all. The lock file is
     # the caller's.
     for path in sorted(layout.root.iterdir()):
-        if path.name not in (LOCK_FILE, layout.scratch.name):
+        if path.name not in (LOCK_FILE, layout.scratch.name, *beside):
             raise InvalidRequestError(
                 "restore", str(path), "it is there already", "restore into an empty directory"
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from penstock.app.copied_objects import CopiedObjects
 from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
 from penstock.log.backup import exists
@@ -38,6 +39,7 @@ from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SNAPSHOTS_PREFIX, SnapshotName
 from penstock.replica.bootstrap import Bootstrapped, bootstrap, replay
+from penstock.segment.keys import SEGMENTS_PREFIX
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -47,7 +49,7 @@ Transfer = Callable[[str, str, Sequence[tuple[str, int]]], None]
 sizes: see `penstock.log.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
-_OWN_PREFIXES: Final = ("segments/", SNAPSHOTS_PREFIX, "archive/journal/")
+_OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +95,19 @@ async def restore_cluster(
     """
     parent_url = clean_url(source)
     cluster_id = new_cluster_id(random)
+    own_url = str(target.objects)
+    copied = CopiedObjects(_open(own_url, clock=clock, random=random), parent=parent_url)
+    is_resumed = copies and await copied.find()
     if isinstance(target, DataLayout):
-        check_empty(target)
+        check_empty(target, beside=(target.objects.name,) if is_resumed else ())
     else:
-        await _check_new(source, target, clock=clock, random=random)
+        await _check_new(source, target, is_resumed=is_resumed, clock=clock, random=random)
     take: TakeObjects | None = None
     if transfer is not None:
-        own_url = str(target.objects)
         into = (own_url if isinstance(target, DataLayout) else clean_url(own_url)) if copies else ""
         take = partial(transfer, parent_url, into)
+        if copies:
+            take = copied.noting(take)
     with tempfile.TemporaryDirectory(prefix="penstock-restore-") as folder:
         state = await restore_state(
             _open(source, clock=clock, random=random),
@@ -114,10 +120,14 @@ async def restore_cluster(
             take=take,
             copies=copies,
         )
+        if copies:
+            await copied.sweep()
         if isinstance(target, DataLayout):
             restore(state.snapshot, target.metadata)
         else:
             await _publish(state, target, Path(folder), clock=clock, random=random)
+        if copies:
+            await copied.end()
     return {
         "cluster_id": state.cluster_id,
         "parent_cluster_id": state.parent_cluster_id,
@@ -155,13 +165,17 @@ async def _publish(
         raise ConflictError("restore", target.name, "somebody made such a journal just now")
 
 
-async def _check_new(source: str, target: NewCluster, *, clock: Clock, random: Random) -> None:
+async def _check_new(
+    source: str, target: NewCluster, *, is_resumed: bool, clock: Clock, random: Random
+) -> None:
     if clean_url(target.objects) == clean_url(source):
         raise InvalidRequestError(
             "restore", target.objects, "it is the parent's", "give the new cluster its own prefix"
         )
     store = _open(target.objects, clock=clock, random=random)
     for prefix in _OWN_PREFIXES:
+        if is_resumed and prefix == SEGMENTS_PREFIX:
+            continue
         async for info in store.list(prefix):
             raise InvalidRequestError(
                 "restore",
