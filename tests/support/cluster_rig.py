@@ -265,6 +265,8 @@ class Cluster:
         )
         self.store = ScriptedStore(loop)
         self.agents: list[ClusterAgent] = []
+        self.descendants: list[Cluster] = []
+        """Made of its bucket by a test; closed with it."""
         self._in_use: set[Path] = set()
         self._lives = itertools.count(1)
 
@@ -347,6 +349,15 @@ class Cluster:
         agent.on_closed = lambda: self._in_use.discard(path)
         return agent
 
+    async def close(self) -> None:
+        """Close the agents, with a journal and a store that answer."""
+        self.journal.come_back()
+        self.store.away = None
+        for agent in self.agents:
+            agent.journal.cut = False
+        for agent in self.agents:
+            await agent.close(0.5)
+
     async def _beat(self, agent: ClusterAgent) -> None:
         while True:
             await passing(0.5)
@@ -394,13 +405,11 @@ def run_cluster(
         try:
             await test(cluster)
         finally:
-            cluster.journal.come_back()
-            cluster.store.away = None
-            for agent in cluster.agents:
-                agent.journal.cut = False
-            for agent in cluster.agents:
-                await agent.close(0.5)
-        assert not any(agent.fatal for agent in cluster.agents)
+            for each in (cluster, *cluster.descendants):
+                await each.close()
+        assert not any(
+            agent.fatal for each in (cluster, *cluster.descendants) for agent in each.agents
+        )
         assert not loop.faults, "\n".join(loop.faults)
 
     run(main, SeededRandom(seed))

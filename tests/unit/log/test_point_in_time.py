@@ -70,6 +70,7 @@ async def restored(
 async def another_cluster(cluster: Cluster, state: RestoredState, name: str) -> Cluster:
     """A cluster with a journal and a store of its own, which begins with the state."""
     other = Cluster(cluster.loop, cluster.folder / name, seed=5)
+    cluster.descendants.append(other)
     other.journal = SimulatedJournal(
         random=other.random, clock=other.clock, cluster_id=state.cluster_id
     )
