@@ -202,9 +202,22 @@ class Producer(Actor):
             for at, value in enumerate(batch.values):
                 self.history.acked(place, base + at, value)
             self.world.acked(place, base, batch.values)
+            if self.chance.happens(0.15):
+                await self._ask_another(place)
         else:
             self.history.count(f"produce {ErrorCode(code).name}")
         return code
+
+    async def _ask_another(self, place: Place) -> None:
+        """Where the end is, of an agent that may not have heard of what was just acknowledged."""
+        began_s = self.loop.time()
+        agent = self.chance.pick(self.world.agents)
+        try:
+            code, offset = await self.client.list_offset(agent, *place, latest=True)
+        except BrokenError:
+            return
+        if not code and not self.history.is_deleted(place[0]):
+            self.history.listed(place, offset, began_s, latest=True, who=self.name)
 
 
 class Consumer(Actor):
