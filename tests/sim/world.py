@@ -535,7 +535,8 @@ def simulate(seed: int, *, verbose: bool = False, scratch: Path | None = None) -
             result.virtual_s = loop.time()
 
     try:
-        run(main, Chance(seed ^ 0x5EED))
+        # What dead agents would do at their end is no part of the run.
+        run(main, Chance(seed ^ 0x5EED), closes_coroutines=False)
         violation = worlds[0].violation
         if violation is not None:
             result.kind, result.detail = violation.kind, str(violation)

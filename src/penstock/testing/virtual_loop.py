@@ -14,9 +14,9 @@ tasks and timers included, is that node's. Uses internals of asyncio (`Handle._r
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,8 @@ STEPS_MAX: Final = 3_000_000
 """Callbacks of one run: more mean that something turns in circles."""
 STEP_S: Final = 1e-6
 """What one callback takes, so that turning in circles makes time pass as well."""
+CLOSED_TIMES_MAX: Final = 10
+"""How often a coroutine left waiting is closed: each `finally` that waits takes one more."""
 START_MS: Final = 1_700_000_000_000
 """The wall clock at time 0: some day of 2023."""
 
@@ -347,8 +349,13 @@ def run(
     random: Random,
     *,
     steps_max: int = STEPS_MAX,
+    closes_coroutines: bool = True,
 ) -> T:
     """Run a coroutine to its end on a loop of its own.
+
+    Args:
+        closes_coroutines: what is left waiting is closed, which runs its `finally` clauses; else
+            the collector does that some time.
 
     Raises:
         StuckError: it can't end any more.
@@ -359,5 +366,18 @@ def run(
         return loop.run_until_complete(main(loop))
     finally:
         loop.discard()
+        if closes_coroutines:
+            _close_coroutines(asyncio.all_tasks(loop))
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _close_coroutines(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Close them here and not when the collector comes by: one that waits for something in a
+    `finally` clause would be reported then, in the middle of another test."""
+    for task in tasks:
+        coroutine: Any = task.get_coro()
+        for _ in range(CLOSED_TIMES_MAX):
+            with suppress(Exception):
+                coroutine.close()
+                break

@@ -1,6 +1,7 @@
 """The simulation's loop, executor, links and bucket."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -40,6 +41,30 @@ def test_turning_in_circles_is_stuck() -> None:
 
     with pytest.raises(StuckError):
         run(main, SeededRandom(1), steps_max=1000)
+
+
+def test_what_a_dead_node_left_waiting_is_closed_with_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the collector would report it, in the middle of a later test."""
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+
+    async def main(loop: VirtualLoop) -> None:
+        async def wait() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(60)
+
+        node = loop.node("one")
+        loop.spawn(node, wait())
+        await asyncio.sleep(1)
+        loop.kill(node)
+
+    run(main, SeededRandom(1))
+    gc.collect()
+    assert not reported
 
 
 def test_a_paused_node_does_nothing_and_then_finds_itself_late() -> None:
