@@ -31,6 +31,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.randomness import SeededRandom
+from penstock.wal.recovery import FILE_SUFFIX
 from support.power import ANY, NOW, _read_all
 from support.simulated_log import FILE_BYTES, WAL_BYTES_MAX, SimulatedLog
 
@@ -327,7 +328,8 @@ def test_a_failed_sync_ends_all_acknowledgement(tmp_path: Path) -> None:
         for number in range(5):
             await append(life, key, value_of(number), sequence=number)
             stored.append(value_of(number))
-        device.fail("sync")
+        # A frame's, and not that of the file that is made meanwhile.
+        device.fail("sync", suffix=FILE_SUFFIX)
         first = append(life, key, value_of(5), sequence=5)
         await life.ended.wait()
         second = append(life, key, value_of(6), sequence=6)

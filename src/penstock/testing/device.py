@@ -53,6 +53,7 @@ class _Content:
 @dataclass(slots=True)
 class _Fault:
     kind: str
+    suffix: str
     calls_left: int
     error: OSError
 
@@ -158,15 +159,19 @@ class SimulatedDevice:
 
     # -- faults and crashes ------------------------------------------------------------------------
 
-    def fail(self, kind: str, *, after: int = 0, error_number: int = errno.EIO) -> None:
+    def fail(
+        self, kind: str, *, suffix: str = "", after: int = 0, error_number: int = errno.EIO
+    ) -> None:
         """Let one call fail: the one that comes after `after` more of its kind.
 
         Args:
+            suffix: how the name of what it is done to ends.
             kind: write, sync, sync_directory, create, rename, remove, link or make_folder.
             error_number: of the OSError. A write that fails writes half its bytes first; a sync
                 that fails loses all that it was to make durable.
         """
-        self._faults.append(_Fault(kind, after, OSError(error_number, os.strerror(error_number))))
+        error = OSError(error_number, os.strerror(error_number))
+        self._faults.append(_Fault(kind, suffix, after, error))
 
     def power_loss(self, random: Random) -> "SimulatedDevice":
         """The device as it may be found after the power went now; this one is left alone."""
@@ -230,7 +235,7 @@ class SimulatedDevice:
 
     def _begin(self, kind: str, name: str, detail: tuple[int, int] | str = "") -> None:
         for fault in self._faults:
-            if fault.kind != kind:
+            if fault.kind != kind or not name.endswith(fault.suffix):
                 continue
             if not fault.calls_left:
                 self._faults.remove(fault)
