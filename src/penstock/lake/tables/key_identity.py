@@ -2,7 +2,8 @@
 
 Bytes, and scalars of a schema, are it themselves. A struct's fields are written one behind the
 other, each with its length, so that two keys are equal exactly if all their fields are: not the
-bytes that a producer sent, which begin with the id of whichever schema it had.
+bytes that a producer sent, which begin with the id of whichever schema it had. A struct that is
+null is not one whose fields all are.
 """
 
 from typing import Final
@@ -27,7 +28,7 @@ _NULL: Final = b"-"
 
 
 def key_identity(keys: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of scalars or bytes; equal where keys are equal."""
+    """A column of scalars or bytes; equal where keys are equal, and null where they are null."""
     if not pa.types.is_struct(keys.type):
         return keys
     parts = []
@@ -36,7 +37,9 @@ def key_identity(keys: pa.ChunkedArray) -> pa.ChunkedArray:
             [pc.struct_field(chunk, index) for chunk in keys.chunks], keys.type.field(index).type
         )
         parts.append(_written(key_identity(child)))
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    # What Arrow gives for the fields of a null struct are nulls, as where they are null themselves.
+    return pc.if_else(keys.is_valid(), joined, pa.scalar(None, pa.binary()))
 
 
 def check_key(schema: Schema, *, table: str) -> tuple[str, list[int]]:

@@ -53,6 +53,46 @@ def test_keys_are_equal_exactly_if_their_fields_are(keys: list[dict[str, Any]]) 
             assert (found[one] == found[other]) == (first == second)
 
 
+def test_a_null_struct_is_not_one_of_nulls() -> None:
+    kind = pa.struct([("id", pa.int64()), ("sub", pa.struct([("a", pa.string())]))])
+    keys = pa.array([{"id": 1, "sub": None}, {"id": 1, "sub": {"a": None}}], kind)
+    assert len(key_identity(pa.chunked_array([keys])).unique()) == 2
+    # Null as a whole it stays, as scalars do; and slices are told apart as what they are cut from.
+    found = key_identity(pa.chunked_array([pa.array([None, *keys.to_pylist()], kind)[1:]]))
+    assert found == key_identity(pa.chunked_array([keys]))
+    assert key_identity(pa.chunked_array([pa.array([None], kind)])).to_pylist() == [None]
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Of a type, null among them."""
+    if pa.types.is_struct(kind):
+        return st.none() | st.fixed_dictionaries({f.name: values_of(f.type) for f in kind})
+    if pa.types.is_boolean(kind):
+        return st.none() | st.booleans()
+    return TEXTS
+
+
+STRUCTS = st.recursive(
+    st.sampled_from([pa.string(), pa.bool_()]),
+    lambda kinds: st.lists(kinds, min_size=1, max_size=3).map(
+        lambda fields: pa.struct([(str(n), kind) for n, kind in enumerate(fields)])
+    ),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_nested_keys_are_distinct_exactly_if_their_identities_are(data: st.DataObject) -> None:
+    kind = data.draw(STRUCTS)
+    keys = data.draw(st.lists(values_of(kind), max_size=8))
+    # In two chunks, since equal keys come in different ones.
+    chunks = [pa.array(keys[:3], kind), pa.array(keys[3:], kind)]
+    found = key_identity(pa.chunked_array(chunks)).to_pylist()
+    for one, first in enumerate(keys):
+        for other, second in enumerate(keys):
+            assert (found[one] == found[other]) == (first == second)
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
