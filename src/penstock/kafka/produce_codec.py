@@ -24,7 +24,7 @@ from penstock.kafka.primitives import (
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 
-_ACKS_TIMEOUT: Final = Struct(">hi")
+ACKS_TIMEOUT: Final = Struct(">hi")
 _INDEX_LENGTH: Final = Struct(">ii")
 _ANSWER_V3: Final = Struct(">ihqq")
 _ANSWER: Final = Struct(">ihqqq")
@@ -77,7 +77,7 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
     try:
         flexible = version >= FLEXIBLE_FROM
         transactional_id, position = read_string(body, 0, flexible=flexible)
-        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
+        acks, timeout_ms = ACKS_TIMEOUT.unpack_from(body, position)
         count, position = read_count(body, position + 6, flexible=flexible)
         topics = []
         for _ in range(count):

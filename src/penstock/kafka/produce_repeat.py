@@ -16,12 +16,21 @@ Of flexible versions with one topic and one partition, and no tagged fields:
 
 from typing import Final
 
-from penstock.kafka.primitives import INT32, MALFORMED, read_uvarint, uvarint
-from penstock.kafka.produce_codec import FLEXIBLE_FROM, PartitionData, ProduceRequest, TopicData
+from penstock.kafka.primitives import INT32, MALFORMED, read_uvarint, string_bytes, uvarint
+from penstock.kafka.produce_codec import (
+    ACKS_TIMEOUT,
+    FLEXIBLE_FROM,
+    TOPIC_IDS_FROM,
+    PartitionData,
+    ProduceRequest,
+    TopicData,
+)
 
 HEAD_BYTES_MAX: Final = 512
 """What a connection remembers costs no more."""
 _NO_TAGS: Final[bytes] = b"\0\0\0"
+_ONE: Final = uvarint(2)
+"""Length of an array of one."""
 
 
 class KnownProduce:
@@ -79,17 +88,22 @@ def known_produce(body: memoryview, version: int, request: ProduceRequest) -> Kn
     topics = request.topics
     if version < FLEXIBLE_FROM or len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
-    part = topics[0].partitions[0]
-    records = part.records
-    if records is None or body[-len(_NO_TAGS) :] != _NO_TAGS:
+    # Encoded, not cut out of the body: counted from its end, what looks like a partition may lie in
+    # a tagged field, and the field's head would be known.
+    head = (
+        string_bytes(request.transactional_id, flexible=True)
+        + ACKS_TIMEOUT.pack(request.acks, request.timeout_ms)
+        + _ONE
+        + _topic_bytes(topics[0], version)
+        + _ONE
+    )
+    if len(head) > HEAD_BYTES_MAX:
         return None
-    length_bytes = len(uvarint(len(records) + 1))
-    head_bytes = len(body) - len(_NO_TAGS) - len(records) - length_bytes - INT32.size
-    known = KnownProduce(bytes(body[:head_bytes]), version, request)
-    # Longer varints and tagged fields whose last bytes are zeros look like it.
-    again = known.parse(body, version)
-    if head_bytes > HEAD_BYTES_MAX or again is None:
-        return None
-    found = again.topics[0].partitions[0]
-    is_so = found.partition == part.partition and len(found.records or b"") == len(records)
-    return known if is_so else None
+    known = KnownProduce(head, version, request)
+    return known if known.parse(body, version) is not None else None
+
+
+def _topic_bytes(topic: TopicData, version: int) -> bytes:
+    if version >= TOPIC_IDS_FROM:
+        return topic.topic_id
+    return string_bytes(topic.name, flexible=True)

@@ -97,6 +97,29 @@ def test_requests_of_other_shapes_are_not_remembered(request_body: memoryview) -
     assert known_produce(request_body, 12, parse_produce(request_body, 12)) is None
 
 
+def look_alike(fill: bytes) -> bytes:
+    """A tagged field whose end reads as a partition with three bytes of records would."""
+    data = b"\x02" + INT32.pack(0) + uvarint(4) + fill + b"\0"
+    return b"\x01\x05" + uvarint(len(data)) + data
+
+
+def test_a_partition_within_a_tagged_field_is_none() -> None:
+    crafted = [body((0, b"abc"), tags=look_alike(fill)) for fill in (b"xyz", b"uvw")]
+    known = known_produce(crafted[0], 12, parse_produce(crafted[0], 12))
+    found = known and known.parse(crafted[1], 12)
+    assert found is None or found == parse_produce(crafted[1], 12)
+    assert known is None
+
+
+def test_a_length_that_is_longer_than_it_needs_to_be_is_not_known() -> None:
+    """What lacks its own tagged fields is as long, then, as a whole one."""
+    whole = bytes(body((0, b"ab\0"), topic="flights"))
+    name = string_bytes("flights", flexible=True)
+    longer = memoryview(whole.replace(name, b"\x88\x00" + name[1:])[:-1])
+    assert parse_produce(longer, 12).topics[0].name == "flights"
+    assert known_produce(longer, 12, parse_produce(longer, 12)) is None
+
+
 def test_a_request_of_a_version_that_is_not_flexible_is_not_remembered() -> None:
     old = memoryview(
         b"\xff\xff"
