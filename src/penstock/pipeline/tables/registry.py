@@ -4,7 +4,6 @@ User and password come from the environment where this runs, the driver alone.
 """
 
 import base64
-import binascii
 import os
 from typing import Any, Final
 from urllib.parse import quote
@@ -148,7 +147,8 @@ def _is_descriptor(text: str) -> bool:
     """Whether it is base64, which no .proto text is: that has spaces, at least one."""
     try:
         base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
+        # Of a character beyond ASCII it is no binascii.Error.
         return False
     return True
 

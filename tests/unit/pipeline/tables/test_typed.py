@@ -302,7 +302,7 @@ import "common/airport.proto";
 message Flight {
   int32 id = 1;
   optional string gate = 2;
-  Airport origin = 3;
+  Airport origin = 3;  // Zürich, for one: texts are not of ASCII alone.
   google.protobuf.Duration air_time = 4;
 }
 """
