@@ -44,6 +44,8 @@ _CHECK_SPACE_BYTES: Final = 256 << 10
 _CHECKPOINT_FORCED_BYTES: Final = 64 << 20
 _LOG_PAGES_MAX: Final = 4096
 """Pages of SQLite's WAL, 16 MiB, past which a checkpoint sees to it that it begins anew."""
+_LEFT_PAGES_MAX: Final = 1024
+"""Of them, 4 MiB: how many a checkpoint may leave for a copy that holds up the appends."""
 
 _CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 
@@ -359,8 +361,10 @@ class Replica(Generic[OutcomeT]):
             connection = connect_writer(self.path, fsync=True)
             try:
                 # Passive waits for nobody: what a reader still needs stays for the next one.
-                ((_, log_pages, _),) = connection.execute(_CHECKPOINT)
-                if log_pages > _LOG_PAGES_MAX:
+                ((_, log_pages, copied_pages),) = connection.execute(_CHECKPOINT)
+                # With more left a reader is long at it. Should it end just now, hundreds of MB
+                # would be copied while nothing can be appended.
+                if log_pages > _LOG_PAGES_MAX and log_pages - copied_pages <= _LEFT_PAGES_MAX:
                     self._begin_log_anew(connection)
             finally:
                 connection.close()

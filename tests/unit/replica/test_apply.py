@@ -189,6 +189,43 @@ def test_sqlites_wal_begins_anew_though_a_transaction_is_always_open(
     assert seen(tmp_path) == {"a": 60, "b": 60}
 
 
+def test_what_a_long_reader_held_up_is_not_copied_while_appends_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages_max, padding = 64, 4 * PAGE_BYTES
+    monkeypatch.setattr(replica_module, "_LOG_PAGES_MAX", pages_max)
+    monkeypatch.setattr(replica_module, "_LEFT_PAGES_MAX", pages_max // 2)
+    replica = open_counters(tmp_path)
+    copied_bytes: list[int] = []
+    begin_anew = Replica._begin_log_anew
+
+    def end_reader_and_begin_anew(self: Replica[int], connection: sqlite3.Connection) -> None:
+        reader.rollback()
+        before_bytes = (tmp_path / "db").stat().st_size
+        begin_anew(self, connection)
+        copied_bytes.append((tmp_path / "db").stat().st_size - before_bytes)
+
+    monkeypatch.setattr(Replica, "_begin_log_anew", end_reader_and_begin_anew)
+
+    def checkpoint_behind_pages_max() -> None:
+        for _ in range(pages_max):
+            replica.apply(entry("a", 1, padding=padding), stamp_ms=1)
+        replica.checkpoint()
+
+    replica.checkpoint()
+    reader = sqlite3.connect(tmp_path / "db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM counters").fetchall()
+    checkpoint_behind_pages_max()
+    assert copied_bytes == [], "a reader held all of it up"
+    reader.rollback()
+    checkpoint_behind_pages_max()
+    assert copied_bytes == [0], "nothing was left"
+    reader.close()
+    replica.close()
+    assert seen(tmp_path) == {"a": 2 * pages_max}
+
+
 def test_a_checkpoint_gives_back_pages_that_were_used_long_ago(tmp_path: Path) -> None:
     try:
         used_bytes = ctypes.CDLL(_sqlite3.__file__).sqlite3_memory_used
