@@ -81,7 +81,8 @@ def run_confluent(options: argparse.Namespace, leave: Leave) -> None:
             if messages:
                 try:
                     done = consumer.commit(asynchronous=False)
-                    say(committed={str(p.partition): p.offset for p in done})
+                    # Partitions without news since the last commit are told as invalid.
+                    say(committed={str(p.partition): p.offset for p in done if p.offset >= 0})
                 except Exception as error:
                     # A rebalance may come between reading and committing: the records are read
                     # again by whoever holds the partition next.
@@ -208,6 +209,7 @@ class Member:
         self.read: list[tuple[int, int, str | None]] = []
         self.committed: dict[int, int] = {}
         self.errors: list[str] = []
+        self.commit_failures: list[str] = []
         self.rebalances = 0
         self.complaints: queue.Queue[str] = queue.Queue()
         self._readers = [
@@ -229,6 +231,8 @@ class Member:
                 self.read.append((partition, offset, key))
             elif "committed" in event:
                 self.committed.update({int(p): o for p, o in event["committed"].items()})
+            elif "commit_failed" in event:
+                self.commit_failures.append(event["commit_failed"])
             elif "error" in event:
                 self.errors.append(event["error"])
 
