@@ -272,3 +272,5 @@ def _print_maintained(summary: "MaintenanceSummary") -> None:
         f"{summary.snapshots_expired} snapshots expired, {summary.orphans_deleted} files deleted "
         f"({summary.orphan_bytes:,} bytes)"
     )
+    if summary.not_expired:
+        click.echo(f"penstock: no snapshot was expired: {summary.not_expired}", err=True)

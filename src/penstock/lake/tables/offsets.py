@@ -108,3 +108,26 @@ def find_held(
     if progress is not None:
         return Held(offsets=progress, source="progress", topics={topic_id: progress})
     return Held(offsets={}, source="", topics={})
+
+
+def is_property_current(
+    *,
+    summaries: Iterable[Mapping[str, str]],
+    is_ancestry_whole: bool,
+    properties: Mapping[str, str],
+) -> bool:
+    """Whether the table's property says what its snapshots say, so that these may go.
+
+    After a rollback it doesn't until the next commit: `find_held` would then take the property's
+    offsets, and what the rollback took would never be written again.
+
+    Args: as of `find_held`.
+    """
+    held = properties.get(OFFSETS_PROPERTY)
+    for summary in summaries:
+        text = summary.get(OFFSETS_PROPERTY)
+        if text is not None:
+            return text == held
+    # Without any in a whole ancestry the table holds nothing; in one cut short, what the property
+    # says is the truth already.
+    return held is None or not is_ancestry_whole

@@ -8,16 +8,21 @@ expired snapshots alone named; a file's age guards those that a commit is about 
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 
 from penstock.lake.tables.columns import arrow_schema
-from penstock.lake.tables.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY
+from penstock.lake.tables.offsets import (
+    COMMIT_PROPERTY,
+    OFFSETS_PROPERTY,
+    is_property_current,
+)
 from penstock.lake.tables.values import fit_rows
-from penstock.model.errors import ConflictError, NotFoundError
+from penstock.model.errors import ConflictError, NotFoundError, PenstockError, RetryableError
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.catalog import (
@@ -31,7 +36,7 @@ from penstock.pipeline.tables.catalog import (
 from penstock.pipeline.tables.dead_letters import decode_dead_letters
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, split_url
 from penstock.pipeline.tables.kinds import live_files, target_of
-from penstock.pipeline.tables.native import keep_natively, session_of
+from penstock.pipeline.tables.native import expire_natively, join_natively, session_of
 from penstock.pipeline.tables.parquet import (
     FileTarget,
     PartitionedWriter,
@@ -62,12 +67,13 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call did."""
+    """What one call did. `not_expired`: why snapshots were left alone, where they were."""
 
     table: str
     files_joined: int = 0
     files_written: int = 0
     snapshots_expired: int = 0
+    not_expired: str = ""
     orphans_deleted: int = 0
     orphan_bytes: int = 0
 
@@ -110,7 +116,8 @@ def maintain_table(
     Raises:
         NotFoundError: there is no such topic or table.
         InvalidRequestError: the engine has no session with Iceberg's runtime.
-        RetryableError: catalog or store don't answer.
+        RetryableError: catalog or store don't answer, or a procedure failed; orphans are deleted
+            even so, where expiring failed alone.
     """
     clock, random = clock or SystemClock(), random or SystemRandom()
     topics = client.topics(names=[settings.topic]).topics
@@ -121,62 +128,99 @@ def maintain_table(
         table = load_table(catalog, settings.identifier)
         if table is None:
             raise NotFoundError("maintain table", settings.full_name, "there is no such table")
-        if is_native:
-            return _maintain_natively(table, session_of(engine), settings, maintenance, clock)
-        return _maintain(table, engine, settings, maintenance, clock, random)
+        upkeep = (
+            _NativeUpkeep(session_of(engine), settings, maintenance)
+            if is_native
+            else _Upkeep(engine, settings, maintenance, random)
+        )
+        return _maintain(table, upkeep, settings, maintenance, clock)
+
+
+class _Way(Protocol):
+    """Ours, or Iceberg's own procedures."""
+
+    def join(self, table: Table) -> tuple[int, int]:
+        """How many files became how many. Raises: ConflictError, NotFoundError: the table moved on
+        meanwhile."""
+        ...
+
+    def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
+        """How many snapshots went, or why they were left alone. Raises: RetryableError, and
+        ConflictError where the table moved on meanwhile."""
+        ...
 
 
 def _maintain(
-    table: Table,
-    engine: Engine,
-    settings: TableSettings,
-    maintenance: Maintenance,
-    clock: Clock,
-    random: Random,
+    table: Table, way: _Way, settings: TableSettings, maintenance: Maintenance, clock: Clock
 ) -> MaintenanceSummary:
-    files = TableFiles(files_options(table.io.properties))
     joined = written = 0
     # Where the table moved on meanwhile, its small files are still there next time.
     with suppress(ConflictError, NotFoundError):
-        joined, written = _join(table, engine, settings, maintenance, random)
+        joined, written = way.join(table)
     table.refresh()
-    expired = _expire(table, clock.now_ms() - maintenance.snapshot_age_ms)
+    failure: PenstockError | None = None
+    expired, not_expired = 0, ""
+    try:
+        expired, not_expired = way.expire(table, clock.now_ms() - maintenance.snapshot_age_ms)
+    except (ConflictError, RetryableError) as error:
+        # Orphans are no part of what failed.
+        failure = error
     table.refresh()
+    files = TableFiles(files_options(table.io.properties))
     deleted, deleted_bytes = _sweep(table, files, clock.now_ms() - maintenance.orphan_age_ms)
+    if failure is not None:
+        raise failure
     return MaintenanceSummary(
         table=settings.full_name,
         files_joined=joined,
         files_written=written,
         snapshots_expired=expired,
+        not_expired=not_expired,
         orphans_deleted=deleted,
         orphan_bytes=deleted_bytes,
     )
 
 
-def _maintain_natively(
-    table: Table,
-    session: "SparkSession",
-    settings: TableSettings,
-    maintenance: Maintenance,
-    clock: Clock,
-) -> MaintenanceSummary:
-    kept = keep_natively(
-        session,
-        settings,
-        files_min=maintenance.files_min,
-        expire_before_ms=clock.now_ms() - maintenance.snapshot_age_ms,
-    )
-    table.refresh()
-    files = TableFiles(files_options(table.io.properties))
-    deleted, deleted_bytes = _sweep(table, files, clock.now_ms() - maintenance.orphan_age_ms)
-    return MaintenanceSummary(
-        table=settings.full_name,
-        files_joined=kept.files_joined,
-        files_written=kept.files_written,
-        snapshots_expired=kept.snapshots_expired,
-        orphans_deleted=deleted,
-        orphan_bytes=deleted_bytes,
-    )
+@dataclass(frozen=True, slots=True)
+class _Upkeep:
+    """Ours."""
+
+    engine: Engine
+    settings: TableSettings
+    maintenance: Maintenance
+    random: Random
+
+    def join(self, table: Table) -> tuple[int, int]:
+        return _join(table, self.engine, self.settings, self.maintenance, self.random)
+
+    def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
+        return _expire(table, before_ms), ""
+
+
+@dataclass(frozen=True, slots=True)
+class _NativeUpkeep:
+    """Iceberg's."""
+
+    session: "SparkSession"
+    settings: TableSettings
+    maintenance: Maintenance
+
+    def join(self, table: Table) -> tuple[int, int]:  # noqa: ARG002 - Spark loads it itself
+        return join_natively(self.session, self.settings, files_min=self.maintenance.files_min)
+
+    def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
+        snapshots, is_whole = ancestry(table)
+        if not is_property_current(
+            summaries=map(summary_of, snapshots),
+            is_ancestry_whole=is_whole,
+            properties=table.properties,
+        ):
+            # Ours keep the newest snapshot with offsets, Iceberg's don't know of it.
+            return 0, (
+                "the table was rolled back, and only its snapshots say up to where: its next rows "
+                "end that"
+            )
+        return expire_natively(self.session, self.settings, before_ms=before_ms), ""
 
 
 def _join(

@@ -6,7 +6,6 @@ Orphans stay with ours, since Iceberg doesn't know of staged dead letters.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,15 +31,6 @@ _HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """What the procedures did."""
-
-    files_joined: int
-    files_written: int
-    snapshots_expired: int
-
-
 def session_of(engine: Engine) -> "SparkSession":
     """The engine's session. Raises: InvalidRequestError: it has none."""
     session: SparkSession | None = getattr(engine, "session", None)
@@ -51,28 +41,27 @@ def session_of(engine: Engine) -> "SparkSession":
     return session
 
 
-def keep_natively(
-    session: "SparkSession",
-    settings: TableSettings,
-    *,
-    files_min: int,
-    expire_before_ms: int,
-) -> Kept:
-    """Join a table's small files and expire its old snapshots.
+def join_natively(
+    session: "SparkSession", settings: TableSettings, *, files_min: int
+) -> tuple[int, int]:
+    """Join a table's small files.
 
     Args:
         session: if it has a catalog of the settings' name, that one is used, else it gets one.
         settings: resolved.
 
+    Returns:
+        How many files became how many.
+
     Raises:
         InvalidRequestError: the session has no runtime, or can't be told of the catalog.
-        RetryableError: a procedure failed; what it has committed is whole.
+        ConflictError: the table moved on meanwhile; its small files are still there next time.
+        RetryableError: the procedure failed; what it has committed is whole.
     """
     catalog = settings.catalog.name
     for key, value in _catalog_conf(session, settings.catalog).items():
         session.conf.set(key, value)
-    # With the catalog's name always: a first part that is a catalog's is taken for one.
-    name = ".".join(f"`{part}`" for part in (catalog, *settings.identifier))
+    name = _name_of(settings)
     # Looked for before anything is asked of it, so that what is missing is told apart.
     _ask(session, f"DESCRIBE TABLE {name}", settings, is_first=True)
     target = settings.target_file_bytes
@@ -82,29 +71,39 @@ def keep_natively(
         "min-file-size-bytes": target // 2,
     }
     written = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    try:
-        joined = _ask(
-            session,
-            f"CALL `{catalog}`.system.rewrite_data_files(table => '{name}', "
-            f"options => map({written}))",
-            settings,
-        )[0]
-    except ConflictError:
-        # The table moved on meanwhile: its small files are still there next time.
-        joined = {}
-    before = _snapshots(session, name, settings)
-    moment = datetime.fromtimestamp(expire_before_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    _ask(
+    joined = _ask(
         session,
-        f"CALL `{catalog}`.system.expire_snapshots(table => '{name}', "
-        f"older_than => TIMESTAMP '{moment} UTC', retain_last => 1)",
+        f"CALL `{catalog}`.system.rewrite_data_files(table => '{name}', options => map({written}))",
         settings,
-    )
-    return Kept(
-        files_joined=joined.get("rewritten_data_files_count", 0),
-        files_written=joined.get("added_data_files_count", 0),
-        snapshots_expired=max(0, before - _snapshots(session, name, settings)),
-    )
+    )[0]
+    return joined["rewritten_data_files_count"], joined["added_data_files_count"]
+
+
+def expire_natively(session: "SparkSession", settings: TableSettings, *, before_ms: int) -> int:
+    """Expire a table's snapshots of before a moment but for the current one, in a session that
+    `join_natively` has been in; how many.
+
+    Raises:
+        RetryableError: the procedure failed, or the table moved on too often meanwhile.
+    """
+    name = _name_of(settings)
+    moment = datetime.fromtimestamp(before_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        before = _snapshots(session, name, settings)
+        _ask(
+            session,
+            f"CALL `{settings.catalog.name}`.system.expire_snapshots(table => '{name}', "
+            f"older_than => TIMESTAMP '{moment} UTC', retain_last => 1)",
+            settings,
+        )
+        return max(0, before - _snapshots(session, name, settings))
+    except ConflictError as error:
+        raise RetryableError(error.operation, error.subject, error.detail) from error
+
+
+def _name_of(settings: TableSettings) -> str:
+    # With the catalog's name always: a first part that is a catalog's is taken for one.
+    return ".".join(f"`{part}`" for part in (settings.catalog.name, *settings.identifier))
 
 
 def _catalog_conf(session: "SparkSession", settings: CatalogSettings) -> dict[str, str]:

@@ -11,6 +11,7 @@ from penstock.lake.tables.offsets import (
     decode_offsets,
     encode_offsets,
     find_held,
+    is_property_current,
 )
 from penstock.model.errors import CorruptDataError
 
@@ -84,3 +85,36 @@ def test_offsets_of_another_topic_are_none_of_this_one() -> None:
     )
     assert held.offsets == {}
     assert held.topics == {"old": {0: 3}}
+
+
+@pytest.mark.parametrize(
+    ("summaries", "whole", "properties", "is_current"),
+    [
+        ([{}, offsets(3), offsets(2)], True, offsets(3), True),
+        ([{}, offsets(2)], True, offsets(3), False),
+        ([offsets(2)], False, {}, False),
+        # Rolled back to before the first commit.
+        ([{}], True, offsets(3), False),
+        ([{}], True, {}, True),
+        ([{}], False, offsets(3), True),
+    ],
+)
+def test_whether_snapshots_may_go_since_the_property_says_the_same(
+    summaries: list[dict[str, str]], whole: bool, properties: dict[str, str], is_current: bool
+) -> None:
+    found = is_property_current(summaries=summaries, is_ancestry_whole=whole, properties=properties)
+    assert found == is_current
+    if not found:
+        return
+    before, after = (
+        find_held(
+            "t",
+            table="t",
+            summaries=left,
+            is_ancestry_whole=is_whole,
+            properties=properties,
+            progress=None,
+        ).offsets
+        for left, is_whole in ((summaries, whole), (summaries[:1], False))
+    )
+    assert before == after
