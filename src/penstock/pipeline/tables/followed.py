@@ -210,7 +210,16 @@ class PartSchemas:
         return table
 
     def _followed_by(self, table: Table) -> Followed:
-        text = table.properties.get(_PROPERTIES[self.part], "{}")
+        text = table.properties.get(_PROPERTIES[self.part])
+        if text is None and self.part == KEY:
+            # Told by the property alone: a schema may well say that keys are bytes.
+            raise IncompatibleSchemaError(
+                "follow schema",
+                f"table {'.'.join(table.name())}",
+                "its keys are bytes, as producers wrote them, and of no schema",
+                "begin a new table",
+            )
+        text = text or "{}"
         try:
             return msgspec.json.decode(text, type=Followed)
         except msgspec.MsgspecError as error:
@@ -275,6 +284,13 @@ class RowSchemas:
             InvalidRequestError: somebody dropped or changed one.
         """
         name = ".".join(table.name())
+        if self.key is None and _PROPERTIES[KEY] in table.properties:
+            raise IncompatibleSchemaError(
+                "follow schema",
+                f"table {name}",
+                "its keys are of a schema, and not bytes as producers wrote them",
+                "penstock.table.key.schema or --key-schema says which",
+            )
         check_record_columns(
             table.schema(),
             prefix=TYPED_PREFIX,
