@@ -52,7 +52,8 @@ def compile_proto_texts(
         imports: texts by the names by which they are imported; Google's own ones are known.
 
     Raises:
-        InvalidRequestError: as `compile_proto_file`; or a name that is no path below a folder.
+        InvalidRequestError: as `compile_proto_file`; or a name that is no path below a folder, or
+            that of another file.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-proto-") as folder:
         for file_name, body in [*imports.items(), (name, text)]:
@@ -61,8 +62,16 @@ def compile_proto_texts(
             if pure.is_absolute() or ".." in pure.parts or "\\" in file_name or "\0" in file_name:
                 raise InvalidRequestError(_OPERATION, subject, f"an import named {file_name!r}")
             path = Path(folder, *pure.parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(body, encoding="utf-8")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # Made anew: no import may take another's place, nor the text's own.
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(body)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise InvalidRequestError(
+                    _OPERATION, subject, f"a file named {file_name[:100]!r}: {reason}"
+                ) from error
         return _compile([Path(folder)], Path(folder, name), subject=subject)
 
 

@@ -390,6 +390,19 @@ def test_an_import_s_name_leads_nowhere_else(name: str) -> None:
         compile_proto_texts("flight.proto", PROTO, {name: AIRPORT}, subject="test")
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "x" * 300, "\ud800", "f", "f/flight.proto", "./f/flight.proto", "f/flight.proto/a"],
+)
+def test_an_import_s_name_is_a_file_of_its_own(name: str) -> None:
+    """One of the text's own would be imported in its place, or the text laid over it."""
+    text = 'syntax = "proto3"; message A { int32 a = 1; }'
+    with pytest.raises(InvalidRequestError, match="a file named"):
+        compile_proto_texts("f/flight.proto", text, {name: AIRPORT}, subject="test")
+    with pytest.raises(InvalidRequestError, match="a file named"):
+        compile_proto_texts("flight.proto", text + "\ud800", {}, subject="test")
+
+
 def test_a_file_s_schema_evolves_as_a_registry_s(
     door: Door, lake: Lake, topic: str, tmp_path: Path
 ) -> None:
