@@ -42,6 +42,10 @@ class BeingTakenOverError(RetryableError):
     """Another live agent owns this agent's WAL directory and has not emptied it yet."""
 
 
+class WalAwayError(RetryableError):
+    """The volume of a WAL in which records lie can't be read now."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalFolder:
     """Where an agent may have a WAL, and how large. `random` makes the id of a new one."""
@@ -186,12 +190,28 @@ async def take_over_wal(
         ConflictError: its owner isn't fenced.
         CorruptDataError: something that the journal names is missing or damaged.
         RetryableError: the journal doesn't answer.
+        WalAwayError: it was claimed, and its volume can't be read.
     """
     claimed = await _claim(wal_id, committer)
 
     def check() -> list[StoredRun]:
         runs = queries().wal_runs(claimed.wal_key)
-        check_named(device, named_ends(runs))
+        if not runs:
+            return runs  # and its agent may have made the directory another WAL by now
+        try:
+            # A volume that was detached looks like an empty folder: that is no damage.
+            is_there = read_wal_id(device) == wal_id
+            if is_there:
+                check_named(device, named_ends(runs))
+        except OSError as error:
+            raise WalAwayError("take over WAL", wal_id.hex(), str(error)) from error
+        if not is_there:
+            raise WalAwayError(
+                "take over WAL",
+                wal_id.hex(),
+                "it isn't in its directory any more",
+                "bring the volume back, or name the directory where it is now",
+            )
         return runs
 
     return TakenWal(

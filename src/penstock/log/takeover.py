@@ -3,16 +3,20 @@
 A takeover goes on by itself until it is done or refused, however long whoever asked for it waits: a
 claim whose answer was lost may still be applied, and then the agent of the directory is refused
 for as long as this one lives. What nobody went on with would lie there unread.
+
+It is made of attempts. One that can't read the WAL any more ends, and the next looks where whoever
+asked last has found it: a volume that was lost may be back at another place, or damaged.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
-from penstock.log.own_wal import ID_FILE, read_wal_id, take_over_wal
+from penstock.log.own_wal import ID_FILE, WalAwayError, read_wal_id, take_over_wal
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
@@ -25,16 +29,19 @@ logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 1.0
 """How long a takeover rests whose claim was not answered."""
-_DRAIN_S: Final = 60.0
+_AWAY_S: Final = 30.0
+"""How long one rests whose volume is away, unless it is asked for again: each look is a claim."""
+_DRAIN_S: Final = 10.0
 
 
 class _Takeover:
     """One that is under way. `wal_id`: of the WAL that was asked for, whatever is made of its
-    directory meanwhile."""
+    directory meanwhile. `device`: where it was found last."""
 
     def __init__(self, device: Device, wal_id: bytes) -> None:
         self.device = device
         self.wal_id = wal_id
+        self.asked = asyncio.Event()
         self.uploader: Uploader | None = None
         self.length = 0
         self.last_error = "it is being claimed"
@@ -93,7 +100,10 @@ class Takeovers:
         if wal_id is None:
             raise NotFoundError("take over WAL", ID_FILE, "there is no such file")
         takeover = self._under_way.get(wal_id)
-        if takeover is None:
+        if takeover is not None:
+            takeover.device = device
+            takeover.asked.set()
+        else:
             # Asked for twice it goes on once: two uploaders of one WAL would move the same runs.
             takeover = self._under_way[wal_id] = _Takeover(device, wal_id)
             takeover.task = loop.create_task(self._go_on(takeover), name="takeover of a WAL")
@@ -115,8 +125,14 @@ class Takeovers:
 
     async def _go_on(self, takeover: _Takeover) -> int:
         while True:
+            takeover.asked.clear()
             try:
                 return await self._attempt(takeover)
+            except WalAwayError as error:
+                logger.warning("the takeover of a WAL rests: %s", error)
+                takeover.last_error = str(error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(takeover.asked.wait(), _AWAY_S)
             except RetryableError as error:
                 takeover.last_error = str(error)
                 await wait(AGAIN_S)
@@ -129,16 +145,33 @@ class Takeovers:
             queries=self._queries,
             pool=self._pool,
         )
+        before = self._readers.get(taken.wal_key)
         self._readers[taken.wal_key] = taken.reader
-        takeover.length = sum(run.length for run in taken.runs)
+        if before is not None:
+            before.close()
+        takeover.length = max(takeover.length, sum(run.length for run in taken.runs))
         uploader = takeover.uploader = self._new_uploader(taken.wal_key, taken.reader, taken)
         uploader.start(taken.runs)
         try:
-            while not await uploader.drain(_DRAIN_S):
-                logger.warning("the takeover of a WAL goes on: %s", takeover.left())
+            await self._drain(takeover, uploader)
         finally:
+            takeover.uploader = None
             await uploader.close()
         return takeover.length
+
+    async def _drain(self, takeover: _Takeover, uploader: Uploader) -> None:
+        """
+        Raises:
+            RetryableError: nothing was moved for a while, since the WAL couldn't be read.
+        """
+        while True:
+            left_bytes, failure_count = uploader.pending_bytes, uploader.read_failure_count
+            if await uploader.drain(_DRAIN_S):
+                return
+            logger.warning("the takeover of a WAL goes on: %s", takeover.left())
+            is_stuck = uploader.pending_bytes >= left_bytes
+            if is_stuck and uploader.read_failure_count > failure_count:
+                raise RetryableError("take over WAL", takeover.wal_id.hex(), takeover.left())
 
     def _over(self, takeover: _Takeover, task: "asyncio.Task[int]") -> None:
         del self._under_way[takeover.wal_id]

@@ -118,6 +118,8 @@ class Uploader:
         self._generations: set[int] = set()
         """WAL files written and not released; a set's add and discard are atomic."""
         self.segment_count = 0
+        self.read_failure_count = 0
+        """How often the WAL could not be read."""
         self.last_error = ""
 
     def start(self, runs: Sequence[StoredRun]) -> None:
@@ -310,9 +312,7 @@ class Uploader:
                     segment_run(
                         topic_ids[move.partition_key],
                         move,
-                        views
-                        if views is not None
-                        else [read_wal_run(self._wal_reader, run) for run in move.runs],
+                        views if views is not None else [self._read_run(run) for run in move.runs],
                     )
                     for move, views in zip(moves, cached, strict=True)
                 ]
@@ -336,6 +336,13 @@ class Uploader:
             self._numbers.end(number, named=is_named)
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
+
+    def _read_run(self, run: StoredRun) -> memoryview:
+        try:
+            return read_wal_run(self._wal_reader, run)
+        except Exception:
+            self.read_failure_count += 1
+            raise
 
     def _cached_views(self, move: PartitionMove) -> list[memoryview] | None:
         """The partition's batches from the tail cache, if they are all there."""
