@@ -34,6 +34,12 @@ _AWAY_S: Final = 30.0
 _DRAIN_S: Final = 10.0
 
 
+def _closing(wal_id: bytes) -> RetryableError:
+    return RetryableError(
+        "take over WAL", wal_id.hex(), "the server is shutting down", "ask another agent"
+    )
+
+
 class _Takeover:
     """One that is under way. `wal_id`: of the WAL that was asked for, whatever is made of its
     directory meanwhile. `device`: where it was found last."""
@@ -79,6 +85,7 @@ class Takeovers:
         self._queries = queries
         self._pool = pool
         self._under_way: dict[bytes, _Takeover] = {}
+        self._is_closed = False
 
     @property
     def uploaders(self) -> list[Uploader]:
@@ -99,6 +106,9 @@ class Takeovers:
         wal_id = await loop.run_in_executor(self._pool, partial(read_wal_id, device))
         if wal_id is None:
             raise NotFoundError("take over WAL", ID_FILE, "there is no such file")
+        if self._is_closed:
+            # Begun now, nobody would end it.
+            raise _closing(wal_id)
         takeover = self._under_way.get(wal_id)
         if takeover is not None:
             takeover.device = device
@@ -118,6 +128,7 @@ class Takeovers:
 
     async def close(self) -> None:
         """Stop all of them; what is left stays in the WALs, for who claims them next."""
+        self._is_closed = True
         tasks = [takeover.task for takeover in self._under_way.values() if takeover.task]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Takeovers whose volume is lost, comes back elsewhere or is damaged."""
+"""Takeovers whose volume is lost, comes back elsewhere or is damaged; and those of a log's end."""
 
 import asyncio
 import errno
@@ -15,6 +15,7 @@ from penstock.model.errors import CorruptDataError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.device import Device, File
 from penstock.system.files import PosixDevice
+from penstock.testing.inline_executor import InlineExecutor
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 
 AWAY = RetryableError("put", "store", "away")
@@ -159,5 +160,22 @@ def test_one_that_only_the_store_holds_up_reads_the_wal_once(tmp_path: Path) -> 
         assert await two.log.take_over(PosixDevice(tmp_path / "agent1"), deadline_s=20) > 0
         assert await two.read_all(key) == [(0, b"0")]
         assert claims < 250, "heartbeats alone, two in a second"
+
+    run_cluster(tmp_path, test)
+
+
+def test_one_that_is_asked_for_while_the_log_ends_is_not_begun(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        two, _, volume = await begin(cluster, Volume)
+        pool = two.log._pool
+        assert isinstance(pool, InlineExecutor)
+        usual_s, pool.delay_s_max = pool.delay_s_max, 60.0
+        asked = asyncio.ensure_future(two.log.take_over(device_of(volume)))
+        await passing(0)
+        pool.delay_s_max = usual_s
+        await two.log.close(0)
+        with pytest.raises(RetryableError, match="shutting down"):
+            await asked
+        assert "takeover of a WAL" not in {task.get_name() for task in asyncio.all_tasks()}
 
     run_cluster(tmp_path, test)
