@@ -7,9 +7,11 @@ less than the record does.
 """
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 from pyiceberg.types import (
@@ -36,16 +38,19 @@ from penstock.lake.tables.formats import (
 
 Convert = Callable[[Any], Any]
 _INT64: Final = 1 << 63
+_FINER: Final = re.compile(r"[.,]\d{6}(\d+)")
+"""Digits behind the microseconds."""
 
 
 class JsonDecoder:
-    """One schema.
+    """One schema. `is_identity`: see `compile_schema`.
 
     Raises:
         UnsupportedSchemaError: no JSON Schema, or with what no column can hold.
     """
 
-    def __init__(self, text: SchemaText) -> None:
+    def __init__(self, text: SchemaText, *, is_identity: bool = False) -> None:
+        self._is_identity = is_identity
         try:
             schema = json.loads(text.text)
             self._documents = {name: json.loads(body) for name, body in text.references}
@@ -62,7 +67,11 @@ class JsonDecoder:
     def decode(self, payload: bytes) -> Any:
         """A value. Raises: BadValueError."""
         try:
-            value = json.loads(payload, parse_constant=_refuse_constant)
+            value = json.loads(
+                payload,
+                parse_constant=_refuse_constant,
+                parse_float=_whole if self._is_identity else None,
+            )
         except (ValueError, RecursionError) as error:
             raise BadValueError(f"not JSON: {error}") from error
         return self._apply(value)
@@ -89,7 +98,12 @@ class JsonDecoder:
             if all(isinstance(option, str) for option in options):
                 kind = "string"
         if isinstance(kind, str):
-            found = _scalar(kind, schema.get("format", ""), at)
+            found = _scalar(
+                kind,
+                schema.get("format", ""),
+                at,
+                _exact_instant if self._is_identity else _instant,
+            )
             if found is not None:
                 return found
         raise _unsupported(at, f"no column is made of {json.dumps(schema)[:100]}")
@@ -179,11 +193,13 @@ class JsonDecoder:
         return found, document
 
 
-def _scalar(kind: str, form: str, at: str) -> tuple[IcebergType, Convert] | None:
+def _scalar(
+    kind: str, form: str, at: str, instant: Callable[[str], datetime]
+) -> tuple[IcebergType, Convert] | None:
     if kind == "string":
         return {
             "date": (DateType(), _parsed(date.fromisoformat, at, "date")),
-            "date-time": (TimestamptzType(), _parsed(_instant, at, "time with its zone")),
+            "date-time": (TimestamptzType(), _parsed(instant, at, "time with its zone")),
             "uuid": (StringType(), _parsed(lambda text: str(uuid.UUID(text)), at, "UUID")),
         }.get(form, (StringType(), _of(str, at, "string")))
     if kind == "integer":
@@ -247,6 +263,24 @@ def _instant(text: str) -> datetime:
     if instant.tzinfo is None:
         raise ValueError(text)
     return instant
+
+
+def _exact_instant(text: str) -> datetime:
+    if any(finer.strip("0") for finer in _FINER.findall(text)):
+        # It would be cut off, and so become another one's.
+        raise ValueError(text)
+    return _instant(text)
+
+
+def _whole(text: str) -> float:
+    """A number with a point or an exponent, as an integer may be written; keys have no others."""
+    try:
+        value = Decimal(text)
+    except ArithmeticError as error:  # An exponent beyond even Decimal's.
+        raise ValueError(f"{text[:50]} in a key") from error
+    if value != value.to_integral_value():
+        raise ValueError(f"{text[:50]} in a key")
+    return float(value)
 
 
 def _list_of(convert: Convert, at: str) -> Convert:

@@ -104,13 +104,15 @@ class ProtobufDecoder:
 
     Args:
         framed: whether payloads begin with the indexes of their message.
+        is_identity: see `compile_schema`.
 
     Raises:
         UnsupportedSchemaError: no descriptors, no such message, or what no column can hold.
     """
 
-    def __init__(self, text: SchemaText, *, framed: bool) -> None:
+    def __init__(self, text: SchemaText, *, framed: bool, is_identity: bool = False) -> None:
         self._framed = framed
+        self._is_identity = is_identity
         pool = descriptor_pool.DescriptorPool()
         try:
             for known in _KNOWN_FILES:
@@ -129,7 +131,7 @@ class ProtobufDecoder:
         self._message = message
         self._path = _path_of(message)
         self._class = message_factory.GetMessageClass(message)
-        self._type, self._apply = _record(message, message.name, 0)
+        self._type, self._apply = _Columns(is_identity=is_identity).record(message, message.name, 0)
 
     @property
     def type(self) -> RecordType:
@@ -150,6 +152,12 @@ class ProtobufDecoder:
             message.ParseFromString(payload)
         except DecodeError as error:
             raise BadValueError(f"not of its Protobuf schema: {error}") from error
+        if self._is_identity:
+            whole = message.ByteSize()
+            # At any depth, which no list of unknown fields tells.
+            message.DiscardUnknownFields()
+            if message.ByteSize() != whole:
+                raise BadValueError("it has fields beside its Protobuf schema")
         converted: dict[str, Any] = self._apply(message)
         return converted
 
@@ -223,73 +231,82 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _record(message: Descriptor, at: str, depth: int) -> tuple[RecordType, Convert]:
-    if depth > DEPTH_MAX:
-        raise _unsupported(at, f"deeper than {DEPTH_MAX}, or it contains itself")
-    if not message.fields:
-        raise _unsupported(at, "a message without fields")
-    if message.full_name == "google.protobuf.Any":
-        raise _unsupported(at, "no column holds Any")
-    fields: list[FieldType] = []
-    reads: list[tuple[str, Convert]] = []
-    for entry in message.fields:
-        kind, read, required = _field(entry, f"{at}.{entry.name}", depth)
-        fields.append(FieldType(name=entry.name, type=kind, required=required))
-        reads.append((entry.name, read))
-    return RecordType(fields=tuple(fields)), lambda value: {
-        name: read(value) for name, read in reads
-    }
+class _Columns:
+    """Messages as columns."""
 
+    def __init__(self, *, is_identity: bool) -> None:
+        self._is_identity = is_identity
 
-def _field(entry: FieldDescriptor, at: str, depth: int) -> tuple[AnyType, Convert, bool]:
-    """Type, how it is read of its message, and whether it always has a value."""
-    name = entry.name
-    if entry.type == _F.TYPE_GROUP:
-        raise _unsupported(at, "no column holds a group")
-    inner = entry.message_type
-    if inner is not None and inner.GetOptions().map_entry:
-        key, key_convert = _value(inner.fields_by_name["key"], f"{at}.key", depth)
-        value, convert = _value(inner.fields_by_name["value"], f"{at}.value", depth)
-        return (
-            MapOf(key=key, value=value, value_required=True),
-            lambda message: [
-                (key_convert(k), convert(v)) for k, v in getattr(message, name).items()
-            ],
-            True,
-        )
-    kind, convert = _value(entry, at, depth)
-    if entry.is_repeated:
-        return (
-            ListOf(element=kind, element_required=True),
-            lambda message: [convert(item) for item in getattr(message, name)],
-            True,
-        )
-    if not entry.has_presence:
-        return kind, lambda message: convert(getattr(message, name)), True
+    def record(self, message: Descriptor, at: str, depth: int) -> tuple[RecordType, Convert]:
+        """Columns of a message, and what makes their values of one. `at`: its place."""
+        if depth > DEPTH_MAX:
+            raise _unsupported(at, f"deeper than {DEPTH_MAX}, or it contains itself")
+        if not message.fields:
+            raise _unsupported(at, "a message without fields")
+        if message.full_name == "google.protobuf.Any":
+            raise _unsupported(at, "no column holds Any")
+        fields: list[FieldType] = []
+        reads: list[tuple[str, Convert]] = []
+        for entry in message.fields:
+            kind, read, required = self._field(entry, f"{at}.{entry.name}", depth)
+            fields.append(FieldType(name=entry.name, type=kind, required=required))
+            reads.append((entry.name, read))
+        return RecordType(fields=tuple(fields)), lambda value: {
+            name: read(value) for name, read in reads
+        }
 
-    def read(message: Message) -> Any:
-        return convert(getattr(message, name)) if message.HasField(name) else None
+    def _field(self, entry: FieldDescriptor, at: str, depth: int) -> tuple[AnyType, Convert, bool]:
+        """Type, how it is read of its message, and whether it always has a value."""
+        name = entry.name
+        if entry.type == _F.TYPE_GROUP:
+            raise _unsupported(at, "no column holds a group")
+        inner = entry.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            key, key_convert = self._value(inner.fields_by_name["key"], f"{at}.key", depth)
+            value, convert = self._value(inner.fields_by_name["value"], f"{at}.value", depth)
+            return (
+                MapOf(key=key, value=value, value_required=True),
+                lambda message: [
+                    (key_convert(k), convert(v)) for k, v in getattr(message, name).items()
+                ],
+                True,
+            )
+        kind, convert = self._value(entry, at, depth)
+        if entry.is_repeated:
+            return (
+                ListOf(element=kind, element_required=True),
+                lambda message: [convert(item) for item in getattr(message, name)],
+                True,
+            )
+        if not entry.has_presence:
+            return kind, lambda message: convert(getattr(message, name)), True
 
-    return kind, read, entry.is_required
+        def read(message: Message) -> Any:
+            return convert(getattr(message, name)) if message.HasField(name) else None
 
+        return kind, read, entry.is_required
 
-def _value(entry: FieldDescriptor, at: str, depth: int) -> tuple[AnyType, Convert]:
-    inner = entry.message_type
-    if inner is not None:
-        if inner.full_name == _TIMESTAMP:
-            return TimestamptzType(), _instant
-        if inner.full_name in _WRAPPERS:
-            kind, convert = _value(inner.fields_by_name["value"], at, depth)
-            return kind, lambda message: convert(message.value)
-        return _record(inner, at, depth + 1)
-    kind = _SCALARS[entry.type]
-    if entry.type == _F.TYPE_ENUM:
-        names = {number: value.name for number, value in entry.enum_type.values_by_number.items()}
-        # An open enum's number that nobody named is still told apart.
-        return kind, lambda number: names.get(number, str(number))
-    if kind is _UNSIGNED_64:
-        return kind, Decimal
-    return kind, lambda value: value
+    def _value(self, entry: FieldDescriptor, at: str, depth: int) -> tuple[AnyType, Convert]:
+        inner = entry.message_type
+        if inner is not None:
+            if inner.full_name == _TIMESTAMP:
+                return TimestamptzType(), _exact_instant if self._is_identity else _instant
+            if inner.full_name in _WRAPPERS:
+                kind, convert = self._value(inner.fields_by_name["value"], at, depth)
+                return kind, lambda message: convert(message.value)
+            return self.record(inner, at, depth + 1)
+        kind = _SCALARS[entry.type]
+        if entry.type == _F.TYPE_ENUM and self._is_identity:
+            return IntegerType(), lambda number: number
+        if entry.type == _F.TYPE_ENUM:
+            names = {
+                number: value.name for number, value in entry.enum_type.values_by_number.items()
+            }
+            # An open enum's number that nobody named is still told apart.
+            return kind, lambda number: names.get(number, str(number))
+        if kind is _UNSIGNED_64:
+            return kind, Decimal
+        return kind, lambda value: value
 
 
 def _instant(value: timestamp_pb2.Timestamp) -> datetime:
@@ -297,6 +314,13 @@ def _instant(value: timestamp_pb2.Timestamp) -> datetime:
         return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
     except OverflowError as error:
         raise BadValueError(f"a timestamp of {value.seconds} s") from error
+
+
+def _exact_instant(value: timestamp_pb2.Timestamp) -> datetime:
+    if value.nanos % 1000:
+        # They would be cut off, and so become another one's.
+        raise BadValueError(f"a timestamp of {value.nanos} ns beside its seconds")
+    return _instant(value)
 
 
 def _unsupported(at: str, detail: str) -> UnsupportedSchemaError:

@@ -28,10 +28,12 @@ _ROWS_PER_STEP: Final = 16_384
 
 
 class PartPlan(msgspec.Struct, frozen=True):
-    """How keys or values are read. `schemas`: by id; one that the registry lacks is `missing`."""
+    """How keys or values are read. `schemas`: by id; one that the registry lacks is `missing`;
+    `is_identity`: see `compile_schema`."""
 
     kind: str = RAW
     schemas: dict[int, SchemaText] = {}
+    is_identity: bool = False
 
 
 class RowPlan(msgspec.Struct, frozen=True):
@@ -187,7 +189,9 @@ class _PartReader:
             if text.is_missing:
                 raise BadValueError(f"the registry has no schema {schema_id}")
             decoder = self._decoders[schema_id] = compile_schema(
-                text, framed=self._plan.kind == REGISTRY
+                text,
+                framed=self._plan.kind == REGISTRY,
+                is_identity=self._plan.is_identity,
             )
         return decoder.decode(payload)
 

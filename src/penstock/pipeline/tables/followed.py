@@ -86,14 +86,20 @@ class PartSchemas:
     def type(self, schema_id: int) -> RecordType:
         """A schema's columns. Raises: InvalidRequestError: a table can't have them."""
         text = self.text(schema_id)
-        return self._columns(compile_schema(text, framed=self.is_framed), schema_id)
+        return self._columns(self._compiled(text, framed=self.is_framed), schema_id)
+
+    @property
+    def _is_identity(self) -> bool:
+        return self.part == KEY and self.settings.mode == UPSERT
+
+    def _compiled(self, text: SchemaText, *, framed: bool) -> Decoder:
+        return compile_schema(text, framed=framed, is_identity=self._is_identity)
 
     def _columns(self, decoder: Decoder, schema_id: int) -> RecordType:
         if self.part == KEY:
             # A record without a key is none of an upsert table, so that its key is required.
-            required = self.settings.mode == UPSERT
             return RecordType(
-                fields=(FieldType(name=TYPED_KEY, type=decoder.type, required=required),)
+                fields=(FieldType(name=TYPED_KEY, type=decoder.type, required=self._is_identity),)
             )
         kind = columns_of(decoder, subject=self.subject(schema_id))
         own = {f"{TYPED_PREFIX}{name}" for name in RAW_NAMES}
@@ -116,9 +122,10 @@ class PartSchemas:
     def plan(self, table: Table) -> PartPlan:
         """How executors read them."""
         if not self.is_framed:
-            return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)})
+            return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)}, self._is_identity)
         schemas = {schema_id: self.text(schema_id) for schema_id in self._followed_by(table).ids}
-        return PartPlan(REGISTRY, schemas | dict.fromkeys(self.missing, SchemaText(kind="")))
+        schemas |= dict.fromkeys(self.missing, SchemaText(kind=""))
+        return PartPlan(REGISTRY, schemas, self._is_identity)
 
     def follow(self, table: Table, ids: Sequence[int]) -> Table:
         """Let the table's columns become what the schemas of these ids need, oldest first.
@@ -171,7 +178,7 @@ class PartSchemas:
         followed = self._followed_by(table)
         kinds = [self.type(schema_id) for schema_id in followed.ids]
         if followed.text is not None:
-            kinds.append(self._columns(compile_schema(followed.text, framed=False), BARE_ID))
+            kinds.append(self._columns(self._compiled(followed.text, framed=False), BARE_ID))
         subject = f"table {'.'.join(table.name())}"
         for kind in kinds:
             plan_evolution(self._columns_of(table), kind, is_newer=False, subject=subject)
@@ -186,7 +193,7 @@ class PartSchemas:
             is_newer=not self.is_framed or schema_id > max(followed.ids, default=0),
             subject=subject,
         )
-        if self.part == KEY and self.settings.mode == UPSERT and evolution.added:
+        if self._is_identity and evolution.added:
             added = ", ".join(".".join(path) for path, _ in evolution.added)
             raise IncompatibleSchemaError(
                 "follow schema",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,93 @@ def test_the_schema_of_a_file_beside_a_registry_s_values(
     assert read_schema_file(path, is_key=True).text == '"string"'
     with pytest.raises(InvalidRequestError, match="it has no columns"):
         read_schema_file(path)
+
+
+KEY_PROTO = """
+syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+enum Kind { NONE = 0; FIRST = 1; }
+message Inner { string a = 1; }
+message Key { int64 id = 1; Kind kind = 2; google.protobuf.Timestamp at = 3; Inner inner = 4; }
+"""
+
+
+def test_a_protobuf_key_that_holds_more_than_its_column_is_a_bad_record(
+    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+) -> None:
+    """Cut to what a column holds it would be another key, whose row it would replace."""
+    value = value_of(registry, topic)
+    path = tmp_path / "key.proto"
+    path.write_text(KEY_PROTO)
+    schema = read_schema_file(path, message="Key", is_key=True)
+    upserted = {"key_kind": "file", "key_schema": schema, "mode": "upsert"}
+    good = [
+        b"\x08\x05",
+        b"\x08\x05\x10\x01",
+        b"\x08\x05\x10\x07",
+        b"\x08\x05\x1a\x03\x10\xe8\x07",  # 1,000 ns
+        b"\x08\x05\x22\x00",
+        b"\x08\x05\x22\x03\x0a\x01x",
+    ]
+    bad = [
+        b"\x08\x05\x1a\x03\x10\xe9\x07",  # 1,001 ns
+        b"\x08\x05\x28\x01",  # a fifth field
+        b"\x08\x05\x22\x05\x0a\x01x\x10\x01",  # a second one of Inner
+    ]
+    produce(door, topic, 0, [new_record(key, value(n)) for n, key in enumerate(good + bad)])
+    summary = typed(door, lake, topic, registry, **upserted)
+    assert (summary.rows, summary.bad_records) == (len(good), len(bad))
+    assert sorted(reasons(door, topic)) == [
+        "its key: a timestamp of 1001 ns beside its seconds",
+        *["its key: it has fields beside its Protobuf schema"] * 2,
+    ]
+    # Another name of the enum's number is the same key.
+    path.write_text(KEY_PROTO.replace("FIRST", "RENAMED"))
+    upserted["key_schema"] = read_schema_file(path, message="Key", is_key=True)
+    produce(door, topic, 0, [new_record(good[1], value(100))])
+    assert typed(door, lake, topic, registry, **upserted).rows == 1
+    found = {
+        (key["kind"], key["at"], str(key["inner"])): n
+        for key, n in lake.rows(topic, "kafka_key", "n")
+    }
+    at = dt.datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=dt.UTC)
+    assert found == {
+        (0, None, "None"): 0,
+        (1, None, "None"): 100,
+        (7, None, "None"): 2,
+        (0, at, "None"): 3,
+        (0, None, "{'a': ''}"): 4,
+        (0, None, "{'a': 'x'}"): 5,
+    }
+
+
+def test_a_json_key_that_holds_more_than_its_column_is_a_bad_record(
+    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+) -> None:
+    value = value_of(registry, topic)
+    path = tmp_path / "key.json"
+    properties = {"id": {"type": "integer"}, "at": {"type": "string", "format": "date-time"}}
+    required = ["id", "at"]
+    path.write_text(json.dumps({"type": "object", "properties": properties, "required": required}))
+    schema = read_schema_file(path, is_key=True)
+    keys = [
+        ("5", "2024-02-29T12:00:00.123456Z"),
+        ("5.0", "2024-02-29T12:00:00.123456000Z"),  # the same
+        ("5e0", "2024-02-29T13:00:00.123456+01:00"),  # the same
+        ("5", "2024-02-29T12:00:00.1234561Z"),
+        ("5", "2024-02-29T12:00:00,123456001Z"),
+        ("5.00000000000000000001", "2024-02-29T12:00:00.123456Z"),
+        ("5e-9999999999999999999999", "2024-02-29T12:00:00.123456Z"),
+    ]
+    records = [
+        new_record(f'{{"id": {number}, "at": "{at}"}}'.encode(), value(n))
+        for n, (number, at) in enumerate(keys)
+    ]
+    produce(door, topic, 0, records)
+    upserted = {"key_kind": "file", "key_schema": schema, "mode": "upsert"}
+    summary = typed(door, lake, topic, registry, **upserted)
+    assert (summary.rows, summary.bad_records) == (1, 4)
+    assert lake.rows(topic, "n") == [(2,)]
 
 
 def test_partition_by_a_key_s_field(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
