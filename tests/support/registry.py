@@ -6,6 +6,7 @@ compiles `.proto` texts.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+_ids = itertools.count(101)
 
 
 @dataclass
@@ -40,7 +43,8 @@ class Registry:
     ) -> int:
         """A new version; its schema's id. `schema`: text, or what becomes JSON."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        number = schema_id or max(self.schemas, default=100) + 1
+        # No id twice in a process: what one means never changes, and is remembered.
+        number = schema_id or next(_ids)
         self.schemas[number] = {"schema": text, "references": references or []}
         if kind != "AVRO":
             self.schemas[number]["schemaType"] = kind

@@ -5,6 +5,7 @@ User and password come from the environment where this runs, the driver alone.
 
 import base64
 import os
+import threading
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ PASSWORD_VARIABLE: Final = "PENSTOCK_REGISTRY_PASSWORD"  # noqa: S105 - a variab
 _TIMEOUT_S: Final = 20.0
 _RETRIES: Final = 4
 _REFERENCES_MAX: Final = 1000
+_KNOWN_MAX: Final = 1000
 
 
 class _Reference(msgspec.Struct, frozen=True):
@@ -34,8 +36,31 @@ class _Schema(msgspec.Struct, frozen=True, rename={"kind": "schemaType", "text":
     references: list[_Reference] = []
 
 
+class _Known:
+    """Schemas by registry and id for as long as the process lives: what an id means never changes.
+
+    Bounded: the one that was met first goes first, and is asked for again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._schemas: dict[tuple[str, int], SchemaText] = {}
+
+    def get(self, url: str, schema_id: int) -> SchemaText | None:
+        return self._schemas.get((url, schema_id))
+
+    def put(self, url: str, schema_id: int, schema: SchemaText) -> None:
+        with self._lock:
+            self._schemas[url, schema_id] = schema
+            while len(self._schemas) > _KNOWN_MAX:
+                del self._schemas[next(iter(self._schemas))]
+
+
+_KNOWN: Final = _Known()
+
+
 class Registry:
-    """Schemas by id, each asked for once.
+    """Schemas by id, each asked for, and compiled, once in the life of the process.
 
     Args:
         url: http(s)://HOST[:PORT][/PATH], without a user.
@@ -59,7 +84,6 @@ class Registry:
             ),
             timeout=_TIMEOUT_S,
         )
-        self._known: dict[int, SchemaText] = {}
 
     def schema(self, schema_id: int) -> SchemaText:
         """A schema with all that it refers to; `is_missing` where the registry has no such id.
@@ -68,7 +92,7 @@ class Registry:
             RetryableError: the registry does not answer.
             InvalidRequestError: it answers what it should not: 401, or no schema.
         """
-        known = self._known.get(schema_id)
+        known = _KNOWN.get(self._url, schema_id)
         if known is not None:
             return known
         found = self._get(f"/schemas/ids/{schema_id}", _Schema)
@@ -82,7 +106,7 @@ class Registry:
         text = SchemaText(kind=found.kind, text=found.text, references=list(references.items()))
         if found.kind == PROTOBUF and not _is_descriptor(found.text):
             text = _compiled(text, f"schema {schema_id}")
-        self._known[schema_id] = text
+        _KNOWN.put(self._url, schema_id, text)
         return text
 
     def _follow(self, schema: _Schema, references: dict[str, str], depth: int) -> None:

@@ -384,6 +384,34 @@ def test_a_registry_s_protobuf_schema_with_an_import(
     assert lake.rows(topic, "id", "origin", "air_time") == [(5, {"code": "ATL"}, None)]
 
 
+def test_a_schema_is_asked_for_once_in_the_life_of_the_process(
+    door: Door, lake: Lake, topic: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_KNOWN_MAX", 2)
+    text = 'syntax = "proto3"; message A { int32 id = 1; }'
+    number = registry.register(f"{topic}-value", text, kind="PROTOBUF")
+    for key in (1, 2):
+        produce_values(door, topic, [wire(number, b"\0\x08" + bytes([key]))])
+        typed(door, lake, topic, registry)
+    assert lake.rows(topic, "id") == [(1,), (2,)]
+    asked = [f"/schemas/ids/{number}", f"/schemas/ids/{number}?format=serialized"]
+    assert registry.asked == asked
+    # Of another registry it is another one's, and an id that is missing may come.
+    schemas = registry_module.Registry(registry.url)
+    late = 1_000_000
+    assert schemas.schema(late).is_missing
+    registry.register("late", '"int"', schema_id=late)
+    assert schemas.schema(late).text == '"int"'
+    other = registry_module.Registry(f"{registry.url}/other")
+    assert other.schema(number).is_missing
+    # Few are remembered: the first one is asked for anew.
+    for n in range(2):
+        schemas.schema(registry.register("more", json.dumps(["int", "long"][n])))
+    registry.asked.clear()
+    schemas.schema(number)
+    assert registry.asked == asked
+
+
 @pytest.mark.parametrize("name", ["../airport.proto", "/tmp/airport.proto", "a\0b"])
 def test_an_import_s_name_leads_nowhere_else(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="an import named"):
