@@ -174,10 +174,6 @@ def command(
         adopt=adopt,
         restart=restart,
     )
-    if value_schema is not None and registry and key_schema != _REGISTRY:
-        raise InvalidRequestError(
-            "make a table", topic, "a registry and a schema file", "give one of them"
-        )
     settings = _with_schema(settings, registry, value_schema, message, proto_folders)
     settings = _with_key_schema(settings, key_schema, key_message, proto_folders)
     if native and not maintain:

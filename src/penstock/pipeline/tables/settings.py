@@ -136,6 +136,8 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
         problem = "schema file needs a schema file"
     elif resolved.key_kind == FILE and resolved.key_schema is None:
         problem = "key schema file needs a schema file"
+    elif resolved.schema == FILE and resolved.registry and resolved.key_kind != REGISTRY:
+        problem = "a registry and a schema file: give one of them, unless keys are the registry's"
     elif resolved.dead_letters == resolved.topic:
         problem = "its dead letters would become its records"
     elif resolved.buckets < 1 or resolved.target_file_bytes < 1 or resolved.commit_bytes < 1:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli.main import root
 from penstock.lake.tables.evolution import IncompatibleSchemaError
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables.schema_files import read_schema_file
@@ -300,6 +302,26 @@ def test_a_json_key_that_holds_more_than_its_column_is_a_bad_record(
     summary = typed(door, lake, topic, registry, **upserted)
     assert (summary.rows, summary.bad_records) == (1, 4)
     assert lake.rows(topic, "n") == [(2,)]
+
+
+def test_the_command_takes_a_value_s_file_beside_a_registry_that_the_topic_s_keys_ask_for(
+    door: Door, lake: Lake, topic: str, registry: Registry, tmp_path: Path
+) -> None:
+    path = tmp_path / "value.avsc"
+    path.write_text(json.dumps(VALUE))
+    (framed,) = avro(0, VALUE, {"n": 7})
+    number = registry.register(f"{topic}-key", '"long"')
+    produce(door, topic, 0, [new_record(wire(number, b"\x0e"), framed[5:])])
+    arguments = ["pipeline", "table", "--topic", topic, "--url", door.client.options.urls[0]]
+    arguments += ["--warehouse", str(lake.folder), "--workers", "1"]
+    arguments += ["--value-schema", str(path), "--registry", registry.url]
+    refused = CliRunner().invoke(root, arguments)
+    assert isinstance(refused.exception, SystemExit | InvalidRequestError)
+    assert "a registry and a schema file" in f"{refused.output}{refused.exception}"
+    door.alter(topic, {"penstock.table.key.schema": "registry"})
+    done = CliRunner().invoke(root, arguments)
+    assert done.exit_code == 0, done.output
+    assert lake.rows(topic, "n", "kafka_key") == [(7, 7)]
 
 
 def test_partition_by_a_key_s_field(door: Door, lake: Lake, topic: str, registry: Registry) -> None:
