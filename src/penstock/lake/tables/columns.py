@@ -28,6 +28,8 @@ RAW_NAMES: Final = ("key", "value", "partition", "offset", "timestamp", "headers
 TYPED_PREFIX: Final = "kafka_"
 """Before key, partition, offset, timestamp and headers where a value has columns of its own:
 `_partition` and its like are Iceberg's metadata columns."""
+TYPED_NAMES: Final = frozenset(f"{TYPED_PREFIX}{name}" for name in RAW_NAMES)
+"""Which a value's field can't be named."""
 TYPED_KEY: Final = f"{TYPED_PREFIX}key"
 
 

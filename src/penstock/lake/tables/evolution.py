@@ -20,7 +20,7 @@ from pyiceberg.types import (
     StructType,
 )
 
-from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_PREFIX, record_fields
+from penstock.lake.tables.columns import TYPED_KEY, TYPED_NAMES, record_fields
 from penstock.lake.tables.formats import AnyType, FieldType, ListOf, MapOf, RecordType
 from penstock.model.errors import InvalidRequestError
 
@@ -81,9 +81,8 @@ def key_type(schema: Schema) -> RecordType:
 
 def value_type(schema: Schema) -> RecordType:
     """A typed table's value columns, without ids."""
-    own = {f"{TYPED_PREFIX}{name}" for name in RAW_NAMES}
     return RecordType(
-        fields=tuple(_field(column) for column in schema.fields if column.name not in own)
+        fields=tuple(_field(column) for column in schema.fields if column.name not in TYPED_NAMES)
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_PREFIX
+from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_NAMES, TYPED_PREFIX
 from penstock.lake.tables.formats import BadValueError, Decoder, SchemaText, compile_schema
 from penstock.lake.tables.rows import BAD_SCHEMA, split_bad
 
@@ -83,8 +83,7 @@ class RowReader:
         self._key: _PartReader | None = None
         if self._is_raw:
             return
-        own = {f"{TYPED_PREFIX}{name}" for name in RAW_NAMES}
-        value_type = pa.struct([field for field in schema if field.name not in own])
+        value_type = pa.struct([field for field in schema if field.name not in TYPED_NAMES])
         self._value = _PartReader(plan.value, value_type, "value")
         if plan.key.kind != RAW:
             self._key = _PartReader(plan.key, schema.field(TYPED_KEY).type, "key")

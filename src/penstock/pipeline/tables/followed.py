@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType
 
-from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_PREFIX, record_fields
+from penstock.lake.tables.columns import TYPED_KEY, TYPED_NAMES, TYPED_PREFIX, record_fields
 from penstock.lake.tables.evolution import (
     Evolution,
     Ids,
@@ -102,9 +102,8 @@ class PartSchemas:
                 fields=(FieldType(name=TYPED_KEY, type=decoder.type, required=self._is_identity),)
             )
         kind = columns_of(decoder, subject=self.subject(schema_id))
-        own = {f"{TYPED_PREFIX}{name}" for name in RAW_NAMES}
         for entry in kind.fields:
-            if entry.name in own:
+            if entry.name in TYPED_NAMES:
                 raise InvalidRequestError(
                     "follow schema",
                     self.subject(schema_id),
@@ -306,8 +305,7 @@ class RowSchemas:
             table=name,
         )
         own = {entry.name for part in self._parts for entry in part.check(table).fields}
-        own |= {f"{TYPED_PREFIX}{column}" for column in RAW_NAMES}
-        check_no_required_beside(table.schema(), frozenset(own), table=name)
+        check_no_required_beside(table.schema(), TYPED_NAMES | own, table=name)
 
     def begin(self, first: SchemaIds) -> tuple[Schema, dict[str, str]]:
         """A new table's columns and properties: the oldest schemas of the first records; the
