@@ -4,6 +4,10 @@ A restore that is killed while it copies leaves them behind, and nobody's journa
 a note of their names lies beside them until the cluster is made: the next restore of the same
 parent goes on in their place, and deletes those that it has no use for, as where it is of another
 moment.
+
+Two restores may run at once, as where somebody thinks that the first has died. Each attempt has an
+id, and the note is the last one's; the new journal is the first's that makes it. Only who has both
+deletes anything: what another has copied may be all that its cluster has.
 """
 
 import asyncio
@@ -13,9 +17,9 @@ from typing import Final
 import msgspec
 
 from penstock.log.backup import exists
-from penstock.model.errors import InvalidRequestError
+from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.ports.objects import ObjectStore
-from penstock.segment.keys import SEGMENTS_PREFIX
+from penstock.segment.keys import SEGMENTS_PREFIX, parse_object_key
 
 NOTE: Final = "restore-in-progress.json"
 _DELETED_AT_ONCE: Final = 500
@@ -27,6 +31,7 @@ Listed = Sequence[tuple[str, int]]
 class _Note(msgspec.Struct, frozen=True):
     parent: str
     keys: frozenset[str]
+    attempt: str = ""
 
 
 class CopiedObjects:
@@ -35,11 +40,14 @@ class CopiedObjects:
     Args:
         store: the new cluster's.
         parent: URL of the one that it is copied from, without a user.
+        attempt: what no other restore has, as the id of the new cluster.
     """
 
-    def __init__(self, store: ObjectStore, *, parent: str) -> None:
+    def __init__(self, store: ObjectStore, *, parent: str, attempt: str) -> None:
         self._store = store
         self._parent = parent
+        self._attempt = attempt
+        self._has_found_note = False
         self._before: frozenset[str] = frozenset()
         self._named: frozenset[str] = frozenset()
 
@@ -49,14 +57,9 @@ class CopiedObjects:
         Raises:
             InvalidRequestError: there are others' segments beside.
         """
-        if not await exists(self._store, NOTE):
-            return False
-        body = await self._store.get_range(NOTE, 0, await self._store.size(NOTE))
-        try:
-            note = msgspec.json.decode(body, type=_Note)
-        except msgspec.MsgspecError:
-            return False
-        if note.parent != self._parent:
+        self._has_found_note = await exists(self._store, NOTE)
+        note = await self._read_note()
+        if note is None or note.parent != self._parent:
             return False
         self._before = note.keys
         async for info in self._store.list(SEGMENTS_PREFIX):
@@ -80,17 +83,46 @@ class CopiedObjects:
 
         return taken
 
-    async def sweep(self) -> None:
-        """Delete what the restore before has copied and this one has no use for."""
-        others = sorted(self._before - self._named)
+    async def end(self, *, next_epoch: int | None = None) -> None:
+        """Once the new cluster is this restore's: delete what the restore before has copied and
+        this one has no use for, then the note. Of another's note: nothing.
+
+        Args:
+            next_epoch: the lowest of the agents that may run by now. The names of their objects
+                are not deleted; what was copied under one they find as an orphan. None: nobody
+                runs.
+        """
+        note = await self._read_note()
+        if note is None or note.attempt != self._attempt:
+            return
+        others = sorted(
+            key
+            for key in self._before - self._named
+            if next_epoch is None
+            or (written := parse_object_key(key)) is None
+            or written.epoch < next_epoch
+        )
         for start in range(0, len(others), _DELETED_AT_ONCE):
             await self._store.delete(others[start : start + _DELETED_AT_ONCE])
-
-    async def end(self) -> None:
-        """After the cluster is there."""
         await self._store.delete([NOTE])
+
+    async def _read_note(self) -> _Note | None:
+        if not await exists(self._store, NOTE):
+            return None
+        body = await self._store.get_range(NOTE, 0, await self._store.size(NOTE))
+        try:
+            return msgspec.json.decode(body, type=_Note)
+        except msgspec.MsgspecError:
+            return None
 
     async def _write_note(self) -> None:
         # With those of before: this restore may be killed, too, ere it has swept.
-        note = _Note(parent=self._parent, keys=self._before | self._named)
-        await self._store.put(NOTE, [msgspec.json.encode(note)])
+        note = _Note(parent=self._parent, keys=self._before | self._named, attempt=self._attempt)
+        try:
+            await self._store.put(
+                NOTE, [msgspec.json.encode(note)], if_absent=not self._has_found_note
+            )
+        except ConflictError as error:
+            raise ConflictError(
+                "restore", NOTE, "another restore has begun here just now", "wait for its end"
+            ) from error

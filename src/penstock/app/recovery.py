@@ -96,7 +96,9 @@ async def restore_cluster(
     parent_url = clean_url(source)
     cluster_id = new_cluster_id(random)
     own_url = str(target.objects)
-    copied = CopiedObjects(_open(own_url, clock=clock, random=random), parent=parent_url)
+    copied = CopiedObjects(
+        _open(own_url, clock=clock, random=random), parent=parent_url, attempt=cluster_id
+    )
     is_resumed = copies and await copied.find()
     if isinstance(target, DataLayout):
         check_empty(target, beside=(target.objects.name,) if is_resumed else ())
@@ -120,14 +122,17 @@ async def restore_cluster(
             take=take,
             copies=copies,
         )
-        if copies:
-            await copied.sweep()
+        next_epoch = None
         if isinstance(target, DataLayout):
             restore(state.snapshot, target.metadata)
         else:
+            # Again: all may have been copied meanwhile, also by another restore.
+            await _check_new(source, target, is_resumed=copies, clock=clock, random=random)
             await _publish(state, target, Path(folder), clock=clock, random=random)
+            with closing(Queries(state.snapshot)) as queries:
+                next_epoch = queries.next_epoch(0)
         if copies:
-            await copied.end()
+            await copied.end(next_epoch=next_epoch)
     return {
         "cluster_id": state.cluster_id,
         "parent_cluster_id": state.parent_cluster_id,
@@ -148,13 +153,14 @@ async def _publish(
 ) -> None:
     """The snapshot first: an agent that starts before there is a journal makes one of another id,
     and then refuses the archive, instead of beginning without it."""
+    store = _open(target.objects, clock=clock, random=random)
     archive = Archive(
-        _open(target.objects, clock=clock, random=random),
+        store,
         cluster_id=state.cluster_id,
         scratch=scratch / "archive",
         executor=None,
     )
-    await archive.put_snapshot(state.snapshot, state.info)
+    snapshot = await archive.put_snapshot(state.snapshot, state.info)
     from penstock.replica.postgres import PostgresJournal
 
     journal = await PostgresJournal.open(
@@ -162,6 +168,8 @@ async def _publish(
     )
     await journal.close()
     if journal.cluster_id != state.cluster_id:
+        # Its digest, and so its key, is of this cluster's id: no other has such a one.
+        await store.delete([snapshot.key])
         raise ConflictError("restore", target.name, "somebody made such a journal just now")
 
 

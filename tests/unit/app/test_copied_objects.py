@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app import recovery
 from penstock.app.copied_objects import NOTE, CopiedObjects
 from penstock.log.backup import exists
-from penstock.model.errors import InvalidRequestError
+from penstock.log.point_in_time import Moment, TakeObjects
+from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.objects import open_reliable_store
 from penstock.ports.objects import ObjectStore
+from penstock.segment import object_key
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 
@@ -38,18 +41,17 @@ async def keys_of(store: ObjectStore) -> list[str]:
 def test_the_next_restore_goes_on_and_deletes_what_it_does_not_name(tmp_path: Path) -> None:
     async def run() -> None:
         store = open_store(tmp_path)
-        first = CopiedObjects(store, parent=PARENT)
+        first = CopiedObjects(store, parent=PARENT, attempt="1")
         assert not await first.find()
         await copy(store, first, [OLD, BOTH])
-        # It is killed here; and so is the second, before it sweeps.
-        second = CopiedObjects(store, parent=PARENT)
+        # It is killed here; and so is the second, before it ends.
+        second = CopiedObjects(store, parent=PARENT, attempt="2")
         assert await second.find()
         await copy(store, second, [BOTH])
-        third = CopiedObjects(store, parent=PARENT)
+        third = CopiedObjects(store, parent=PARENT, attempt="3")
         assert await third.find()
         await copy(store, third, [BOTH, NEW])
         assert await keys_of(store) == sorted([NOTE, OLD, BOTH, NEW])
-        await third.sweep()
         await third.end()
         assert await keys_of(store) == [BOTH, NEW]
         assert not await exists(store, NOTE)
@@ -62,12 +64,93 @@ def test_a_restore_of_another_parent_and_a_cluster_in_its_place_are_told_apart(
 ) -> None:
     async def run() -> None:
         store = open_store(tmp_path)
-        await copy(store, CopiedObjects(store, parent=PARENT), [OLD])
-        assert not await CopiedObjects(store, parent="s3://bucket/other").find()
+        await copy(store, CopiedObjects(store, parent=PARENT, attempt="1"), [OLD])
+        assert not await CopiedObjects(store, parent="s3://bucket/other", attempt="2").find()
         await store.put(FOREIGN, [b"x"])
         with pytest.raises(InvalidRequestError, match="no restore has put it there"):
-            await CopiedObjects(store, parent=PARENT).find()
+            await CopiedObjects(store, parent=PARENT, attempt="1").find()
         await store.put(NOTE, [b"not JSON"])
-        assert not await CopiedObjects(store, parent=PARENT).find()
+        assert not await CopiedObjects(store, parent=PARENT, attempt="1").find()
+
+    asyncio.run(run())
+
+
+def test_two_restores_at_once_never_delete_what_the_others_cluster_names(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = open_store(tmp_path)
+        first = CopiedObjects(store, parent=PARENT, attempt="1")
+        assert not await first.find()
+        await copy(store, first, [OLD, BOTH])
+        second = CopiedObjects(store, parent=PARENT, attempt="2")
+        assert await second.find()
+        await copy(store, second, [BOTH, NEW])
+        # The first makes the cluster; the second, which is refused, never gets to its end.
+        await first.end()
+        assert await keys_of(store) == sorted([NOTE, OLD, BOTH, NEW])
+
+    asyncio.run(run())
+
+
+def test_of_two_restores_that_find_nothing_one_goes_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = open_store(tmp_path)
+        first = CopiedObjects(store, parent=PARENT, attempt="1")
+        second = CopiedObjects(store, parent=PARENT, attempt="2")
+        assert not await first.find()
+        assert not await second.find()
+        await copy(store, first, [OLD])
+        with pytest.raises(ConflictError, match="another restore has begun here"):
+            await copy(store, second, [NEW])
+        await first.end()
+        assert await keys_of(store) == [OLD]
+
+    asyncio.run(run())
+
+
+def test_what_agents_of_the_new_cluster_may_have_written_is_not_deleted(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = open_store(tmp_path)
+        below, above = (object_key(agent=1, epoch=epoch, n=1) for epoch in (4, 5))
+        await copy(store, CopiedObjects(store, parent=PARENT, attempt="1"), [below, above])
+        second = CopiedObjects(store, parent=PARENT, attempt="2")
+        assert await second.find()
+        await copy(store, second, [NEW])
+        await second.end(next_epoch=5)
+        assert await keys_of(store) == sorted([above, NEW])
+
+    asyncio.run(run())
+
+
+def test_a_restore_that_finds_a_cluster_in_its_place_at_the_end_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals: list[str] = []
+
+    async def check_new(*_: object, **__: object) -> None:
+        if journals:
+            raise InvalidRequestError("restore", journals[0], "it is there already")
+
+    async def copy_while_another_ends(*_: object, take: TakeObjects, **__: object) -> None:
+        await asyncio.to_thread(take, [(NEW, 1)])
+        journals.append("the first's")
+
+    monkeypatch.setattr(recovery, "_check_new", check_new)
+    monkeypatch.setattr(recovery, "restore_state", copy_while_another_ends)
+
+    async def run() -> None:
+        store = open_store(tmp_path)
+        await copy(store, CopiedObjects(store, parent=PARENT, attempt="1"), [OLD])
+        with pytest.raises(InvalidRequestError, match="the first's"):
+            await recovery.restore_cluster(
+                PARENT,
+                recovery.NewCluster(objects=str(tmp_path), journal="", name="new"),
+                moment=Moment(),
+                allow_loss=False,
+                clock=SystemClock(),
+                random=SystemRandom(),
+                transfer=lambda *_: None,
+                copies=True,
+            )
+        assert await keys_of(store) == sorted([NOTE, OLD])
 
     asyncio.run(run())
