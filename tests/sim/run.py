@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
-SEED_SECONDS_MAX = 60
+SEED_SECONDS_MAX = 25
 """Seconds of CPU after which a seed counts as hung: a busy machine is no defect."""
 COLLECT_EVERY = 8
 SHOWN_MAX = 5
