@@ -293,16 +293,17 @@ class Consumer(Actor):
             agent = await self.find_coordinator()
             if agent is None:
                 return
-            self.history.committing(self.group, place, offset)
+            commit = self.history.committing(self.group, place, offset)
             code = await self.client.commit_offset(agent, self.group, place, offset)
         except BrokenError:
             self._coordinator = None
             self.move()
             return
         if code == ErrorCode.NONE:
-            self.history.committed_offset(self.group, place, offset)
+            self.history.committed_offset(commit)
         else:
             self._coordinator = None
+            self.history.commit_refused(commit)
             self.history.count(f"commit {ErrorCode(code).name}")
 
     async def _committed(self, place: Place, position: int) -> int:
@@ -583,7 +584,7 @@ class Member(Actor):
         if following == at:
             return
         positions[place[1]] = following
-        self.history.committing(self.group, place, following)
+        commit = self.history.committing(self.group, place, following, generation=self.generation)
         code = await self.client.commit_offset(
             agent,
             self.group,
@@ -593,9 +594,10 @@ class Member(Actor):
             member=self.member,
         )
         if code:
+            self.history.commit_refused(commit)
             self._failed(code)
         else:
-            self.history.committed_offset(self.group, place, following)
+            self.history.committed_offset(commit)
 
 
 def describe(actors: list[Any]) -> str:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.log.own_wal import read_wal_id
 from penstock.metadata.commands import DrainAgent
 from penstock.model.errors import (
     ConflictError,
@@ -89,12 +90,18 @@ class Agent:
         self._is_ending = False
         if self.wal_taken:
             # What was in it is in the bucket: it begins anew there, or on a new volume.
-            if self.chance.happens(0.5):
+            if self.chance.happens(0.5) and self._is_wal_emptied():
                 self.device = SimulatedDevice()
             self.wal_taken = False
         self.node = self.loop.node(f"{self.name}.{self.life}")
         self.world.note(f"{self.name} starts")
         self.loop.spawn(self.node, self._live(self.life), name=f"{self.name} life {self.life}")
+
+    def _is_wal_emptied(self) -> bool:
+        """Whether another agent has what its device held. Since somebody said so, a later life
+        may have written there: a takeover is told of after it is done, by each who asked."""
+        wal_id = read_wal_id(self.device)
+        return wal_id is not None and self.world.oracle.is_emptied(wal_id, but_by=self.agent_id)
 
     async def _live(self, life: int) -> None:
         chance = self.chance

@@ -9,6 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.commits import Commit, CommittedOffset
+from sim.growing import Growing
 from sim.identity import is_keyed
 
 FAR = 1 << 62
@@ -22,26 +24,6 @@ class ViolationError(Exception):
     def __init__(self, kind: str, detail: str) -> None:
         self.kind = kind
         super().__init__(f"{kind}: {detail}")
-
-
-@dataclass(slots=True)
-class Growing:
-    """A number that everybody who asks after an answer must find at least as great."""
-
-    facts: list[tuple[float, int, str]] = field(default_factory=list)
-
-    def learn(self, ended_s: float, value: int, why: str) -> None:
-        """An answer that was given at `ended_s`."""
-        if not self.facts or value > self.facts[-1][1]:
-            self.facts.append((ended_s, value, why))
-
-    def at(self, began_s: float) -> tuple[int, str]:
-        """What is known of a question that began then."""
-        best, why = -1, "nothing"
-        for ended_s, value, reason in self.facts:
-            if ended_s < began_s and value > best:
-                best, why = value, reason
-        return best, why
 
 
 @dataclass(slots=True)
@@ -89,8 +71,7 @@ class History:
         self.partitions = Partitions()
         self.topics: dict[str, Topic] = {}
         self.sent: dict[bytes, Place] = {}
-        self.committed: dict[tuple[str, Place], Growing] = defaultdict(Growing)
-        self.commit_begun: dict[tuple[str, Place], int] = defaultdict(lambda: -1)
+        self.committed: dict[tuple[str, Place], CommittedOffset] = defaultdict(CommittedOffset)
         self.generations: dict[tuple[str, int], str] = {}
         self.assigned: dict[tuple[str, int, int], str] = {}
         self.counts: dict[str, int] = defaultdict(int)
@@ -251,30 +232,35 @@ class History:
 
     # -- groups ----------------------------------------------------------------------------------
 
-    def committing(self, group: str, place: Place, offset: int) -> None:
-        """A group's offset is being committed."""
-        key = (group, place)
-        self.commit_begun[key] = max(self.commit_begun[key], offset)
+    def committing(self, group: str, place: Place, offset: int, *, generation: int = -1) -> Commit:
+        """A group's offset is being committed; one of the next two follows, if it is answered."""
+        commit = Commit(group, place, offset, generation, self._world.loop.time())
+        self.committed[group, place].begin(commit)
+        return commit
 
-    def committed_offset(self, group: str, place: Place, offset: int) -> None:
-        """It was answered."""
-        self.committed[group, place].learn(self._world.loop.time(), offset, "commit")
+    def committed_offset(self, commit: Commit) -> None:
+        """It was acknowledged."""
+        self.committed[commit.group, commit.place].done(commit, self._world.loop.time())
         self.count("committed")
+
+    def commit_refused(self, commit: Commit) -> None:
+        """It was answered with an error."""
+        self.committed[commit.group, commit.place].refused(commit)
 
     def fetched_offset(
         self, group: str, place: Place, offset: int, began_s: float, who: str
     ) -> None:
-        """OffsetFetch was answered. Holds where offsets only grow."""
+        """OffsetFetch was answered."""
         if self.is_deleted(place[0]):
             return
-        least, why = self.committed[group, place].at(began_s)
-        if offset < least:
-            self.violate(
-                "lost-commit", f"{who} {group} {place}: told {offset} after {least}, {why}"
-            )
-        if offset > self.commit_begun[group, place]:
+        committed, now_s = self.committed[group, place], self._world.loop.time()
+        lost = committed.told(offset, began_s, now_s, who)
+        if lost is not None:
+            self.violate("lost-commit", f"{who} {group} {place}: {lost}")
+        if committed.went_back_s == now_s:
+            self.count("went back to a late commit")
+        if offset > committed.begun_max:
             self.violate("phantom-commit", f"{group} {place}: {offset} was never committed")
-        self.committed[group, place].learn(self._world.loop.time(), offset, f"fetched by {who}")
         self.count("offset fetched")
 
     def assigned_to(

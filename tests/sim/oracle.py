@@ -269,6 +269,20 @@ class Oracle:
         ).fetchone()
         return int(start)
 
+    def is_emptied(self, wal_id: bytes, *, but_by: int) -> bool:
+        """Whether nothing is named in a WAL, and nothing can be any more by an agent: another's
+        it is."""
+        self.catch_up()
+        row = self._connection.execute(
+            "SELECT wal_key FROM wals WHERE wal_id = ? AND agent != ?", (wal_id, but_by)
+        ).fetchone()
+        if row is None:
+            return False
+        (named,) = self._connection.execute(
+            "SELECT count(*) FROM wal_runs WHERE generation >> 32 = ?", row
+        ).fetchone()
+        return not named
+
     def missing_objects(self) -> list[str]:
         """Objects that runs lie in and that the bucket hasn't got."""
         rows = self._connection.execute(

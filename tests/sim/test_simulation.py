@@ -84,8 +84,7 @@ def test_what_is_right_breaks_nothing(history: Any) -> None:
     history.out_of_range(PLACE, 9, 4.0, "c")
     history.created("topic", 1)
     history.unknown(PLACE, 4.0, "c")
-    history.committing("g", PLACE, 3)
-    history.committed_offset("g", PLACE, 3)
+    history.committed_offset(history.committing("g", PLACE, 3))
     history.fetched_offset("g", PLACE, 3, 6.0, "c")
     history.assigned_to("g", 1, "m", [0], "m")
 
@@ -139,8 +138,7 @@ def test_a_topic_that_is_unknown(history: Any) -> None:
 
 
 def test_committed_offsets_that_go_back_or_come_from_nowhere(history: Any) -> None:
-    history.committing("g", PLACE, 3)
-    history.committed_offset("g", PLACE, 3)
+    history.committed_offset(history.committing("g", PLACE, 3))
     with _broken("lost-commit"):
         history.fetched_offset("g", PLACE, 2, 6.0, "c")
     with _broken("phantom-commit"):
