@@ -71,7 +71,9 @@ class History:
         self.partitions = Partitions()
         self.topics: dict[str, Topic] = {}
         self.sent: dict[bytes, Place] = {}
-        self.committed: dict[tuple[str, Place], CommittedOffset] = defaultdict(CommittedOffset)
+        self._offsets: dict[tuple[str, Place], CommittedOffset] = defaultdict(CommittedOffset)
+        self.committed: dict[tuple[str, Place], CommittedOffset] = {}
+        """Those of which somebody was told anything."""
         self.generations: dict[tuple[str, int], str] = {}
         self.assigned: dict[tuple[str, int, int], str] = {}
         self.counts: dict[str, int] = defaultdict(int)
@@ -235,17 +237,17 @@ class History:
     def committing(self, group: str, place: Place, offset: int, *, generation: int = -1) -> Commit:
         """A group's offset is being committed; one of the next two follows, if it is answered."""
         commit = Commit(group, place, offset, generation, self._world.loop.time())
-        self.committed[group, place].begin(commit)
+        self._offsets[group, place].begin(commit)
         return commit
 
     def committed_offset(self, commit: Commit) -> None:
         """It was acknowledged."""
-        self.committed[commit.group, commit.place].done(commit, self._world.loop.time())
+        self._known(commit.group, commit.place).done(commit, self._world.loop.time())
         self.count("committed")
 
     def commit_refused(self, commit: Commit) -> None:
         """It was answered with an error."""
-        self.committed[commit.group, commit.place].refused(commit)
+        self._offsets[commit.group, commit.place].refused(commit)
 
     def fetched_offset(
         self, group: str, place: Place, offset: int, began_s: float, who: str
@@ -253,7 +255,7 @@ class History:
         """OffsetFetch was answered."""
         if self.is_deleted(place[0]):
             return
-        committed, now_s = self.committed[group, place], self._world.loop.time()
+        committed, now_s = self._known(group, place), self._world.loop.time()
         lost = committed.told(offset, began_s, now_s, who)
         if lost is not None:
             self.violate("lost-commit", f"{who} {group} {place}: {lost}")
@@ -262,6 +264,9 @@ class History:
         if offset > committed.begun_max:
             self.violate("phantom-commit", f"{group} {place}: {offset} was never committed")
         self.count("offset fetched")
+
+    def _known(self, group: str, place: Place) -> CommittedOffset:
+        return self.committed.setdefault((group, place), self._offsets[group, place])
 
     def assigned_to(
         self, group: str, generation: int, leader: str, partitions: list[int], member: str
