@@ -26,8 +26,10 @@ from penstock.replica.postgres.settings import PostgresSettings
 from penstock.replica.postgres.statements import FORMAT_VERSION, Statements
 
 _UNDEFINED_TABLE = "42P01"
-_RACES = ("23505", "42P07", "40001")
-"""Somebody else creates the same table at this moment."""
+_RACES = ("23505", "42P07", "42710", "40001")
+"""Somebody else creates the same table at this moment: the name of its row type (42710), of itself
+(42P07), or either in the catalogue's index (23505) is found to be taken after IF NOT EXISTS has
+looked."""
 _CREATE_TRIES = 5
 
 
