@@ -28,10 +28,11 @@ from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from support.agents import SECRET, Agent
 from support.door import new_key, offsets_in, replacement, write_request
+from support.ports import free_port
 from support.probe import create_topic
 from support.raw_fetch import raw_producer
 from support.s3_proxy import Rule
-from support.server import ServerProcess, free_port
+from support.server import ServerProcess
 from support.waiting import eventually
 from support.workers import workers_host
 

@@ -19,7 +19,7 @@ from peers.build import AZURITE
 from penstock.objects import open_store
 from penstock.ports.objects import ObjectStore
 from penstock.testing.conformance import ObjectStoreSuite
-from support.server import free_port
+from support.ports import free_port
 
 ACCOUNT = "devstoreaccount1"
 # The emulator's own, which its documentation gives.

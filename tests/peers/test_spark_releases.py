@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peers.spark import CONNECT, RELEASES, is_built, python_of
-from support.server import free_port
+from support.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = (

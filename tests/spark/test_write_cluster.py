@@ -19,7 +19,7 @@ from chaos.world import World
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.connector.write import StreamTasks, batch_writer, stream_writer
 from support.agents import SECRET
-from support.server import free_port
+from support.ports import free_port
 from support.topics import Topics
 
 if TYPE_CHECKING:

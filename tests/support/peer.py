@@ -12,7 +12,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from support.server import STOP_SECONDS_MAX, ServerFailedError, answers_metadata, free_port
+from support.ports import free_port
+from support.server import STOP_SECONDS_MAX, ServerFailedError, answers_metadata
 
 
 class PeerProcess:

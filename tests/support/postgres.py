@@ -3,17 +3,13 @@
 `PENSTOCK_TEST_POSTGRES=url` points tests that only need a database at another one; those that kill
 and restart the server always start their own. PostgreSQL refuses to run as root: as root it runs
 as `nobody`.
-
-As a program: `python tests/support/postgres.py FOLDER PORT` runs one until it is interrupted.
 """
 
 import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+
+from support.ports import free_port
 
 _NOBODY = 65534
 _START_S = 60
@@ -50,14 +48,6 @@ def _version(folder: Path) -> int:
 
 def _as_nobody() -> dict[str, int]:
     return {"user": _NOBODY, "group": _NOBODY} if os.geteuid() == 0 else {}
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-        assert isinstance(port, int)
-        return port
 
 
 class PostgresServer:
@@ -220,13 +210,3 @@ def database_url() -> Iterator[str]:
         return
     with running_postgres() as server:
         yield server.url
-
-
-if __name__ == "__main__":
-    only = PostgresServer(Path(sys.argv[1]).absolute(), port=int(sys.argv[2]))
-    only.start()
-    print(only.url, flush=True)
-    try:
-        signal.pause()
-    except KeyboardInterrupt:
-        only.stop()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from support.server import free_port
+from support.ports import free_port
 
 READY_SECONDS_MAX = 30.0
 ACCESS_KEY = "penstock-test"

@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from support.ports import free_port
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 60.0
@@ -23,15 +25,6 @@ METADATA_API_KEY = 3
 
 class ServerFailedError(Exception):
     """The server ended, or did not become ready; carries the end of its log."""
-
-
-def free_port() -> int:
-    """A TCP port of loopback that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(port: int) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.pipeline.java import java_home
-from support.server import free_port
+from support.ports import free_port
 from support.waiting import eventually
 
 READY_S = 120

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from support.ports import adjacent_ports
 from support.server import (
     READY_SECONDS_MAX,
     ServerFailedError,
@@ -21,7 +20,6 @@ from support.server import (
 )
 from support.waiting import eventually
 
-PORTS_FROM, PORTS_TO = 20000, 30000
 END_SECONDS_MAX = 60.0
 
 
@@ -36,7 +34,8 @@ class WorkersHost:
     def __init__(self, folder: Path, count: int, settings: dict[str, str] | None = None) -> None:
         self.count = count
         self.server = ServerProcess(folder / "data", folder / "workers.log", dict(settings or {}))
-        self.server.kafka_port, self.server.http_port = adjacent_ports(count)
+        self.server.kafka_port = adjacent_ports(2 * count)
+        self.server.http_port = self.server.kafka_port + count
 
     @property
     def data(self) -> Path:
@@ -141,23 +140,3 @@ def workers_host(
         yield host
     finally:
         host.end_all()
-
-
-def adjacent_ports(count: int) -> tuple[int, int]:
-    """Two first ports of so many free ones each. Below the range that the system gives out."""
-    at = PORTS_FROM + (os.getpid() * 40) % (PORTS_TO - PORTS_FROM)
-    for _ in range(400):
-        if all(_is_free(port) for port in range(at, at + 2 * count)):
-            return at, at + count
-        at = PORTS_FROM + (at + 2 * count - PORTS_FROM) % (PORTS_TO - PORTS_FROM)
-    raise ServerFailedError("no adjacent free ports")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True

@@ -18,7 +18,7 @@ from penstock.cli.commands.pipeline_run import shown_counts
 from penstock.cli.main import root
 from penstock.config.sources import load_settings
 from support.door import Door, serve_in_thread
-from support.server import free_port
+from support.ports import free_port
 from support.topics import Topics
 
 REPOSITORY = Path(__file__).resolve().parents[3]

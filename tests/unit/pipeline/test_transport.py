@@ -24,7 +24,7 @@ from penstock.pipeline.transport import RefusedError, Transport
 from penstock.testing.clock import ManualClock
 from penstock.testing.randomness import SeededRandom
 from support.http_stub import Agent, Answer
-from support.server import free_port
+from support.ports import free_port
 
 
 @contextmanager
