@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,82 +23,84 @@ SECONDS_MAX = 600
 RELEASE = "4.1"
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_native_maintenance_changes_nothing(tmp_path: Path, mode: str) -> None:
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
     if not is_built(RELEASE):
         pytest.skip(f"{python_of(RELEASE)} is not there: python tests/peers/spark.py")
     problem = build()
     if problem:
         pytest.skip(f"no Iceberg for Spark: {problem}")
-    lake = Lake(tmp_path / "warehouse")
+    return Lake(tmp_path / "warehouse")
+
+
+@pytest.fixture
+def door(lake: Lake, tmp_path: Path) -> Iterator[Door]:
+    """With the topic."""
     with serve_in_thread(tmp_path / "data") as door:
         door.create("flights", 2)
-        expected: dict[object, list[str]] = {}
-        for number in range(3):
-            write(door, number, expected, mode)
-            follow(door, lake, "flights", mode=mode, buckets=2)
-        told = maintain(lake)
-        assert told["before"] == told["after"] == sorted(expected.values())
-        assert told["rewritten"] > told["added"] > 0 or mode == "upsert"
-        assert told["rewritten"] > 0
-        assert told["snapshots"][0] > told["snapshots"][1] == 1
-        # The snapshots with offsets are gone: the table's property holds them.
-        (left,), _ = ancestry(lake.table("flights"))
-        assert OFFSETS_PROPERTY not in summary_of(left)
-        assert follow(door, lake, "flights", mode=mode).commits == 0
-        write(door, 3, expected, mode)
-        assert follow(door, lake, "flights", mode=mode).commits == 1
-        rows = lake.table("flights").scan().to_arrow().to_pylist()
-        found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
-        assert found == sorted(expected.values())
-        assert maintain(lake)["after"] == found
+        yield door
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_the_command_maintains_by_iceberg_s_procedures(tmp_path: Path, mode: str) -> None:
-    if not is_built(RELEASE):
-        pytest.skip(f"{python_of(RELEASE)} is not there: python tests/peers/spark.py")
-    problem = build()
-    if problem:
-        pytest.skip(f"no Iceberg for Spark: {problem}")
-    lake = Lake(tmp_path / "warehouse")
-    with serve_in_thread(tmp_path / "data") as door:
-        door.create("flights", 2)
-        expected: dict[object, list[str]] = {}
-        for number in range(5):
-            write(door, number, expected, mode)
-            follow(door, lake, "flights", mode=mode, buckets=1)
-        files = len(list(lake.table("flights").scan().plan_files()))
-        done = penstock_maintain(door, lake, jars())
-        assert done.returncode == 0, done.stderr[-5000:]
-        told = json.loads(done.stdout)
-        left = len(list(lake.table("flights").scan().plan_files()))
-        assert told["files_joined"] - told["files_written"] == files - left
-        assert (told["files_joined"] > 1) == (mode == "append"), told
-        assert len(lake.table("flights").snapshots()) == 1
-        assert told["snapshots_expired"] >= 4
-        write(door, 5, expected, mode)
-        assert follow(door, lake, "flights", mode=mode).commits == 1
-        rows = lake.table("flights").scan().to_arrow().to_pylist()
-        found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
-        assert found == sorted(expected.values())
-        if mode == "upsert":
-            return  # as with append
-        # Rolled back, the table's property is of offsets that its rows don't reach.
-        table = lake.table("flights")
-        current = table.current_snapshot()
-        assert current is not None
-        write(door, 6, expected, mode)
-        follow(door, lake, "flights", mode=mode)
-        lake.table("flights").manage_snapshots().rollback_to_snapshot(current.snapshot_id).commit()
-        told = json.loads(penstock_maintain(door, lake, jars()).stdout)
-        assert told["snapshots_expired"] == 0
-        assert "rolled back" in told["not_expired"]
-        assert follow(door, lake, "flights", mode=mode).commits == 1
-        without = penstock_maintain(door, lake, [])
-        assert without.returncode != 0
-        assert "Spark doesn't find it by Iceberg's runtime" in without.stderr
-        assert "iceberg-spark-runtime-4.1" in without.stderr
+def test_native_maintenance_changes_nothing(lake: Lake, door: Door, mode: str) -> None:
+    expected: dict[object, list[str]] = {}
+    for number in range(3):
+        write(door, number, expected, mode)
+        follow(door, lake, "flights", mode=mode, buckets=2)
+    told = maintain(lake)
+    assert told["before"] == told["after"] == sorted(expected.values())
+    assert told["rewritten"] > told["added"] > 0 or mode == "upsert"
+    assert told["rewritten"] > 0
+    assert told["snapshots"][0] > told["snapshots"][1] == 1
+    # The snapshots with offsets are gone: the table's property holds them.
+    (left,), _ = ancestry(lake.table("flights"))
+    assert OFFSETS_PROPERTY not in summary_of(left)
+    assert follow(door, lake, "flights", mode=mode).commits == 0
+    write(door, 3, expected, mode)
+    assert follow(door, lake, "flights", mode=mode).commits == 1
+    rows = lake.table("flights").scan().to_arrow().to_pylist()
+    found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
+    assert found == sorted(expected.values())
+    assert maintain(lake)["after"] == found
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_command_maintains_by_iceberg_s_procedures(lake: Lake, door: Door, mode: str) -> None:
+    expected: dict[object, list[str]] = {}
+    for number in range(5):
+        write(door, number, expected, mode)
+        follow(door, lake, "flights", mode=mode, buckets=1)
+    files = len(list(lake.table("flights").scan().plan_files()))
+    done = penstock_maintain(door, lake, jars())
+    assert done.returncode == 0, done.stderr[-5000:]
+    told = json.loads(done.stdout)
+    left = len(list(lake.table("flights").scan().plan_files()))
+    assert told["files_joined"] - told["files_written"] == files - left
+    assert (told["files_joined"] > 1) == (mode == "append"), told
+    assert len(lake.table("flights").snapshots()) == 1
+    assert told["snapshots_expired"] >= 4
+    write(door, 5, expected, mode)
+    assert follow(door, lake, "flights", mode=mode).commits == 1
+    rows = lake.table("flights").scan().to_arrow().to_pylist()
+    found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
+    assert found == sorted(expected.values())
+    if mode == "upsert":
+        return  # as with append
+    # Rolled back, the table's property is of offsets that its rows don't reach.
+    table = lake.table("flights")
+    current = table.current_snapshot()
+    assert current is not None
+    write(door, 6, expected, mode)
+    follow(door, lake, "flights", mode=mode)
+    lake.table("flights").manage_snapshots().rollback_to_snapshot(current.snapshot_id).commit()
+    told = json.loads(penstock_maintain(door, lake, jars()).stdout)
+    assert told["snapshots_expired"] == 0
+    assert "rolled back" in told["not_expired"]
+    assert follow(door, lake, "flights", mode=mode).commits == 1
+    without = penstock_maintain(door, lake, [])
+    assert without.returncode != 0
+    assert "Spark doesn't find it by Iceberg's runtime" in without.stderr
+    assert "iceberg-spark-runtime-4.1" in without.stderr
 
 
 def penstock_maintain(door: Door, lake: Lake, jars: list[Path]) -> subprocess.CompletedProcess[str]:

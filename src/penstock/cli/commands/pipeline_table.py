@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.pipeline.tables.settings import TableSettings
 
 _MIB = 1 << 20
-_REGISTRY = "registry"
 _HOUR_MS = 3_600_000
 _SHOWN_LOST = 5
 
@@ -216,13 +215,14 @@ def _with_schema(
     proto_folders: tuple[Path, ...],
 ) -> "TableSettings":
     from penstock.pipeline.tables.schema_files import read_schema_file
+    from penstock.pipeline.tables.settings import FILE, REGISTRY
 
     if value_schema is None:
         # A registry alone does not make a raw topic typed where the topic's config says raw.
-        return msgspec.structs.replace(settings, schema="registry") if registry else settings
+        return msgspec.structs.replace(settings, schema=REGISTRY) if registry else settings
     return msgspec.structs.replace(
         settings,
-        schema="file",
+        schema=FILE,
         value_schema=read_schema_file(value_schema, message=message, folders=proto_folders),
     )
 
@@ -231,12 +231,13 @@ def _with_key_schema(
     settings: "TableSettings", key_schema: str, message: str, proto_folders: tuple[Path, ...]
 ) -> "TableSettings":
     from penstock.pipeline.tables.schema_files import read_schema_file
+    from penstock.pipeline.tables.settings import FILE, REGISTRY
 
-    if not key_schema or key_schema == _REGISTRY:
+    if not key_schema or key_schema == REGISTRY:
         return msgspec.structs.replace(settings, key_kind=key_schema)
     return msgspec.structs.replace(
         settings,
-        key_kind="file",
+        key_kind=FILE,
         key_schema=read_schema_file(
             Path(key_schema), message=message, folders=proto_folders, is_key=True
         ),

@@ -73,22 +73,22 @@ def append_rows(item: AppendItem) -> AppendResult:
 
 
 class ScanItem(msgspec.Struct, frozen=True):
-    """One task that looks for schema ids alone."""
+    """One task that looks for schema ids alone. `parts`: VALUE, KEY, those that begin with one."""
 
     door: DoorOptions
     ranges: list[Range]
+    parts: list[str]
 
 
 def find_schema_ids(item: ScanItem) -> SchemaIds:
-    """The schema ids in the values and keys of ranges. Raises: as `append_rows`."""
-    values: set[int] = set()
-    keys: set[int] = set()
+    """The schema ids in the item's parts of ranges. Raises: as `append_rows`."""
+    found: dict[str, set[int]] = {VALUE: set(), KEY: set()}
     with DoorClient(item.door) as client, ObjectAccess(client) as objects:
         for wanted in item.ranges:
             for part in read_range(client, objects, wanted):
                 for records in decode_records(
                     part.body, partition=wanted.partition, start=wanted.start, end=wanted.end
                 ):
-                    values |= wire_ids(records.rows.column(VALUE))
-                    keys |= wire_ids(records.rows.column(KEY))
-    return SchemaIds(frozenset(values), frozenset(keys))
+                    for name in item.parts:
+                        found[name] |= wire_ids(records.rows.column(name))
+    return SchemaIds(value=frozenset(found[VALUE]), key=frozenset(found[KEY]))

@@ -235,7 +235,7 @@ def _decide(
     winners = newest_rows(contest, prefix=item.prefix)
     changed = winners.filter(pc.invert(winners.column(_STORED))).column(key)
     changed = key_identity(changed).combine_chunks()
-    changes = changes.filter(pc.is_in(key_identity(changes.column(key)), value_set=changed))
+    changes = changes.filter(pc.is_in(keys, value_set=changed))
     touched = [
         url
         for url, rows in met.items()

@@ -58,13 +58,24 @@ class Followed(msgspec.Struct, frozen=True):
     text: SchemaText | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PartSchemas:
     """The schemas of one table's values, or of its keys, which `part` says, and the columns by
-    them: a value's fields are columns, and a key is the one column TYPED_KEY."""
+    them: a value's fields are columns, and a key is the one column TYPED_KEY.
 
-    settings: TableSettings
+    Args:
+        topic: for errors.
+        kind: registry or file.
+        given: the schema of kind = file.
+        is_identity: whether rows are told apart by it; see `compile_schema`.
+        registry: of kind = registry.
+    """
+
+    topic: str
     part: str
+    kind: str
+    given: SchemaText | None
+    is_identity: bool
     registry: Registry | None
     columns_added: list[str] = field(default_factory=list)
     missing: set[int] = field(default_factory=set)
@@ -73,13 +84,13 @@ class PartSchemas:
     @property
     def is_framed(self) -> bool:
         """Whether the bytes begin with a schema id."""
-        return self._kind != FILE
+        return self.kind != FILE
 
     def text(self, schema_id: int) -> SchemaText:
         """A schema by its id, or the file's."""
         if not self.is_framed:
-            assert self._given is not None
-            return self._given
+            assert self.given is not None
+            return self.given
         assert self.registry is not None
         return self.registry.schema(schema_id)
 
@@ -88,18 +99,14 @@ class PartSchemas:
         text = self.text(schema_id)
         return self._columns(self._compiled(text, framed=self.is_framed), schema_id)
 
-    @property
-    def _is_identity(self) -> bool:
-        return self.part == KEY and self.settings.mode == UPSERT
-
     def _compiled(self, text: SchemaText, *, framed: bool) -> Decoder:
-        return compile_schema(text, framed=framed, is_identity=self._is_identity)
+        return compile_schema(text, framed=framed, is_identity=self.is_identity)
 
     def _columns(self, decoder: Decoder, schema_id: int) -> RecordType:
         if self.part == KEY:
             # A record without a key is none of an upsert table, so that its key is required.
             return RecordType(
-                fields=(FieldType(name=TYPED_KEY, type=decoder.type, required=self._is_identity),)
+                fields=(FieldType(name=TYPED_KEY, type=decoder.type, required=self.is_identity),)
             )
         kind = columns_of(decoder, subject=self.subject(schema_id))
         for entry in kind.fields:
@@ -115,16 +122,16 @@ class PartSchemas:
         """For errors."""
         what = "schema" if self.part == VALUE else "key schema"
         if self.is_framed:
-            return f"{what} {schema_id} of {self.settings.topic}"
+            return f"{what} {schema_id} of {self.topic}"
         return f"the {what} of the file"
 
     def plan(self, table: Table) -> PartPlan:
         """How executors read them."""
         if not self.is_framed:
-            return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)}, self._is_identity)
+            return PartPlan(BARE, {BARE_ID: self.text(BARE_ID)}, self.is_identity)
         schemas = {schema_id: self.text(schema_id) for schema_id in self._followed_by(table).ids}
         schemas |= dict.fromkeys(self.missing, SchemaText(kind=""))
-        return PartPlan(REGISTRY, schemas, self._is_identity)
+        return PartPlan(REGISTRY, schemas, self.is_identity)
 
     def follow(self, table: Table, ids: Sequence[int]) -> Table:
         """Let the table's columns become what the schemas of these ids need, oldest first.
@@ -141,7 +148,7 @@ class PartSchemas:
 
     def follow_file(self, table: Table) -> Table:
         """The same for a file's schema, if it is another than the last one."""
-        if self.is_framed or self._followed_by(table).text == self._given:
+        if self.is_framed or self._followed_by(table).text == self.given:
             return table
         return self._follow_one(table, BARE_ID)
 
@@ -158,14 +165,14 @@ class PartSchemas:
             return min(known)
         raise InvalidRequestError(
             "make a table",
-            self.settings.topic,
+            self.topic,
             f"none of its first {self.part}s begins with the id of a schema that the registry has",
             "is it written by a serializer that uses this registry?",
         )
 
     def property_of(self, first: int) -> dict[str, str]:
         """Of a new table that begins with a schema."""
-        followed = Followed(ids=[first]) if self.is_framed else Followed(text=self._given)
+        followed = Followed(ids=[first]) if self.is_framed else Followed(text=self.given)
         return {_PROPERTIES[self.part]: msgspec.json.encode(followed).decode()}
 
     def check(self, table: Table) -> RecordType:
@@ -192,7 +199,7 @@ class PartSchemas:
             is_newer=not self.is_framed or schema_id > max(followed.ids, default=0),
             subject=subject,
         )
-        if self._is_identity and evolution.added:
+        if self.is_identity and evolution.added:
             added = ", ".join(".".join(path) for path, _ in evolution.added)
             raise IncompatibleSchemaError(
                 "follow schema",
@@ -203,7 +210,7 @@ class PartSchemas:
         after = (
             Followed(ids=sorted({*followed.ids, schema_id}))
             if self.is_framed
-            else Followed(text=self._given)
+            else Followed(text=self.given)
         )
         with translated("follow schema", subject), table.transaction() as transaction:
             transaction.set_properties(
@@ -234,14 +241,6 @@ class PartSchemas:
     def _columns_of(self, table: Table) -> RecordType:
         return value_type(table.schema()) if self.part == VALUE else key_type(table.schema())
 
-    @property
-    def _kind(self) -> str:
-        return self.settings.schema if self.part == VALUE else self.settings.key_kind
-
-    @property
-    def _given(self) -> SchemaText | None:
-        return self.settings.value_schema if self.part == VALUE else self.settings.key_schema
-
 
 class RowSchemas:
     """The schemas of one table's values, and of its keys where these have any.
@@ -253,14 +252,30 @@ class RowSchemas:
     def __init__(self, settings: TableSettings) -> None:
         uses_registry = REGISTRY in (settings.schema, settings.key_kind)
         registry = Registry(settings.registry) if uses_registry else None
-        self.value = PartSchemas(settings, VALUE, registry)
-        self.key = None if settings.key_kind == RAW else PartSchemas(settings, KEY, registry)
+        self.value = PartSchemas(
+            topic=settings.topic,
+            part=VALUE,
+            kind=settings.schema,
+            given=settings.value_schema,
+            is_identity=False,
+            registry=registry,
+        )
+        self.key: PartSchemas | None = None
+        if settings.key_kind != RAW:
+            self.key = PartSchemas(
+                topic=settings.topic,
+                part=KEY,
+                kind=settings.key_kind,
+                given=settings.key_schema,
+                is_identity=settings.mode == UPSERT,
+                registry=registry,
+            )
         self._parts = [part for part in (self.value, self.key) if part is not None]
 
     @property
-    def is_framed(self) -> bool:
-        """Whether records say which schemas they have."""
-        return any(part.is_framed for part in self._parts)
+    def framed_parts(self) -> list[str]:
+        """VALUE, KEY: those by which records say which schemas they have."""
+        return [part.part for part in self._parts if part.is_framed]
 
     @property
     def columns_added(self) -> list[str]:

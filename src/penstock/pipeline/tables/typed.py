@@ -136,11 +136,12 @@ def first_schemas(
     items: Sequence[Sequence[Range]],
 ) -> SchemaIds | None:
     """The schemas of the first records; None without any, where records would say them."""
-    if not schemas.is_framed:
+    parts = schemas.framed_parts
+    if not parts:
         return SchemaIds()
     if not items:
         return None
-    tasks = [ScanItem(door=client.options, ranges=list(ranges)) for ranges in items]
+    tasks = [ScanItem(door=client.options, ranges=list(ranges), parts=parts) for ranges in items]
     found = SchemaIds()
     for _, ids in engine.run(find_schema_ids, tasks):
         found |= ids
