@@ -26,11 +26,9 @@ from penstock.replica.postgres.settings import PostgresSettings
 from penstock.replica.postgres.statements import FORMAT_VERSION, Statements
 
 _UNDEFINED_TABLE = "42P01"
-_RACES = ("23505", "42P07", "42710", "40001")
-"""Somebody else creates the same table at this moment: the name of its row type (42710), of itself
-(42P07), or either in the catalogue's index (23505) is found to be taken after IF NOT EXISTS has
-looked."""
 _CREATE_TRIES = 5
+"""Of several that create one journal at once, those who come second are told so in many ways, by
+each database in its own; each failure means that another got further."""
 
 
 class PostgresJournal:
@@ -174,6 +172,7 @@ async def _open_tables(
 ) -> str:
     """The cluster's id, after creating what isn't there."""
     info = await _read_info(connection, statements)
+    failure: psycopg.Error | None = None
     for _ in range(_CREATE_TRIES):
         if info is not None:
             break
@@ -184,10 +183,12 @@ async def _open_tables(
                 await connection.execute(sql.encode())
             await connection.execute(statements.insert_info.encode(), (new_cluster_id(),))
         except psycopg.Error as error:
-            if error.sqlstate not in _RACES:
-                raise
+            # Somebody else's creation, if there is a journal now; else what is raised at last.
+            failure = error
         info = await _read_info(connection, statements)
     if info is None:
+        if failure is not None:
+            raise failure
         raise ConflictError("create journal", name, "its tables come and go")
     cluster_id, version = info
     if version > FORMAT_VERSION:
