@@ -109,7 +109,7 @@ class BucketStore:
             # Some stores stop at the first that is not there; then one by one.
             for key in keys:
                 await self._delete_one(key)
-        except BaseError as error:
+        except _FAILURES as error:
             raise translate_obstore_error("delete", keys[0], error) from error
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
@@ -133,7 +133,7 @@ class BucketStore:
             await obstore.delete_async(self._store, key)
         except FileNotFoundError:
             return
-        except BaseError as error:
+        except _FAILURES as error:
             raise translate_obstore_error("delete", key, error) from error
 
 
