@@ -22,7 +22,7 @@ from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.joining import make_membership
 from penstock.app.layout import DataLayout
-from penstock.app.limits import cluster_limits
+from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
 from penstock.app.wal_volumes import WalVolumes
@@ -348,7 +348,7 @@ async def _open(
     queries = ThreadQueries(layout.replica)
     closing.callback(queries.close)
     view = MetadataView.load(queries())
-    limits = cluster_limits(settings)
+    limits = log_limits(settings)
     # What a restore inherited is read where the parent keeps it.
     store = open_origins(store, queries().origins(), open_one)
     own_blocks = OwnBlocks(store, bytes_max=settings.block_cache_bytes)

@@ -1,8 +1,7 @@
 """A server's settings in the words of the packages that act on them. Pure."""
 
-import dataclasses
-
 from penstock.cluster.membership import MembershipSettings
+from penstock.config.checks import is_cluster
 from penstock.config.settings import MIB, ServerSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
@@ -24,15 +23,10 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         snapshot_entries=settings.snapshot_entries,
-        durability=settings.durability or "wal",
+        durability=_durability(settings),
         flush_bytes=settings.flush_bytes,
         flush_interval_ms=settings.flush_interval_ms,
     )
-
-
-def cluster_limits(settings: ServerSettings) -> LogLimits:
-    """The same for an agent of a cluster."""
-    return dataclasses.replace(log_limits(settings), durability=settings.durability or "object")
 
 
 def membership_settings(settings: ServerSettings) -> MembershipSettings:
@@ -51,6 +45,7 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
         connections_max=settings.connections_max,
         connection_budget_bytes=settings.connection_inflight_bytes_max,
         server_budget_bytes=settings.inflight_bytes_max,
+        gather_ms=settings.gather_ms if _durability(settings) == "wal" else 0,
         stall_timeout_s=settings.stall_timeout_ms / 1000,
         log_dir=settings.data,
     )
@@ -66,3 +61,7 @@ def group_settings(settings: ServerSettings) -> GroupSettings:
         offset_metadata_length_max=settings.offset_metadata_length_max,
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
     )
+
+
+def _durability(settings: ServerSettings) -> str:
+    return settings.durability or ("object" if is_cluster(settings) else "wal")

@@ -92,6 +92,19 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = True
 
+    gather_ms: Annotated[
+        int,
+        About(
+            "Durability",
+            "While eight connections or more send records within 50 ms, how long a Produce request "
+            "waits for those of others that share its sync. The more of them do, the less of the "
+            "server's CPU each takes. 0: never, as with durability `object`, which gathers for "
+            "longer.",
+            0,
+            1000,
+        ),
+    ] = 2
+
     journal: Annotated[
         str,
         _cluster(

@@ -11,6 +11,7 @@ this connection alone, after the requests before it were answered, with one log 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, cast
@@ -24,6 +25,7 @@ from penstock.kafka.context import JOIN_BYTES_MAX, ConnectionState, LateReply, R
 from penstock.kafka.file_sender import FileSender
 from penstock.kafka.framing import STAGING_BYTES, Framer
 from penstock.kafka.registry import API_VERSIONS_KEY, APIS, Api
+from penstock.kafka.waves import ProduceWaves
 from penstock.log.fetch.regions import FileRegion
 from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
 
@@ -39,6 +41,7 @@ class ConnectionHost:
 
     broker: Broker
     budget: ByteBudget
+    waves: ProduceWaves
     staging: memoryview = field(default_factory=lambda: memoryview(bytearray(STAGING_BYTES)))
     connections: "set[KafkaConnection]" = field(default_factory=set)
     next_connection_id: int = 1
@@ -170,21 +173,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
         frames = framer.buffer_updated(nbytes)
         if self._closing or self._fault is not None:
             return
-        try:
-            for frame in frames:
-                self._receive(frame)
-            if framer.failure is not None:
-                raise framer.failure
-        except InvalidRequestError as error:
-            self._fault = error
         partial_bytes = framer.pending_bytes
         if partial_bytes != self._partial_bytes:
             self._host.budget.take(partial_bytes - self._partial_bytes)
             self._partial_bytes = partial_bytes
-        if frames or self._fault is not None:
+        if framer.failure is not None:
+            self._host.waves.release(self)
+            self._receive_all(frames, self._clock.monotonic_s())
+            self._fault = self._fault or framer.failure
             self._pump()
-        else:
+        elif not frames:
             self._regulate_reading()
+        elif not self._host.waves.keep(self, frames):
+            self._receive_all(frames, self._clock.monotonic_s())
+            self._pump()
+
+    def take_up(self, frames: Iterable[memoryview], arrived_s: float) -> None:
+        """See `penstock.kafka.waves.TakesUp`."""
+        if not self._closing and self._fault is None:
+            self._receive_all(frames, arrived_s)
+            self._pump_once()
 
     def eof_received(self) -> bool:
         """A peer that will send no more is gone, as Kafka sees it."""
@@ -206,8 +214,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Give back what was counted and stop what only this peer wanted."""
-        self._closing = True
         host = self._host
+        # A producer that wants no answer may be gone behind its last request.
+        host.waves.release(self)
+        self._closing = True
         if self not in host.connections:
             return
         host.connections.discard(self)
@@ -253,6 +263,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Read no more; close once the requests that were started are answered."""
+        self._host.waves.release(self)
         self._waiting.clear()
         self._set_reading(paused=True)
         self._pump()
@@ -303,7 +314,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # -- requests ------------------------------------------------------------------------------
 
-    def _receive(self, frame: memoryview) -> None:
+    def _receive_all(self, frames: Iterable[memoryview], arrived_s: float) -> None:
+        try:
+            for frame in frames:
+                self._receive(frame, arrived_s)
+        except InvalidRequestError as error:
+            self._fault = error
+
+    def _receive(self, frame: memoryview, arrived_s: float) -> None:
         key, version, correlation_id = header.parse_fixed(frame)
         api = APIS.get(key)
         if api is None:
@@ -330,7 +348,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         frame_bytes = len(frame)
         self._request_bytes += frame_bytes
         self._host.budget.take(frame_bytes)
-        self._waiting.append(_Exchange(api, context, body, frame_bytes, self._clock.monotonic_s()))
+        self._waiting.append(_Exchange(api, context, body, frame_bytes, arrived_s))
 
     def _pump(self) -> None:
         """Start what may start and send what is ready, until neither is left."""

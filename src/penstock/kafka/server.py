@@ -8,6 +8,7 @@ from typing import Final
 from penstock.kafka.broker import Broker
 from penstock.kafka.budget import ByteBudget
 from penstock.kafka.connection import ConnectionHost, KafkaConnection
+from penstock.kafka.waves import ProduceWaves
 
 SWEEPS_PER_TIMEOUT: Final = 4
 BACKLOG: Final = 1024
@@ -20,7 +21,9 @@ class KafkaServer:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._host = ConnectionHost(
-            broker=broker, budget=ByteBudget(broker.settings.server_budget_bytes)
+            broker=broker,
+            budget=ByteBudget(broker.settings.server_budget_bytes),
+            waves=ProduceWaves(broker.settings.gather_ms / 1000, broker.log, broker.clock),
         )
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None

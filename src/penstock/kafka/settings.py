@@ -24,6 +24,9 @@ class KafkaSettings:
     read from."""
     server_budget_bytes: int = 256 * MIB
     """The same for all connections together, requests being received included."""
+    gather_ms: int = 2
+    """How long a Produce request waits for those of other connections while many send (`waves`);
+    0: never."""
     stall_timeout_s: float = 30.0
     """A peer that takes no byte of a reply, or sends none of a request begun, for this long is
     disconnected."""

@@ -13,11 +13,6 @@ class LogLimits:
     frame_bytes_max: int = 16 * MIB
     """A WAL frame holds what waits, up to this; more waits for the next."""
 
-    gather_ms: int = 2
-    """While `GATHER_SOURCES` connections or more send small appends, a commit waits so long for
-    others to share it, as PostgreSQL's commit_delay with commit_siblings does; 0: never. A lone
-    producer never waits."""
-
     waiting_bytes_max: int = 256 * MIB
     """Bytes of appends that wait for the lane; more are refused retriably. Connections bound what
     they wait for, but not what was left behind by those that are gone."""

@@ -262,9 +262,9 @@ class Log(ServingLog):
         """See `ServingLog`."""
         self.lane.hold()
 
-    def settle(self) -> None:
+    def settle(self, *, all_came: bool = False) -> None:
         """See `ServingLog`."""
-        self.lane.settle()
+        self.lane.settle(all_came=all_came)
 
     @property
     def waiting_bytes(self) -> int:

@@ -121,8 +121,8 @@ class ServingLog(ABC):
         """More than one `append` may follow; `settle` comes after the last, in the same callback
         of the event loop."""
 
-    def settle(self) -> None:  # noqa: B027
-        """Nothing more to append for now."""
+    def settle(self, *, all_came: bool = False) -> None:  # noqa: B027
+        """Nothing more to append for now. `all_came`: nor to wait for."""
 
     @property
     @abstractmethod

@@ -70,7 +70,7 @@ class StandInLog:
     def hold(self) -> None:
         pass
 
-    def settle(self) -> None:
+    def settle(self, *, all_came: bool = False) -> None:
         pass
 
     def high_watermark(self, key: PartitionKey) -> int:

@@ -18,6 +18,7 @@ from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.registry import APIS
 from penstock.kafka.server import KafkaServer
+from penstock.kafka.waves import CONNECTIONS_MIN
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 DEADLINE_S = 10.0
@@ -189,6 +190,95 @@ def test_a_request_without_an_answer_gets_none(broker: Broker, raw: Any) -> None
             assert (await reply(reader))[0] == 2
 
     asyncio.run(run())
+
+
+class Company:
+    """Connections whose Produce requests wait for others', with the handler that gets them."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Client]], got: list[bytes]) -> None:
+        self._connect = connect
+        self._got = got
+        self.clients: list[Client] = []
+
+    async def send_until_they_wait(self) -> None:
+        for number in range(CONNECTIONS_MIN):
+            self.clients.append(await self._connect())
+            self.clients[-1][1].write(request(PRODUCE, 3, 1, b"%d" % number))
+            if number < CONNECTIONS_MIN - 1:
+                await until(lambda: len(self._got) == number + 1)  # noqa: B023 - it waits here
+        await turns()
+        assert len(self._got) == CONNECTIONS_MIN - 1
+
+
+NEVER_MS = 3_600_000
+
+
+def company(
+    broker: Broker, raw: Any, scenario: Callable[[Company, KafkaServer, list[bytes]], Any]
+) -> None:
+    got: list[bytes] = []
+    raw(PRODUCE, lambda context, body: got.append(bytes(body)) or [bytes(body)])
+
+    async def run() -> None:
+        async with serving(broker) as (server, connect):
+            together = Company(connect, got)
+            await together.send_until_they_wait()
+            await scenario(together, server, got)
+
+    asyncio.run(run())
+
+
+def test_produces_of_many_connections_are_taken_up_together(broker_with: Any, raw: Any) -> None:
+    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
+        for number, (reader, _) in enumerate(together.clients):
+            assert await reply(reader) == (1, b"%d" % number)
+
+    company(broker_with(gather_ms=20), raw, scenario)
+
+
+def test_a_request_behind_one_that_waits_ends_the_waiting(broker_with: Any, raw: Any) -> None:
+    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
+        reader, writer = together.clients[-1]
+        writer.write(request(PRODUCE, 3, 2, b"more") + api_versions(3))
+        assert [(await reply(reader))[0] for _ in range(3)] == [1, 2, 3]
+        assert got[-1] == b"more"
+
+    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
+
+
+def test_a_broken_frame_behind_one_that_waits_ends_the_connection_behind_its_answer(
+    broker_with: Any, raw: Any
+) -> None:
+    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
+        reader, writer = together.clients[-1]
+        writer.write(struct.pack(">i", -1))
+        assert (await reply(reader))[0] == 1
+        assert await reader.read() == b""
+
+    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_what_waits_of_a_producer_that_has_gone_is_appended(
+    broker_with: Any, raw: Any, reset: bool
+) -> None:
+    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
+        _, writer = together.clients[-1]
+        if reset:
+            writer.transport.abort()
+        else:
+            writer.close()
+        await until(lambda: len(got) == CONNECTIONS_MIN)
+
+    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
+
+
+def test_what_waits_is_answered_when_the_server_ends(broker_with: Any, raw: Any) -> None:
+    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
+        await server.drain(5.0)
+        assert await reply(together.clients[-1][0]) == (1, b"%d" % (CONNECTIONS_MIN - 1))
+
+    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
 
 
 def test_bytes_arriving_one_by_one_make_the_same_requests(broker: Broker) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from penstock.log.append.lane import (
-    GATHER_SOURCES,
     LONE_APPENDS,
     AppendRequest,
     CommitLane,
@@ -445,20 +444,16 @@ def test_a_frame_is_bounded() -> None:
     run(test)
 
 
-def test_many_connections_share_commits_and_a_lone_one_never_waits() -> None:
+def test_a_turn_begins_at_once_where_all_have_come() -> None:
     async def test(bench: Bench) -> None:
         bench.wal.gate.set()
-        for _ in range(20):
-            await bench.append(source=1).answer
-            assert not bench.lane._gathering
-        waiting = [bench.append(key=n, source=n) for n in range(GATHER_SOURCES)]
-        assert bench.lane._gathering
-        assert [await w.answer for w in waiting] == [None] * GATHER_SOURCES
-        bench.clock.seconds += 1  # silence in between
-        await bench.append(source=3).answer
-        assert not bench.lane._gathering
+        bench.lane.hold()
+        waiting = [bench.append(key=n, source=n) for n in range(9)]
+        bench.lane.settle(all_came=True)
+        assert bench.events.count("write 900") == 1
+        assert [await w.answer for w in waiting] == [None] * 9
 
-    run(test)
+    run(test, here=True)
 
 
 def test_a_full_wal_holds_appends_back_but_lets_commands_through() -> None:

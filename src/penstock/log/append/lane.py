@@ -33,12 +33,6 @@ __all__ = ["AppendRequest", "CommandRequest", "CommitLane", "Delivery", "Orderer
 
 logger = logging.getLogger(__name__)
 
-GATHER_SOURCES: Final = 8
-GATHER_SPAN_S: Final = 0.05
-GATHER_BYTES_MAX: Final = 256 << 10
-"""Gathering is on while the last GATHER_SOURCES appends came from as many connections within
-GATHER_SPAN_S; what has GATHER_BYTES_MAX is worth its sync without waiting."""
-
 LONE_APPENDS: Final = 8
 """After so many appends of one connection there is no other to share a turn with."""
 
@@ -132,8 +126,7 @@ class CommitLane:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="commit-lane", daemon=True)
         self._closed = False
-        self._sources: deque[tuple[int, float]] = deque(maxlen=GATHER_SOURCES)
-        self._gathering = False
+        self._last_source = -1
         self._lone_count = 0
         """Appends in a row of one connection."""
         self._is_held = False
@@ -143,8 +136,6 @@ class CommitLane:
         self._arrived: list[_Item] = []
         self._arrived_bytes = 0
         self._begin_handle: asyncio.Handle | None = None
-        self._is_waiting = False
-        """Whether it waits for more to arrive."""
         self._handed_over = 0
         """Items that the thread has and whose outcome has not come back. While there are none the
         thread touches nothing but the database's commit, and a turn may run here."""
@@ -171,34 +162,29 @@ class CommitLane:
             request.done(_closed_error())
             return
         self.waiting_bytes += request.length
-        self._watch_sources(request.source)
+        is_lone = request.source == self._last_source
+        self._lone_count = self._lone_count + 1 if is_lone else 0
+        self._last_source = request.source
         self._arrive(request, request.length)
 
     def hold(self) -> None:
         """Begin no turn before `settle`: more may be submitted in the same breath."""
         self._is_held = True
 
-    def settle(self) -> None:
-        """Begin a turn for what was submitted since `hold`, or soon if others may share it."""
+    def settle(self, *, all_came: bool = False) -> None:
+        """Begin a turn for what was submitted since `hold`, or soon if others may share it.
+
+        Args:
+            all_came: who may share it has been waited for.
+        """
         self._is_held = False
         if not self._arrived or self._begin_handle is not None:
             return
-        if self._lone_count >= LONE_APPENDS and not self._is_delivering:
+        if (all_came or self._lone_count >= LONE_APPENDS) and not self._is_delivering:
             # Without a detour by the loop, which looks for other work first.
             self._begin()
         else:
             self._begin_soon()
-
-    def _watch_sources(self, source: int) -> None:
-        sources = self._sources
-        self._lone_count = self._lone_count + 1 if sources and source == sources[-1][0] else 0
-        now_s = self._clock.monotonic_s()
-        sources.append((source, now_s))
-        if self._gathering or source != sources[0][0]:
-            self._gathering = (
-                now_s - sources[0][1] <= GATHER_SPAN_S
-                and len({known for known, _ in sources}) == GATHER_SOURCES
-            )
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
@@ -232,23 +218,12 @@ class CommitLane:
     def _arrive(self, item: _Item, length: int) -> None:
         self._arrived.append(item)
         self._arrived_bytes += length
-        if self._begin_handle is None:
-            if self._gathering and self._limits.gather_ms and length:
-                self._begin_handle = self._loop.call_later(
-                    self._limits.gather_ms / 1000, self._begin
-                )
-                self._is_waiting = True
-            elif not self._is_held:
-                self._begin_soon()
-        elif self._is_waiting and self._arrived_bytes >= GATHER_BYTES_MAX:
-            self._begin_handle.cancel()
-            self._begin_handle = self._loop.call_soon(self._begin)
-            self._is_waiting = False
+        if self._begin_handle is None and not self._is_held:
+            self._begin_soon()
 
     def _begin_soon(self) -> None:
         """Not now: what else has arrived with it shares its turn."""
         self._begin_handle = self._loop.call_soon(self._begin)
-        self._is_waiting = False
 
     def _begin(self) -> None:
         """A turn for what has arrived, here or on the thread."""
