@@ -294,7 +294,6 @@ def log_limits(world: World) -> LogLimits:
         segment_age_ms=world.segment_age_ms,
         delete_grace_ms=world.grace_ms,
         producer_id_block=4,
-        gather_ms=0,
     )
 
 
