@@ -12,9 +12,9 @@ import pytest
 from penstock.pipeline.client import DoorClient, DoorOptions
 from support.agents import run_cli
 from support.cleaned_topic import CleanedTopic, check_a_topic
+from support.ports import adjacent_ports
 from support.server import ServerProcess
 from support.waiting import eventually
-from support.workers import adjacent_ports
 
 pytestmark = pytest.mark.skipif(
     "PENSTOCK_TEST_BOOTSTRAP" in os.environ, reason="cleans by a door that only this server has"
@@ -27,7 +27,8 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerPro
     server = ServerProcess(tmp_path / "data", tmp_path / "server.log", settings=settings)
     if request.param > 1:
         settings["WORKERS"] = str(request.param)
-        server.kafka_port, server.http_port = adjacent_ports(request.param)
+        server.kafka_port = adjacent_ports(2 * request.param)
+        server.http_port = server.kafka_port + request.param
     server.start()
     try:
         yield server

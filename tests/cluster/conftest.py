@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from chaos.world import World
+from support.agents import PATIENCE
 from support.postgres import PostgresServer, database_url, running_postgres
 from support.s3 import S3Server, environment
 
@@ -70,20 +71,15 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-PATIENCE = {
-    "AGENT_TIMEOUT_MS": "4000",
-    "SEGMENT_AGE_MS": "3600000",
-    "DELETE_GRACE_MS": "300000",
-}
-"""A machine that runs other things, too, may let an agent wait for longer than the default; how
-long a failover takes with that is measured by bench/bench_failover.py. What is in a WAL stays
-there, however long the tests take. Fetches go on without the journal for half of the grace."""
+STAYS = {"SEGMENT_AGE_MS": "3600000", "DELETE_GRACE_MS": "300000"}
+"""What is in a WAL stays there, however long the tests take. Fetches go on without the journal for
+half of the grace."""
 
 
 @pytest.fixture(scope="session")
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three agents, PostgreSQL, S3 behind a proxy, and links."""
-    with World(tmp_path_factory.mktemp("world"), settings=PATIENCE) as world:
+    with World(tmp_path_factory.mktemp("world"), settings={**PATIENCE, **STAYS}) as world:
         yield world
 
 

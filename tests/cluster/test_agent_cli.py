@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chaos.world import World
-from support.agents import SECRET, Agent, run_cli
+from support.agents import PATIENCE, SECRET, Agent, run_cli
 from support.probe import create_topic, read_all
 from support.raw_fetch import RawProducer, fetch_from, raw_producer
 from support.server import REPOSITORY
@@ -49,8 +49,11 @@ def test_list_names_every_agent(world: World) -> None:
         (line,) = [row for row in done.stdout.splitlines() if row.startswith(str(agent.agent_id))]
         for text in ("live", agent.address, agent.http, f"region=test,zone={agent.zone}"):
             assert text in line
-    rows = listed(world.agents.agents[0])
-    assert sum(row["shards"] for row in rows.values()) == 64
+    # Those of an agent that has come back just now are nobody's for a moment.
+    eventually(
+        lambda: sum(row["shards"] for row in listed(world.agents.agents[0]).values()),
+        lambda shards: shards == 64,
+    )
 
 
 @pytest.mark.parametrize("secret", [None, "another-secret-0123456789"])
@@ -90,12 +93,15 @@ def test_a_drained_agent_holds_and_leads_nothing_and_takes_up_again(world: World
     first, second = world.agents.agents[:2]
     topic = f"drained-{time.monotonic_ns()}"
     create_topic(first.address, topic, 64)
-    assert leads(first, topic) == {agent.agent_id for agent in world.agents.agents}
-    done = agent_cli(first, "drain", str(second.agent_id))
+    # Not one that has missed a beat, which a busy machine may make it do.
+    everybody = {agent.agent_id for agent in world.agents.agents}
+    eventually(lambda: leads(first, topic), lambda leaders: leaders == everybody)
+    # Without a wait: what other tests have left in its WAL stays there.
+    done = agent_cli(first, "drain", str(second.agent_id), "--no-wait")
     assert done.returncode == 0, done.stderr
-    assert f"agent {second.agent_id} is draining, 0 parts left with it" in done.stdout
-    row = listed(first)[second.agent_id]
-    assert (row["status"], row["shards"]) == ("draining", 0)
+    assert f"agent {second.agent_id} is draining" in done.stdout
+    row = eventually(lambda: listed(first)[second.agent_id], lambda row: row["shards"] == 0)
+    assert row["status"] == "draining"
     assert second.agent_id not in leads(first, topic)
     # It goes on serving whoever is connected.
     with raw_producer(second.address) as producer:
@@ -107,7 +113,7 @@ def test_a_drained_agent_holds_and_leads_nothing_and_takes_up_again(world: World
         lambda row: row["status"] == "live" and row["shards"] > 0,
         pause_seconds=1,
     )
-    assert second.agent_id in leads(first, topic)
+    eventually(lambda: leads(first, topic), lambda leaders: leaders == everybody)
 
 
 def test_a_live_agent_is_not_removed_and_its_wal_not_taken(world: World) -> None:
@@ -179,7 +185,7 @@ def send(producer: RawProducer, topic: str, partition: int, value: str) -> int:
 def shared_volume(tmp_path: Path) -> Iterator[World]:
     """Three agents that see one another's directories."""
     settings = {
-        "AGENT_TIMEOUT_MS": "4000",
+        **PATIENCE,
         "SEGMENT_AGE_MS": "120000",
         "WAL_VOLUMES": str(tmp_path / "agent-*"),
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.pipeline.client import DoorClient, DoorOptions
-from support.agents import SECRET, Agents, run_cli
+from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.cleaned_topic import CleanedTopic, check_a_topic
 from support.s3 import S3Server, environment
 
@@ -30,7 +30,7 @@ def cluster(
         postgres_url,
         f"s3://{s3.make_bucket()}/some/prefix",
         environment=environment(s3.endpoint),
-        settings={"CLUSTER_NAME": journal_name, **SETTINGS},
+        settings={"CLUSTER_NAME": journal_name, **PATIENCE, **SETTINGS},
     ) as agents:
         agents.add()
         agents.add()

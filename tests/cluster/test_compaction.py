@@ -12,7 +12,7 @@ from penstock.lake.compaction.items import CompactionSettings
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.compaction import compact
 from penstock.pipeline.engine import LocalEngine
-from support.agents import SECRET, Agents, run_cli
+from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.compacted_log import CompactedLog
 from support.s3 import S3Server, environment
 from support.s3_proxy import Rule, S3ProxyProcess
@@ -34,7 +34,7 @@ def cluster(
         postgres_url,
         f"s3://{s3.make_bucket()}/some/prefix",
         environment=environment(s3.endpoint),
-        settings={"CLUSTER_NAME": journal_name, **SETTINGS},
+        settings={"CLUSTER_NAME": journal_name, **PATIENCE, **SETTINGS},
     ) as agents:
         agents.add()
         agents.add()
@@ -103,7 +103,7 @@ def test_a_faulty_store_costs_time_alone(
             postgres_url,
             objects,
             environment=environment(proxy.endpoint),
-            settings={"CLUSTER_NAME": journal_name, **SETTINGS},
+            settings={"CLUSTER_NAME": journal_name, **PATIENCE, **SETTINGS},
         ) as agents,
     ):
         agents.add()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from peers.line_clients import franz_go, kafka_java, line_programs
-from support.agents import Agent, Agents, run_cli
+from support.agents import PATIENCE, Agent, Agents, run_cli
 from support.group_history import Kind, contradictions
 from support.group_tap import GroupTap, GroupTaps
 from support.line_client import LineProgram
@@ -258,7 +258,7 @@ def cluster(tmp_path: Path, postgres_url: str, journal_name: str) -> Iterator[Cl
             tmp_path,
             journal=postgres_url,
             objects=f"file://{tmp_path}/bucket",
-            settings={"CLUSTER_NAME": journal_name},
+            settings={"CLUSTER_NAME": journal_name, **PATIENCE},
         ) as agents,
     ):
         made = Cluster(agents, taps)
@@ -355,6 +355,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
             node = str(victim.agent_id)
             drained = run_cli("agent", "drain", node, *http)
             assert drained.returncode == 0, drained.stderr
+            assert f"agent {node} is draining, 0 parts left with it" in drained.stdout
             disturbed("drained")
             back = run_cli("agent", "drain", "--undo", node, *http)
             assert back.returncode == 0, back.stderr

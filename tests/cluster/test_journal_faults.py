@@ -337,7 +337,9 @@ def test_what_was_not_replicated_is_not_called_done(
     """A server that stops waiting for its standby reports success, with a warning."""
 
     async def scenario() -> None:
-        journal = await connected(own_postgres.url, journal_name)
+        # As long as it takes to find the backend that waits, on a slow machine.
+        settings = PostgresSettings(append_timeout_s=60)
+        journal = await connected(own_postgres.url, journal_name, settings=settings)
         assert await journal.append(b"one") == 1
         loop = asyncio.get_running_loop()
         own_postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
@@ -420,13 +422,20 @@ def test_hints_wake_a_follower_that_polls_seldom(
     own_postgres: PostgresServer, journal_name: str
 ) -> None:
     async def scenario() -> None:
-        mine = await connected(own_postgres.url, journal_name)
-        other = await connected(own_postgres.url, journal_name)
-        await mine.wait(0, 0.5)
-        await other.wait(0, 0.5)
+        # Whoever has just heard a hint sends none, and what it heard may have come late here.
+        settings = PostgresSettings(notify_quiet_ms=0)
+        mine = await connected(own_postgres.url, journal_name, settings=settings)
+        other = await connected(own_postgres.url, journal_name, settings=settings)
+        async with asyncio.timeout(60):
+            listening = (
+                "SELECT count(*) FROM pg_stat_activity"
+                f" WHERE state = 'idle' AND query = 'LISTEN {journal_name}_journal'"
+            )
+            while own_postgres.sql(listening) != "2":
+                await mine.wait(0, 0.05)
+                await other.wait(0, 0.05)
         for position in range(1, 4):
             waiting = asyncio.ensure_future(mine.wait(position - 1, 60))
-            await asyncio.sleep(0.1)
             assert await other.append(b"x") == position
             async with asyncio.timeout(20):
                 await waiting

@@ -233,11 +233,11 @@ def test_a_wal_whose_agent_is_down_is_an_error_and_never_empty(world: World) -> 
         assert offsets_in(stored) == list(range(5))
     # The other one has nothing of it in memory.
     victim.server.kill()
-    with opened(other.http, deadline_s=3.0) as (client, objects):
+    with opened(other.http) as (client, _):
         (page,) = client.runs([Range(topic_id, 0, 0, 5)])
         assert page.rows, "the runs are named still"
-        with pytest.raises(RetryableError):
-            read(client, objects, topic_id, 5)
+    with opened(other.http, deadline_s=3.0) as (client, objects), pytest.raises(RetryableError):
+        read(client, objects, topic_id, 5)
     world.heal()
     with opened(other.http) as (client, objects):
         assert read(client, objects, topic_id, 5) == stored
@@ -263,9 +263,10 @@ def test_while_the_journal_is_away_nothing_is_told_that_may_be_wrong(world: Worl
     topic = make_topic(world)
     agent = world.agents.agents[0]
     produce(agent, topic, 3)
-    with opened(agent.http, deadline_s=1.0) as (client, objects):
+    with opened(agent.http) as (client, _):
         topic_id = topic_id_of(client, topic)
         job = client.open_job(JobRequest(kind="test", name="tests"))
+    with opened(agent.http, deadline_s=1.0) as (client, objects):
         wanted = Range(topic_id, 0, 0, 3)
         world.postgres.stop()
         try:
@@ -335,7 +336,7 @@ def test_no_secret_and_no_signature_is_told(
         else:
             raise AssertionError("it did not fail")
 
-    with opened(*(agent.http for agent in agents), deadline_s=1.0) as (client, objects):
+    with opened(*(agent.http for agent in agents), deadline_s=4.0) as (client, objects):
         topic_id = topic_id_of(client, topic)
         (page,) = client.runs([Range(topic_id, 0, 0, 1)])
         key = page.object_keys[0]

@@ -12,7 +12,7 @@ import boto3
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from support.agents import SECRET, Agents, run_cli
+from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.postgres import running_postgres
 from support.s3 import S3Server, environment
 from support.server import ServerProcess
@@ -34,7 +34,7 @@ def produce(bootstrap: str, start: int, end: int) -> None:
             on_delivery=lambda error, _: error and failures.append(error),
         )
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert not failures
 
 
@@ -133,7 +133,11 @@ def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Rec
             postgres.url,
             url,
             environment=environment(s3.endpoint),
-            settings={"ARCHIVE_INTERVAL_MS": "200", "DEFAULT_PARTITIONS": str(PARTITIONS)},
+            settings={
+                **PATIENCE,
+                "ARCHIVE_INTERVAL_MS": "200",
+                "DEFAULT_PARTITIONS": str(PARTITIONS),
+            },
         ) as agents,
     ):
         for _ in range(2):
@@ -185,7 +189,11 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
         assert again.returncode != 0
         assert "there already" in again.stderr
         with Agents(
-            tmp_path / "child", postgres.url, new_url, environment=environment(s3.endpoint)
+            tmp_path / "child",
+            postgres.url,
+            new_url,
+            environment=environment(s3.endpoint),
+            settings=PATIENCE,
         ) as agents:
             agents.folder.mkdir()
             for _ in range(2):

@@ -71,10 +71,10 @@ class TestS3ThroughAFaultyNetwork(ObjectStoreSuite):
         store = open_store(f"s3://{self.server.make_bucket()}/some/prefix")
         # The same pieces as `open_reliable_store`, with shorter waits.
         return Retrying(
-            Timed(store, seconds=1.5),
+            Timed(store, seconds=3),
             clock=SystemClock(),
             random=SeededRandom(1),
-            deadline_s=20,
+            deadline_s=120,
             first_delay_s=0.01,
             delay_max_s=0.2,
             slow_down_delay_s=0.05,
@@ -98,7 +98,7 @@ def _open(
     url: str,
     meter: Meter,
     *,
-    request_timeout_s: float = 5.0,
+    request_timeout_s: float = 30.0,
     hedges: bool = False,
 ) -> ObjectStore:
     return open_reliable_store(
@@ -107,7 +107,7 @@ def _open(
         random=SeededRandom(2),
         meter=meter,
         options=StoreOptions(endpoint=proxy.endpoint, request_timeout_s=request_timeout_s),
-        deadline_s=10,
+        deadline_s=60,
         hedges=hedges,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chaos.world import World
-from support.agents import Agent
+from support.agents import PATIENCE, Agent
 from support.probe import Probe, create_topic, read_all
 from support.server import ServerFailedError
 from support.waiting import eventually
@@ -41,7 +41,7 @@ def levels(world: World) -> set[int]:
 @pytest.fixture
 def old_world(tmp_path: Path) -> Iterator[World]:
     """Three agents of the old release."""
-    with World(tmp_path, settings={"AGENT_TIMEOUT_MS": "4000"}, prepare=old) as world:
+    with World(tmp_path, settings=PATIENCE, prepare=old) as world:
         yield world
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from support.agents import SECRET, Agents
+from support.agents import PATIENCE, SECRET, Agents
 from support.postgres import running_postgres
 from support.raw_fetch import end_of, fetch_from
 from support.s3 import S3Server, environment
@@ -40,8 +40,8 @@ def produce(bootstrap: str, client_id: str = "x") -> dict[tuple[int, int], bytes
             on_delivery=on_delivery,
         )
         if number % 40 == 39:
-            producer.flush(20)
-    assert producer.flush(20) == 0
+            producer.flush(60)
+    assert producer.flush(60) == 0
     return stored
 
 
@@ -165,6 +165,7 @@ def test_records_that_only_another_agents_wal_holds_are_asked_of_it(
             f"s3://{s3.make_bucket()}/wal",
             environment=environment(s3.endpoint),
             settings={
+                **PATIENCE,
                 "DURABILITY": "wal",
                 "SEGMENT_AGE_MS": "3600000",
                 "DEFAULT_PARTITIONS": str(PARTITIONS),

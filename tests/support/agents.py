@@ -20,6 +20,10 @@ from support.server import REPOSITORY, ServerFailedError, ServerProcess, answers
 
 SECRET = "a-secret-of-tests-0123456789"
 LIVE_SECONDS_MAX = 60.0
+PATIENCE = {"AGENT_TIMEOUT_MS": "4000"}
+"""A machine that runs other things, too, may let an agent wait for longer than the default, and one
+that is fenced for that ends. How long a failover takes with the default is measured by
+bench/bench_failover.py."""
 
 
 @dataclass

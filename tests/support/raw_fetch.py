@@ -55,7 +55,7 @@ def fetch_bytes(
     body += struct.pack(f">ih{len(name)}si", 1, len(name), name, 1)
     body += struct.pack(">iiqqi", partition, -1, offset, -1, 1 << 20)
     body += struct.pack(">ih", 0, 0)
-    connection = Connection(parse_address(address, setting="agent"), timeout_s=5)
+    connection = Connection(parse_address(address, setting="agent"), timeout_s=15)
     try:
         answer = connection.exchange("fetch", VERSION, body, wait_s=wait_ms / 1000)
     finally:
