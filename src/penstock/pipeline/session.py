@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
 from penstock.pipeline.java import java_home
+from penstock.pipeline.worker_python import worker_python
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -140,10 +141,12 @@ def _environment(target: str) -> Iterator[None]:
         yield
         return
     changed: dict[str, str] = {}
-    if "SPARK_HOME" not in os.environ:
+    has_own_spark = "SPARK_HOME" not in os.environ
+    if has_own_spark:
         changed["JAVA_HOME"] = str(java_home())
     if is_local(target):
-        changed["PYSPARK_PYTHON"] = changed["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        changed["PYSPARK_PYTHON"] = worker_python() if has_own_spark else sys.executable
+        changed["PYSPARK_DRIVER_PYTHON"] = sys.executable
         changed["SPARK_LOCAL_IP"] = "127.0.0.1"
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
