@@ -32,6 +32,7 @@ from penstock.metadata.commands import (
     StoreSegment,
 )
 from penstock.metadata.entries import Entry, decode_entry
+from penstock.metadata.entry_window import UNRESOLVED_MAX
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
 from sim.cleaned import Cleaned
@@ -67,6 +68,13 @@ class Twin:
         self._commits: dict[int, int] = {}
         self._written: dict[str, int] = {}
         """By writer: its last batch."""
+
+    def journaled(self, position: int, entry: Entry) -> None:
+        """An entry, whatever became of it: an agent numbers no more than it may have under way."""
+        epoch, last_n, _ = self._epochs.get(entry.agent, (0, -1, False))
+        if entry.epoch == epoch and entry.n > last_n + UNRESOLVED_MAX:
+            where = f"position {position}, agent {entry.agent} epoch {entry.epoch} n {entry.n}"
+            self._violate("numbers-ran-away", f"{where} after {last_n}")
 
     def applied(self, position: int, entry: Entry, answers: list[Any]) -> None:
         """An entry that was applied."""
@@ -182,6 +190,8 @@ class Oracle:
 
     def _apply(self, position: int, body: bytes) -> None:
         machine = self._machine
+        entry = decode_entry(body, position=position)
+        self._twin.journaled(position, entry)
         outcome = machine.apply(position, self.time_ms, body)
         machine.flush()
         self.entries += 1
@@ -199,7 +209,6 @@ class Oracle:
             elif isinstance(change, TopicDeleted):
                 for key in [key for key in self._heads if key >> 20 == change.topic_key]:
                     del self._heads[key]
-        entry = decode_entry(body, position=position)
         self._twin.applied(position, entry, outcome.answers)
         self._check_named(position, entry.commands, outcome.answers)
         for command, answer in zip(entry.commands, outcome.answers, strict=True):

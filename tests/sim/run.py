@@ -22,12 +22,10 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 SEED_SECONDS_MAX = 25
 """Seconds of CPU after which a seed counts as hung: a busy machine is no defect."""
-COLLECT_EVERY = 8
+SEEDS_PER_PROCESS = 20
+"""Nothing is collected in a process, which is cheaper to throw away with all that its runs left."""
 SHOWN_MAX = 5
 NOTES_MAX = 60
-
-
-_runs = 0
 
 
 class HungError(Exception):
@@ -59,8 +57,7 @@ def one(seed: int) -> Any:
 
     quiet()
     load_kernels()
-    # Collected between runs only: what a dead agent leaves must not run its `finally` clauses in
-    # the middle of something else.
+    # What a dead agent leaves must not run its `finally` clauses in the middle of something else.
     gc.disable()
     try:
         with _alarm():
@@ -72,16 +69,12 @@ def one(seed: int) -> Any:
 
         text = "".join(traceback.format_exception(error))
         return Result(seed, "simulation-failed", f"simulation-failed: {text}")
-    finally:
-        global _runs
-        _runs += 1
-        if _runs % COLLECT_EVERY == 0:
-            with silence():
-                gc.collect()
 
 
 def load_kernels() -> None:
-    """Before the clock of a seed runs: they are compiled where nobody has done that before."""
+    """Import what is simulated, before the clock of a seed runs; kernels are compiled where nobody
+    has done that before."""
+    import sim.world  # noqa: F401
     from sim.compactor import load_kernels
 
     load_kernels()
@@ -95,16 +88,6 @@ def quiet() -> None:
     logging.disable(logging.CRITICAL)
     # Coroutines of agents that died.
     warnings.simplefilter("ignore", RuntimeWarning)
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """What is thrown away may complain."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
 
 
 def show(result: Any, *, notes: bool = True) -> str:
@@ -142,8 +125,9 @@ def run_many(seeds: list[int], *, processes: int, budget_s: float, stop_at: int)
     counts: Counter[str] = Counter()
     # Once, and not in each process.
     load_kernels()
+    gc.freeze()
     context = multiprocessing.get_context("fork")
-    with context.Pool(processes, maxtasksperchild=200) as pool:
+    with context.Pool(processes, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
         for result in pool.imap_unordered(one, seeds):
             done += 1
             counts.update(result.counts)

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from penstock.metadata.commands import DrainAgent, RegisterAgent
+from penstock.metadata.entries import Entry
+from penstock.metadata.entry_window import UNRESOLVED_MAX
 from sim.history import History, ViolationError
+from sim.oracle import Twin
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (3, 14, 15)
@@ -151,3 +155,21 @@ def test_two_generations_and_two_owners(history: Any) -> None:
         history.assigned_to("g", 1, "n", [1], "n")
     with _broken("two-owners"):
         history.assigned_to("g", 1, "m", [0], "n")
+
+
+def _entry(n: int) -> Entry:
+    commands: list[Any] = [DrainAgent(agent=7, draining=True)]
+    if n == 0:
+        commands = [RegisterAgent(agent=7, labels={}, software="", endpoint="", level_max=1)]
+    return Entry(agent=7, epoch=1, n=n, stamp_ms=0, commands=commands)
+
+
+def test_numbers_that_run_away() -> None:
+    broken: list[str] = []
+    twin = Twin(lambda kind, _: broken.append(kind))
+    twin.journaled(1, _entry(0))
+    twin.applied(1, _entry(0), [None])
+    twin.journaled(2, _entry(UNRESOLVED_MAX))
+    assert not broken
+    twin.journaled(3, _entry(UNRESOLVED_MAX + 1))
+    assert broken == ["numbers-ran-away"]

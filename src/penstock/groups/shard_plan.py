@@ -7,10 +7,15 @@ the claim's journal entry.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from penstock.metadata.cluster_tables import GROUP_SHARDS
 from penstock.metadata.rows import Agent, AgentStatus
 from penstock.placement.rendezvous import owner_of
+
+_PROPOSALS_KEPT: Final = 16 * GROUP_SHARDS
+"""Every tick asks of each shard, with the same candidates nearly always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,7 @@ class ShardPlan:
     """A live agent's that is not proposed any more, since others came: there is no hurry."""
 
 
+@lru_cache(_PROPOSALS_KEPT)
 def proposed_owner(shard: int, candidates: tuple[int, ...]) -> int | None:
     """The agent that should own a shard; None without candidates."""
     return owner_of(b"group shard %d" % shard, candidates)

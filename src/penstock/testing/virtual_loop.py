@@ -86,6 +86,54 @@ class _Task(asyncio.Task[Any]):
     __eq__ = object.__eq__
 
 
+class _Handle(asyncio.Handle):
+    """Doesn't ask whether the loop is being debugged: a run makes handles by the ten thousand."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        _fill(self, callback, args, loop, context)
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """As `_Handle`."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        _fill(self, callback, args, loop, context)
+        self._when = when
+        self._scheduled = False
+
+
+def _fill(
+    handle: Any,
+    callback: Callable[..., object],
+    args: tuple[Any, ...],
+    loop: asyncio.AbstractEventLoop,
+    context: Context | None,
+) -> None:
+    handle._context = copy_context() if context is None else context  # noqa: SLF001
+    handle._loop = loop  # noqa: SLF001
+    handle._callback = callback  # noqa: SLF001
+    handle._args = args  # noqa: SLF001
+    handle._cancelled = False  # noqa: SLF001
+    handle._repr = handle._source_traceback = None  # noqa: SLF001
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """See the module. Use `run`.
 
@@ -188,7 +236,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """See asyncio."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._make_ready(handle)
         return handle
 
@@ -213,7 +261,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """See asyncio."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, self.next_number(), timer))
         return timer
 
@@ -240,37 +288,38 @@ class VirtualLoop(asyncio.BaseEventLoop):
         node.ready.append(handle)
 
     def _run_once(self) -> None:
-        timers = self._timers
-        while True:
-            while timers and timers[0][2].cancelled():
+        """Run all there is until somebody stops the loop: one callback at a time, whose node is
+        drawn."""
+        timers, active, below = self._timers, self._active, self._random.below
+        while not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][2]._cancelled:  # noqa: SLF001
                 heapq.heappop(timers)
-            if self._active:
-                break
-            if not timers:
-                raise StuckError(f"nothing is left to run at {self._now_s:.3f} s\n{self.dump()}")
-            self._now_s = max(self._now_s, timers[0][0])
-            break
-        while timers and timers[0][0] <= self._now_s:
-            timer = heapq.heappop(timers)[2]
-            if not timer.cancelled():
-                self._make_ready(timer)
-        active = self._active
-        if not active:
-            return
-        index = self._random.below(len(active)) if len(active) > 1 else 0
-        node = active[index]
-        handle = node.ready.popleft()
-        if not node.ready:
-            active.pop(index)
-        self.steps += 1
-        if self.steps > self._steps_max:
-            raise StuckError(f"{self.steps} callbacks at {self._now_s:.3f} s\n{self.dump()}")
-        self._now_s += STEP_S
-        self.trace = hash((self.trace, node.index, self._now_s))
-        if not handle.cancelled():
-            self.running = node
-            handle._run()  # noqa: SLF001
-            self.running = self.world
+            if not active:
+                if not timers:
+                    raise StuckError(
+                        f"nothing is left to run at {self._now_s:.3f} s\n{self.dump()}"
+                    )
+                self._now_s = max(self._now_s, timers[0][0])
+            while timers and timers[0][0] <= self._now_s:
+                timer = heapq.heappop(timers)[2]
+                if not timer._cancelled:  # noqa: SLF001
+                    self._make_ready(timer)
+            if not active:
+                continue
+            index = below(len(active)) if len(active) > 1 else 0
+            node = active[index]
+            handle = node.ready.popleft()
+            if not node.ready:
+                active.pop(index)
+            self.steps += 1
+            if self.steps > self._steps_max:
+                raise StuckError(f"{self.steps} callbacks at {self._now_s:.3f} s\n{self.dump()}")
+            self._now_s += STEP_S
+            self.trace = hash((self.trace, node.index, self._now_s))
+            if not handle._cancelled:  # noqa: SLF001
+                self.running = node
+                handle._run()  # noqa: SLF001
+                self.running = self.world
 
     def dump(self) -> str:
         """Who waits for what."""
