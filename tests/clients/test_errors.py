@@ -51,7 +51,7 @@ def kafka_python_produce(bootstrap: str, topic: str, value: bytes, **settings: A
     from kafka.errors import KafkaError
 
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap, max_block_ms=3000, api_version=None, **settings
+        bootstrap_servers=bootstrap, max_block_ms=30_000, api_version=None, **settings
     )
     try:
         producer.send(topic, value).get(15)

@@ -118,15 +118,20 @@ def test_a_static_member_returns_without_a_rebalance(
     partitions back, and the other member never notices."""
     topic, group = new_topic(PARTITIONS), name("group")
     fill(bootstrap, topic, 2)
-    with Member(client, bootstrap, group, topic, instance="one") as first:
+
+    def member(instance: str) -> Member:
+        # However long a process takes to start.
+        return Member(client, bootstrap, group, topic, instance=instance, session_ms=25_000)
+
+    with member("one") as first:
         first.wait_assigned(PARTITIONS)
-        with Member(client, bootstrap, group, topic, instance="two") as second:
+        with member("two") as second:
             first.wait_assigned(2)
             held = second.wait_assigned(2)
             wait_read([first, second], 2)
             seen = first.rebalances
             second.crash()
-        with Member(client, bootstrap, group, topic, instance="two") as returned:
+        with member("two") as returned:
             assert returned.wait_assigned(2) == held
             fill(bootstrap, topic, 2, start=2)
             wait_read([first, second, returned], 4)

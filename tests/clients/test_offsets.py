@@ -13,6 +13,7 @@ from support.records import NewRecord
 
 BASE_MS = 1_700_000_000_000
 STEP_MS = 1000
+WAIT_SECONDS_MAX = 30.0
 
 
 def fill(bootstrap: str, topic: str, count: int = 20) -> None:
@@ -76,7 +77,7 @@ def kafka_python_seek(bootstrap: str, topic: str, at_ms: int) -> int | None:
         if found is None:
             return None
         consumer.seek(place, found.offset)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
         while time.monotonic() < deadline:
             for messages in consumer.poll(timeout_ms=200, max_records=1).values():
                 return int(messages[0].offset)
@@ -152,16 +153,18 @@ def aiokafka_from(bootstrap: str, topic: str, offset: int, reset: str) -> int | 
             place = TopicPartition(topic, 0)
             consumer.assign([place])
             consumer.seek(place, offset)
-            try:
-                message = await asyncio.wait_for(consumer.getone(), 2)
-            except TimeoutError:
-                assert (
-                    await consumer.position(place) == (await consumer.end_offsets([place]))[place]
-                )
-                return "end"
-            except OffsetOutOfRangeError:
-                return "out of range"
-            return int(message.offset)
+            end = (await consumer.end_offsets([place]))[place]
+            deadline = time.monotonic() + WAIT_SECONDS_MAX
+            while time.monotonic() < deadline:
+                try:
+                    found = (await consumer.getmany(timeout_ms=200, max_records=1)).get(place)
+                except OffsetOutOfRangeError:
+                    return "out of range"
+                if found:
+                    return int(found[0].offset)
+                if await consumer.position(place) == end:
+                    return "end"
+            raise AssertionError("nothing came")
         finally:
             await consumer.stop()
 
@@ -179,15 +182,17 @@ def kafka_python_from(bootstrap: str, topic: str, offset: int, reset: str) -> in
         place = TopicPartition(topic, 0)
         consumer.assign([place])
         consumer.seek(place, offset)
-        deadline = time.monotonic() + 2
+        end = consumer.end_offsets([place])[place]
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
         while time.monotonic() < deadline:
             try:
                 for messages in consumer.poll(timeout_ms=200, max_records=1).values():
                     return int(messages[0].offset)
             except OffsetOutOfRangeError:
                 return "out of range"
-        assert consumer.position(place) == consumer.end_offsets([place])[place]
-        return "end"
+            if consumer.position(place) == end:
+                return "end"
+        raise AssertionError("nothing came")
     finally:
         consumer.close()
 

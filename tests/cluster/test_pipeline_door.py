@@ -198,7 +198,7 @@ def test_a_job_outlives_its_server(tmp_path: Path) -> None:
         create_topic(server.bootstrap, "t", 1)
         with opened(server.http, deadline_s=60) as (client, objects):
             topic_id = topic_id_of(client, "t")
-            with JobLease(client, kind="test", name="tests", lease_ms=4000) as job:
+            with JobLease(client, kind="test", name="tests", lease_ms=60_000) as job:
                 first = write_request(objects, job, topic_id, {0: 4})
                 written = client.write(first)
                 second = write_request(objects, job, topic_id, {0: 2}, batch_id=1)

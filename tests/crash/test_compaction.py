@@ -59,8 +59,14 @@ def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
         before = log.run_counts()
         driver = start_driver(url, step="stalled")
         try:
-            eventually(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED)
-            assert job_objects(server)
+            has_put: set[str] = set()
+
+            def has_stopped() -> bool:
+                has_put.update(job_objects(server))
+                return psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED
+
+            eventually(has_stopped)
+            assert has_put
             eventually(lambda: not job_objects(server))
             driver.send_signal(signal.SIGCONT)
             _, errors = driver.communicate(timeout=60)

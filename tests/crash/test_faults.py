@@ -83,7 +83,7 @@ def run(
                 key = partition_key(TopicKey(answer.topic_key), 0)
             else:
                 key = partition_key(topic.topic_key, 0)
-            await asyncio.wait_for(body(life, key), 30)
+            await asyncio.wait_for(body(life, key), 120)
         finally:
             await life.end()
         faults = [error for error in life.fatal if not isinstance(error, PowerCutError)]
@@ -151,7 +151,7 @@ async def goes_on(life: SimulatedLog, key: PartitionKey, stored: list[bytes]) ->
         assert done.base_offset == len(stored)
         stored.append(value)
     await reads(life, key, stored)
-    assert await life.log.uploader.drain(10), life.log.uploader.last_error
+    assert await life.log.uploader.drain(60), life.log.uploader.last_error
     await reads(life, key, stored)
 
 
@@ -309,7 +309,7 @@ def test_frames_of_refused_batches_do_not_fill_the_wal_for_ever(tmp_path: Path) 
     async def body(life: SimulatedLog, key: PartitionKey) -> None:
         stored = [value_of(0)]
         await append(life, key, stored[0], sequence=0)
-        assert await life.log.uploader.drain(10)
+        assert await life.log.uploader.drain(60)
         for number in range(4 * WAL_BYTES_MAX // VALUE_BYTES):
             sequence = 0 if number % 2 else 9
             done = await until_stored(life, key, stored[0], sequence=sequence)

@@ -21,7 +21,9 @@ import msgspec
 STEPS = ("opened", "planned", "putting", "put", "committing", "committed")
 SPARK_STEPS = ("committing", "committed")
 """Those of a Spark driver: what its tasks do, they do in other processes."""
-LEASE_MS = 1000
+LEASE_MS = 4000
+"""Of a driver that is to die, whose lease's end is waited for. It must not be over before, on a
+machine that lets a process wait for seconds."""
 
 
 def die(*_: Any, **__: Any) -> Any:
@@ -82,7 +84,8 @@ def main(url: str, engine_name: str, step: str) -> None:
     from penstock.pipeline.engine import LocalEngine, spark_engine
     from penstock.pipeline.objects import ObjectAccess
 
-    compaction.JobLease = functools.partial(JobLease, lease_ms=LEASE_MS)
+    if step:
+        compaction.JobLease = functools.partial(JobLease, lease_ms=LEASE_MS)
     match step:
         case "opened":
             compaction.plan_compaction = die

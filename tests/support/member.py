@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from support.waiting import eventually
 
-SESSION_TIMEOUT_MS = 6000
+SESSION_MS = 6000
 HEARTBEAT_MS = 500
 
 
@@ -56,7 +56,7 @@ def run_confluent(options: argparse.Namespace, leave: Leave) -> None:
         "group.id": options.group,
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
-        "session.timeout.ms": SESSION_TIMEOUT_MS,
+        "session.timeout.ms": options.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
         "partition.assignment.strategy": options.strategy,
     }
@@ -106,7 +106,7 @@ async def run_aiokafka(options: argparse.Namespace, leave: Leave) -> None:
         group_instance_id=options.instance or None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=SESSION_TIMEOUT_MS,
+        session_timeout_ms=options.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
         partition_assignment_strategy=(assignors[options.strategy],),
     )
@@ -149,7 +149,7 @@ def run_kafka_python(options: argparse.Namespace, leave: Leave) -> None:
         group_instance_id=options.instance or None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=SESSION_TIMEOUT_MS,
+        session_timeout_ms=options.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
         # A leader that assigns before it has heard of a new topic gives out nothing; it looks
         # again at its next refresh, which is five minutes away by default.
@@ -193,10 +193,17 @@ class Member:
         *,
         instance: str = "",
         strategy: str = "range",
+        session_ms: int = SESSION_MS,
     ) -> None:
+        """
+        Args:
+            instance: a static member's; empty: it has none.
+            session_ms: after which one that says nothing is taken for dead.
+        """
         command = [sys.executable, "-W", "ignore", "-m", "support.member", "--client", client]
         command += ["--bootstrap", bootstrap, "--group", group, "--topic", topic]
         command += ["--instance", instance, "--strategy", strategy]
+        command += ["--session-ms", str(session_ms)]
         self.process = subprocess.Popen(
             command,
             cwd=Path(__file__).resolve().parents[1],
@@ -286,6 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for option in ("client", "bootstrap", "group", "topic", "instance", "strategy"):
         parser.add_argument(f"--{option}", default="")
+    parser.add_argument("--session-ms", type=int, default=SESSION_MS)
     options = parser.parse_args()
     leave = Leave()
     try:

@@ -34,7 +34,7 @@ from support.simulated_log import GRACE_S, SimulatedLog, Tail, keep_database
 
 NOW = 1_790_000_000_000
 CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
-PATIENCE_S = 20
+PATIENCE_S = 60
 ANY = BatchLimits(
     message_bytes_max=1 << 30,
     timestamp_before_max_ms=2**63 - 1,

@@ -49,7 +49,6 @@ def small_limits() -> LogLimits:
         segment_age_ms=3_600_000,
         delete_grace_ms=GRACE_S * 1000,
         producer_id_block=4,
-        gather_ms=0,
     )
 
 
