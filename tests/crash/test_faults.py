@@ -370,7 +370,7 @@ def test_a_failed_commit_ends_all_acknowledgement(tmp_path: Path) -> None:
             await append(life, key, value_of(number), sequence=number)
             stored.append(value_of(number))
         transaction = life.order.inner._replica._transaction
-        transaction.connection = FailingCommit(transaction.connection)  # type: ignore[assignment]
+        transaction._connection = FailingCommit(transaction._connection)  # type: ignore[assignment]
         first = append(life, key, value_of(5), sequence=5)
         await life.ended.wait()
         second = append(life, key, value_of(6), sequence=6)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from typing_extensions import Buffer
 
-from penstock.log.backup import exists
-from penstock.model.errors import ConflictError, InvalidRequestError
+from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.ports.objects import ObjectStore
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_object_key
 
@@ -57,8 +57,9 @@ class CopiedObjects:
         Raises:
             InvalidRequestError: there are others' segments beside.
         """
-        self._has_found_note = await exists(self._store, NOTE)
-        note = await self._read_note()
+        found = await self._read()
+        self._has_found_note = found is not None
+        note = _decode(found)
         if note is None or note.parent != self._parent:
             return False
         self._before = note.keys
@@ -92,7 +93,7 @@ class CopiedObjects:
                 are not deleted; what was copied under one they find as an orphan. None: nobody
                 runs.
         """
-        note = await self._read_note()
+        note = _decode(await self._read())
         if note is None or note.attempt != self._attempt:
             return
         others = sorted(
@@ -106,13 +107,11 @@ class CopiedObjects:
             await self._store.delete(others[start : start + _DELETED_AT_ONCE])
         await self._store.delete([NOTE])
 
-    async def _read_note(self) -> _Note | None:
-        if not await exists(self._store, NOTE):
-            return None
-        body = await self._store.get_range(NOTE, 0, await self._store.size(NOTE))
+    async def _read(self) -> Buffer | None:
+        """The note's bytes; None: there is none."""
         try:
-            return msgspec.json.decode(body, type=_Note)
-        except msgspec.MsgspecError:
+            return await self._store.get_range(NOTE, 0, await self._store.size(NOTE))
+        except NotFoundError:
             return None
 
     async def _write_note(self) -> None:
@@ -126,3 +125,11 @@ class CopiedObjects:
             raise ConflictError(
                 "restore", NOTE, "another restore has begun here just now", "wait for its end"
             ) from error
+
+
+def _decode(body: Buffer | None) -> _Note | None:
+    """None: there is none, or it is no note."""
+    try:
+        return None if body is None else msgspec.json.decode(body, type=_Note)
+    except msgspec.MsgspecError:
+        return None

@@ -2,6 +2,8 @@
 file is whole or is found empty."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from penstock.replica.database import REPLICA_SCHEMA, pragma_integer
@@ -12,19 +14,13 @@ OutcomeT = TypeVar("OutcomeT")
 
 def create_tables(connection: sqlite3.Connection, machine: StateMachine[OutcomeT]) -> None:
     """Make all tables of a new file."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _one_transaction(connection):
         for sql in REPLICA_SCHEMA:
             connection.execute(sql)
         machine.create(connection)
         connection.execute("INSERT INTO replica VALUES (1, 0, 0)")
         connection.execute(f"PRAGMA application_id = {machine.application_id}")
         connection.execute(f"PRAGMA user_version = {machine.format_version}")
-        connection.execute("COMMIT")
-    except sqlite3.Error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def migrate_tables(connection: sqlite3.Connection, machine: StateMachine[OutcomeT]) -> None:
@@ -32,12 +28,19 @@ def migrate_tables(connection: sqlite3.Connection, machine: StateMachine[Outcome
     found = pragma_integer(connection, "user_version")
     if found == machine.format_version:
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _one_transaction(connection):
         machine.migrate(connection, found)
         connection.execute(f"PRAGMA user_version = {machine.format_version}")
+
+
+@contextmanager
+def _one_transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
     except sqlite3.Error:
+        # Some errors have rolled back already.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

@@ -60,7 +60,7 @@ class Transaction(Generic[OutcomeT]):
     ) -> None:
         self._path = path
         self._machine = machine
-        self.connection = connection
+        self._connection = connection
         self._fsync = fsync
         self._keeps_journal = keeps_journal
         self.failure: str | None = None
@@ -152,7 +152,7 @@ class Transaction(Generic[OutcomeT]):
     def replay(self) -> None:
         """Apply the entries of `tail` (after a restore there are some), and make them journal."""
         while True:
-            rows = self.connection.execute(
+            rows = self._connection.execute(
                 "SELECT position, time_ms, body FROM tail ORDER BY position LIMIT ?",
                 (_REPLAY_ENTRIES_MAX,),
             ).fetchall()
@@ -163,7 +163,7 @@ class Transaction(Generic[OutcomeT]):
                     raise gap(self._path, self.position + 1, position)
                 self.apply(body, time_ms)
             try:
-                self.connection.execute("DELETE FROM tail WHERE position <= ?", (self.position,))
+                self._connection.execute("DELETE FROM tail WHERE position <= ?", (self.position,))
             except BaseException as error:
                 self.roll_back(error)
                 raise
@@ -176,9 +176,9 @@ class Transaction(Generic[OutcomeT]):
         if synced is not None and self._is_synced is not synced:
             # SQLite ignores this inside a transaction.
             level = "FULL" if synced else "NORMAL"
-            self.connection.execute(f"PRAGMA synchronous = {level}")
+            self._connection.execute(f"PRAGMA synchronous = {level}")
             self._is_synced = synced
-        self.connection.execute("BEGIN IMMEDIATE")
+        self._connection.execute("BEGIN IMMEDIATE")
         self.is_begun = True
 
     def commit(self) -> None:
@@ -198,16 +198,16 @@ class Transaction(Generic[OutcomeT]):
             return
         if self._keeps_journal:
             # The last row is the state's position, too: nothing else need be written.
-            insert_rows(self.connection.execute, "INSERT INTO journal", self._rows)
+            insert_rows(self._connection.execute, "INSERT INTO journal", self._rows)
         else:
-            self.connection.execute(
+            self._connection.execute(
                 "UPDATE replica SET position = ?, time_ms = ?", (self.position, self.time_ms)
             )
 
     def end(self) -> None:
         """COMMIT. Raises: FatalStorageError."""
         try:
-            self.connection.execute("COMMIT")
+            self._connection.execute("COMMIT")
         except BaseException as error:
             code = getattr(error, "sqlite_errorcode", 0)
             if code == sqlite3.SQLITE_FULL and not self._is_synced and self._rows:
@@ -238,8 +238,8 @@ class Transaction(Generic[OutcomeT]):
         self._rows = []
         try:
             # Some errors have rolled back already.
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         except sqlite3.Error as failed:
             self.failure = f"a rollback failed: {failed}"
             raise FatalStorageError("roll back", str(self._path), str(failed)) from error

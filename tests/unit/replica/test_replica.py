@@ -110,7 +110,7 @@ def test_after_a_failed_commit_everything_is_refused(tmp_path: Path) -> None:
     replica = open_counters(tmp_path)
     replica.append(entry("a", 1), stamp_ms=1)
     transaction = replica._transaction
-    transaction.connection = FailingCommit(transaction.connection)  # type: ignore[assignment]
+    transaction._connection = FailingCommit(transaction._connection)  # type: ignore[assignment]
     with pytest.raises(FatalStorageError, match="disk I/O error"):
         replica.append(entry("a", 1), stamp_ms=2)
     for _ in range(2):
