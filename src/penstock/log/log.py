@@ -24,7 +24,7 @@ from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
 from penstock.log.takeover import Takeovers
-from penstock.log.upload.pending import committed_rows
+from penstock.log.upload.pending import committed_runs
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.commands import PIPELINE_COMMANDS, AnyCommand, SetFeatureLevel
@@ -329,8 +329,8 @@ class Log(ServingLog):
         if plan is None or place is None:
             return
         stored = take_batches(self.tail, plan, delivery.appends)
-        rows = committed_rows(plan, place)
-        self.uploader.added(stored, generation=place.generation, rows=rows)
+        runs = committed_runs(plan, place)
+        self.uploader.added(stored, generation=place.generation, runs=runs)
 
     def _deliver_flight(self, flight: Flight) -> None:
         assert flight.plan is not None

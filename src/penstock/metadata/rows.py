@@ -4,6 +4,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
+
 from penstock.model.ids import PartitionKey
 
 GENERATION_BITS: Final = 32
@@ -11,13 +13,12 @@ GENERATION_BITS: Final = 32
 GENERATION_MASK: Final = (1 << GENERATION_BITS) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(Struct, frozen=True, gc=False):
     """Adjacent batches of one partition: offsets [base_offset, end_offset) and where they lie.
 
     `generation`: WAL key << 32 | generation of the WAL file; 0: in the object `object_key` ("" for
     the WAL). `position` and `length` are bytes of that file or object; `max_timestamp` in ms, of
-    any record.
+    any record. A struct, which takes an eighth of the time to make: there may be one per record.
     """
 
     partition_key: PartitionKey

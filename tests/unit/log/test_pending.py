@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.upload import pending as pending_module
-from penstock.log.upload.pending import PendingRuns, _row
+from penstock.log.upload.pending import PendingRuns
 from penstock.metadata.queries import StoredRun
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
@@ -55,11 +55,11 @@ def test_they_equal_the_databases_whatever_is_stored_repeated_or_refused(tmp_pat
             await rig.log.flush()
             kept = rig.log.uploader._pending
             assert kept.is_complete
-            assert kept._rows == [_row(run) for run in rig.queries().wal_runs()]
+            assert kept._runs == rig.queries().wal_runs()
             assert kept.length == rig.log.uploader.pending_bytes
             if turn == 30:
                 await rig.drain()
-                assert kept._rows == []
+                assert kept._runs == []
         assert len(statuses) == 3
 
     run_rig(tmp_path, test)
@@ -71,14 +71,14 @@ def run(position: int, length: int = 10) -> StoredRun:
 
 def test_commits_while_the_database_is_read_are_kept_once() -> None:
     pending = PendingRuns()
-    pending.add([_row(run(1))])
+    pending.add([run(1)])
     assert not pending.is_complete
     pending.begin_reading()
     for position in (3, 4):
-        pending.add([_row(run(position))])
+        pending.add([run(position)])
     pending.complete([run(1), run(2), run(3)])
     assert pending.is_complete
-    assert [row[1] for row in pending._rows] == [1, 2, 3, 4]
+    assert [run.position for run in pending._runs] == [1, 2, 3, 4]
     assert pending.length == 40
 
 
@@ -89,14 +89,14 @@ def test_the_head_is_dropped_only_if_nothing_was_forgotten_meanwhile() -> None:
     head = pending.head(25)
     assert (head.count, head.length, [r.position for r in head.runs]) == (2, 20, [0, 1])
     assert pending.head(1).count == 1, "at least one"
-    pending.add([_row(run(9))])
+    pending.add([run(9)])
     pending.drop(head)
-    assert [row[1] for row in pending._rows] == [2, 3, 4, 9]
+    assert [run.position for run in pending._runs] == [2, 3, 4, 9]
     head = pending.head(25)
     pending.begin_reading()
     pending.complete([run(7)])
     pending.drop(head)
-    assert [row[1] for row in pending._rows] == [7]
+    assert [run.position for run in pending._runs] == [7]
 
 
 def test_too_many_are_left_to_the_database(monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -104,6 +104,6 @@ def test_too_many_are_left_to_the_database(monkeypatch) -> None:  # type: ignore
     pending = PendingRuns()
     pending.begin_reading()
     pending.complete([])
-    pending.add([_row(run(n)) for n in range(4)])
+    pending.add([run(n) for n in range(4)])
     assert not pending.is_complete
     assert pending.length == 0

@@ -19,43 +19,34 @@ from penstock.wal import WalPlace
 RUNS_MAX: Final = 200_000
 """More are read from the database; 200,000 take about 40 MB."""
 
-Row = tuple[PartitionKey, int, int, int, int, int, int, int]
-"""Partition key, base offset, end offset, generation, position, length, max timestamp, batches."""
 
-_LENGTH: Final = 5
-
-
-def committed_rows(plan: FramePlan, place: WalPlace) -> list[Row]:
+def committed_runs(plan: FramePlan, place: WalPlace) -> list[StoredRun]:
     """The runs that applying a frame's `CommitRuns` made of what was stored."""
-    rows: list[Row] = []
-    generation = place.generation
+    runs: list[StoredRun] = []
+    at = place.generation
     for key, start, group in plan.runs:
         position = place.position + start
         run_start = position
-        base_offset = end_offset = newest = count = 0
+        first = end = newest = count = 0
         for append in group:
             batch = append.batch
             if append.status is BatchStatus.STORED:
                 if not count:
-                    run_start, base_offset = position, append.base_offset
+                    run_start, first = position, append.base_offset
                     newest = batch.max_timestamp
-                end_offset = append.base_offset + batch.record_count
+                end = append.base_offset + batch.record_count
                 newest = max(newest, batch.max_timestamp)
                 count += 1
             elif count:
                 # Its bytes lie between: what follows is another run.
                 length = position - run_start
-                rows.append(
-                    (key, base_offset, end_offset, generation, run_start, length, newest, count)
-                )
+                runs.append(StoredRun(key, first, end, at, "", run_start, length, newest, count))
                 count = 0
             position += batch.length
         if count:
             length = position - run_start
-            rows.append(
-                (key, base_offset, end_offset, generation, run_start, length, newest, count)
-            )
-    return rows
+            runs.append(StoredRun(key, first, end, at, "", run_start, length, newest, count))
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +64,7 @@ class PendingRuns:
     """Kept in the order of the WAL. Event loop, save where a method says otherwise."""
 
     def __init__(self) -> None:
-        self._rows: list[Row] = []
+        self._runs: list[StoredRun] = []
         self._epoch = 0
         self._is_reading = False
         self.is_complete = False
@@ -81,19 +72,19 @@ class PendingRuns:
         self.length = 0
         """Bytes of those that are kept."""
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, runs: Sequence[StoredRun]) -> None:
         """Runs of one commit."""
         if not (self.is_complete or self._is_reading):
             return
-        if len(self._rows) + len(rows) > RUNS_MAX:
+        if len(self._runs) + len(runs) > RUNS_MAX:
             self.forget()
             return
-        self._rows += rows
-        self.length += sum(row[_LENGTH] for row in rows)
+        self._runs += runs
+        self.length += sum(run.length for run in runs)
 
     def forget(self) -> None:
         """Nothing is known for sure any more."""
-        self._rows = []
+        self._runs = []
         self.length = 0
         self._epoch += 1
         self._is_reading = self.is_complete = False
@@ -105,47 +96,29 @@ class PendingRuns:
 
     def complete(self, runs: Sequence[StoredRun]) -> None:
         """All that the database named, by generation and position."""
-        rows = [_row(run) for run in runs]
+        known = list(runs)
         if self._is_reading:
             # Some that were committed meanwhile are in both.
-            last = rows[-1][3:5] if rows else (0, 0)
-            rows += [row for row in self._rows if row[3:5] > last]
-        self._rows = rows
-        self.length = sum(row[_LENGTH] for row in rows)
+            last = (known[-1].generation, known[-1].position) if known else (0, 0)
+            known += [run for run in self._runs if (run.generation, run.position) > last]
+        self._runs = known
+        self.length = sum(run.length for run in known)
         self.is_complete, self._is_reading = self._is_reading, False
 
     def head(self, bytes_max: int) -> Head:
         """The oldest runs up to `bytes_max`, at least one. Any thread, while nobody drops any."""
-        rows, epoch = self._rows, self._epoch
+        runs, epoch = self._runs, self._epoch
         count = length = 0
-        for row in rows:
-            if count and length + row[_LENGTH] > bytes_max:
+        for run in runs:
+            if count and length + run.length > bytes_max:
                 break
             count += 1
-            length += row[_LENGTH]
-        runs = [_run(row) for row in rows[:count]]
-        return Head(runs, {run.partition_key for run in runs}, count, length, epoch)
+            length += run.length
+        taken = runs[:count]
+        return Head(taken, {run.partition_key for run in taken}, count, length, epoch)
 
     def drop(self, head: Head) -> None:
         """These are in a segment now, or gone."""
         if head.epoch == self._epoch:
-            del self._rows[: head.count]
+            del self._runs[: head.count]
             self.length -= head.length
-
-
-def _row(run: StoredRun) -> Row:
-    return (
-        run.partition_key,
-        run.base_offset,
-        run.end_offset,
-        run.generation,
-        run.position,
-        run.length,
-        run.max_timestamp,
-        run.batch_count,
-    )
-
-
-def _run(row: Row) -> StoredRun:
-    key, base_offset, end_offset, generation, position, length, newest, count = row
-    return StoredRun(key, base_offset, end_offset, generation, "", position, length, newest, count)

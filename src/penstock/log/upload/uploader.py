@@ -20,7 +20,7 @@ from penstock.log.fetch.reader import read_wal_run
 from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
-from penstock.log.upload.pending import PendingRuns, Row
+from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
 from penstock.metadata.answers import Refused, SegmentStored
@@ -130,11 +130,13 @@ class Uploader:
         self._pending.complete(runs)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="uploader")
 
-    def added(self, length: int, *, generation: int, rows: Sequence[Row] | None = None) -> None:
+    def added(
+        self, length: int, *, generation: int, runs: Sequence[StoredRun] | None = None
+    ) -> None:
         """A commit wrote into the WAL file of `generation` and named `length` more bytes there.
 
         Args:
-            rows: its runs, with those bytes; None: the database tells of them.
+            runs: its runs, with those bytes; None: the database tells of them.
         """
         if generation and generation not in self._generations:
             self._generations.add(generation)
@@ -143,10 +145,10 @@ class Uploader:
             self._wake.set()
         if not length:
             return
-        if rows is None:
+        if runs is None:
             self._pending.forget()
         else:
-            self._pending.add(rows)
+            self._pending.add(runs)
         if self._oldest_s is None:
             self._oldest_s = self._clock.monotonic_s()
             self._wake.set()  # so that the age is waited for from now on
