@@ -132,6 +132,11 @@ class ConfirmedHeads:
                 self._answered(error)
                 for asker in askers:
                     _refuse(asker, error)
+            except PenstockError as error:
+                # As it is: who opens a replica must learn that it is to be dropped.
+                for asker in askers:
+                    _refuse(asker, error)
+                raise
             except BaseException as error:
                 for asker in askers:
                     _refuse(asker, InDoubtError("confirm head", "journal", str(error)))

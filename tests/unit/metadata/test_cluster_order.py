@@ -424,6 +424,24 @@ def test_a_journal_that_came_back_older_ends_the_agent(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_a_start_learns_of_an_older_journal_whichever_read_tells_it_first(tmp_path: Path) -> None:
+    """The head that the start waits for is read in one way there and back, the row at the replica's
+    position and a head after it in two."""
+
+    async def scenario(world: World) -> None:
+        agent = await world.started(1)
+        for _ in range(5):
+            await agent.order.commit(ONE)
+        position = agent.order.position
+        await agent.close()
+        world.journal.come_back_older(position - 2)
+        world.journal.faults = JournalFaults(delay_ms=(5, 5))
+        with pytest.raises(JournalOlderError):
+            await world.started(1)
+
+    play(tmp_path, scenario)
+
+
 def test_an_older_journal_that_has_grown_past_it_is_known_by_the_last_row(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         one, two = await world.started(1), await world.started(2)
