@@ -53,7 +53,7 @@ def test_native_maintenance_changes_nothing(lake: Lake, door: Door, mode: str) -
     assert told["rewritten"] > 0
     assert told["snapshots"][0] > told["snapshots"][1] == 1
     # The snapshots with offsets are gone: the table's property holds them.
-    (left,), _ = ancestry(lake.table("flights"))
+    (left,) = ancestry(lake.table("flights"))
     assert OFFSETS_PROPERTY not in summary_of(left)
     assert follow(door, lake, "flights", mode=mode).commits == 0
     write(door, 3, expected, mode)

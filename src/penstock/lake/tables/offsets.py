@@ -2,12 +2,17 @@
 
     {"version": 1, "topics": {"<topic id>": {"<partition>": next offset, ...}}}
 
-Next offsets: the first that the table does not hold yet.
+Next offsets: the first that the table does not hold yet. Snapshots of others, such as joined files,
+say none: what they hold is what their ancestors say, and where these are expired, what the table's
+property of all that is current says. After a rollback to one of them that would be too much, so
+that each commit on top of such snapshots notes in another property what they held:
+
+    {"version": 1, "groups": [{"sequences": [sequence number, ...], "topics": {...}}, ...]}
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -15,6 +20,8 @@ from penstock.model.errors import CorruptDataError
 
 OFFSETS_PROPERTY: Final = "penstock.offsets"
 """Of a snapshot's summary, and of the table, set in the same commit."""
+SILENT_PROPERTY: Final = "penstock.offsets-of-others"
+"""Of the table: what snapshots held that say nothing."""
 COMMIT_PROPERTY: Final = "penstock.commit"
 """A random name of one commit, by which one whose reply was lost is found."""
 TOPIC_ID_PROPERTY: Final = "penstock.topic-id"
@@ -27,10 +34,54 @@ class _Document(msgspec.Struct, frozen=True):
     topics: dict[str, dict[str, int]]
 
 
+class _Group(msgspec.Struct, frozen=True):
+    """Snapshots that say nothing and hold the same."""
+
+    sequences: list[int]
+    topics: dict[str, dict[str, int]]
+
+
+class _SilentDocument(msgspec.Struct, frozen=True):
+    version: int
+    groups: list[_Group]
+
+
+_D = TypeVar("_D", _Document, _SilentDocument)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The current snapshot and its ancestors, as far as they are left, nearest first.
+
+    Args:
+        sequences: their sequence numbers.
+        summaries: their summaries' properties.
+        is_whole: whether the last of them is the table's first snapshot.
+    """
+
+    sequences: Sequence[int]
+    summaries: Sequence[Mapping[str, str]]
+    is_whole: bool
+
+    @property
+    def silent_count(self) -> int:
+        """How many there are before the first that says its offsets."""
+        for count, summary in enumerate(self.summaries):
+            if OFFSETS_PROPERTY in summary:
+                return count
+        return len(self.summaries)
+
+    @property
+    def said(self) -> str | None:
+        """The offsets that the nearest says."""
+        count = self.silent_count
+        return self.summaries[count][OFFSETS_PROPERTY] if count < len(self.summaries) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What a table holds. `offsets`: partition -> next offset; `source`: where that was found
-    ("snapshot", "property", "progress", or "" for a table without any)."""
+    ("snapshot", "silent", "property", "progress", or "" for a table without any)."""
 
     offsets: Mapping[int, int]
     source: str
@@ -40,14 +91,7 @@ class Held:
 
 def encode_offsets(topics: Mapping[str, Mapping[int, int]]) -> str:
     """The property's value. The same offsets always give the same text."""
-    document = _Document(
-        version=VERSION,
-        topics={
-            topic_id: {str(partition): offsets[partition] for partition in sorted(offsets)}
-            for topic_id, offsets in sorted(topics.items())
-        },
-    )
-    return msgspec.json.encode(document).decode()
+    return msgspec.json.encode(_Document(version=VERSION, topics=_as_keys(topics))).decode()
 
 
 def decode_offsets(text: str, *, subject: str) -> dict[str, dict[int, int]]:
@@ -56,29 +100,50 @@ def decode_offsets(text: str, *, subject: str) -> dict[str, dict[int, int]]:
     Raises:
         CorruptDataError: not this format, or a later version of it.
     """
+    document = _decoded(text, _Document, subject)
     try:
-        document = msgspec.json.decode(text, type=_Document)
-        if document.version != VERSION:
-            raise ValueError(f"version {document.version}, this release knows {VERSION}")
-        return {
-            topic_id: {int(partition): offset for partition, offset in offsets.items()}
-            for topic_id, offsets in document.topics.items()
-        }
+        return _as_numbers(document.topics)
     except ValueError as error:
-        raise CorruptDataError(
-            "read a table's offsets",
-            subject,
-            str(error),
-            "open it with the release that wrote it, or a later one",
-        ) from error
+        raise _unreadable(subject, error) from error
+
+
+def encode_silent(
+    lineage: Lineage,
+    topics: Mapping[str, Mapping[int, int]],
+    *,
+    known: str | None,
+    left: Collection[int],
+    subject: str,
+) -> str | None:
+    """SILENT_PROPERTY's value for a commit on top of a lineage; None where it stays as it is.
+
+    Args:
+        topics: what the table holds before that commit.
+        known: the property's value until now.
+        left: sequence numbers of all snapshots that the table has; of others nothing is kept.
+
+    Raises:
+        CorruptDataError: `known` is not of this format, or of a later version.
+    """
+    count = lineage.silent_count
+    if not count:
+        return None
+    added = lineage.sequences[:count]
+    kept = set(left).difference(added)
+    groups = [
+        _Group([number for number in group.sequences if number in kept], group.topics)
+        for group in _groups(known, subject)
+    ]
+    groups = [group for group in groups if group.sequences]
+    groups.append(_Group(sorted(added), _as_keys(topics)))
+    return msgspec.json.encode(_SilentDocument(version=VERSION, groups=groups)).decode()
 
 
 def find_held(
     topic_id: str,
     *,
     table: str,
-    summaries: Iterable[Mapping[str, str]],
-    is_ancestry_whole: bool,
+    lineage: Lineage,
     properties: Mapping[str, str],
     progress: Mapping[int, int] | None,
 ) -> Held:
@@ -86,48 +151,94 @@ def find_held(
 
     The current snapshot's ancestry says it, since it is what readers see: after a rollback an
     older snapshot is the truth, whatever the table's properties or the log's progress say. Only
-    where expiry cut the ancestry short before any offsets were met, those two are asked.
+    where expiry cut the ancestry short before any offsets were met, those are asked: first
+    whether the snapshots that are left are from before the table's last rows.
 
     Args:
-        summaries: of the current snapshot and its ancestors, nearest first.
-        is_ancestry_whole: whether the last of them is the table's first snapshot.
         properties: the table's.
         progress: what the log's door knows of the table.
     """
-    for summary in summaries:
-        text = summary.get(OFFSETS_PROPERTY)
-        if text is not None:
-            topics = decode_offsets(text, subject=table)
-            return Held(offsets=topics.get(topic_id, {}), source="snapshot", topics=topics)
-    if is_ancestry_whole:
-        return Held(offsets={}, source="", topics={})
+    source, topics = "", dict[str, dict[int, int]]()
+    silent = _silent_topics(lineage, properties, table)
     text = properties.get(OFFSETS_PROPERTY)
-    if text is not None:
-        topics = decode_offsets(text, subject=table)
-        return Held(offsets=topics.get(topic_id, {}), source="property", topics=topics)
-    if progress is not None:
-        return Held(offsets=progress, source="progress", topics={topic_id: progress})
-    return Held(offsets={}, source="", topics={})
+    if lineage.said is not None:
+        source, topics = "snapshot", decode_offsets(lineage.said, subject=table)
+    elif lineage.is_whole:
+        pass
+    elif silent is not None:
+        source, topics = "silent", silent
+    elif text is not None:
+        source, topics = "property", decode_offsets(text, subject=table)
+    elif progress is not None:
+        source, topics = "progress", {topic_id: dict(progress)}
+    return Held(offsets=topics.get(topic_id, {}), source=source, topics=topics)
 
 
-def is_property_current(
-    *,
-    summaries: Iterable[Mapping[str, str]],
-    is_ancestry_whole: bool,
-    properties: Mapping[str, str],
-) -> bool:
+def is_property_current(lineage: Lineage, properties: Mapping[str, str], *, table: str) -> bool:
     """Whether the table's property says what its snapshots say, so that these may go.
 
     After a rollback it doesn't until the next commit: `find_held` would then take the property's
     offsets, and what the rollback took would never be written again.
-
-    Args: as of `find_held`.
     """
     held = properties.get(OFFSETS_PROPERTY)
-    for summary in summaries:
-        text = summary.get(OFFSETS_PROPERTY)
-        if text is not None:
-            return text == held
-    # Without any in a whole ancestry the table holds nothing; in one cut short, what the property
-    # says is the truth already.
-    return held is None or not is_ancestry_whole
+    if lineage.said is not None:
+        return lineage.said == held
+    if lineage.is_whole:
+        # Without any in a whole ancestry the table holds nothing.
+        return held is None
+    # In one cut short, what the property says is the truth already, unless it is from before.
+    return _silent_topics(lineage, properties, table) is None
+
+
+def _silent_topics(
+    lineage: Lineage, properties: Mapping[str, str], subject: str
+) -> dict[str, dict[int, int]] | None:
+    """What a lineage holds that says nothing, if rows were committed on top of it once."""
+    if not lineage.sequences or lineage.said is not None:
+        return None
+    oldest = lineage.sequences[-1]
+    for group in _groups(properties.get(SILENT_PROPERTY), subject):
+        if oldest in group.sequences:
+            try:
+                return _as_numbers(group.topics)
+            except ValueError as error:
+                raise _unreadable(subject, error) from error
+    return None
+
+
+def _groups(text: str | None, subject: str) -> list[_Group]:
+    return [] if text is None else _decoded(text, _SilentDocument, subject).groups
+
+
+def _decoded(text: str, kind: type[_D], subject: str) -> _D:
+    try:
+        document = msgspec.json.decode(text, type=kind)
+        if document.version != VERSION:
+            raise ValueError(f"version {document.version}, this release knows {VERSION}")
+    except ValueError as error:
+        raise _unreadable(subject, error) from error
+    return document
+
+
+def _unreadable(subject: str, error: ValueError) -> CorruptDataError:
+    return CorruptDataError(
+        "read a table's offsets",
+        subject,
+        str(error),
+        "open it with the release that wrote it, or a later one",
+    )
+
+
+def _as_keys(topics: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {
+        topic_id: {str(partition): offsets[partition] for partition in sorted(offsets)}
+        for topic_id, offsets in sorted(topics.items())
+    }
+
+
+def _as_numbers(topics: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    """Raises: ValueError: a partition is no number."""
+    return {
+        topic_id: {int(partition): offset for partition, offset in offsets.items()}
+        for topic_id, offsets in topics.items()
+    }

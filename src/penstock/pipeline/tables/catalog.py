@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import strtobool
 
-from penstock.lake.tables.offsets import TOPIC_ID_PROPERTY
+from penstock.lake.tables.offsets import TOPIC_ID_PROPERTY, Lineage
 from penstock.model.errors import (
     ConflictError,
     InDoubtError,
@@ -159,10 +159,8 @@ def create_table(
             return catalog.load_table(identifier)
 
 
-def ancestry(table: Table) -> tuple[list[Snapshot], bool]:
-    """The current snapshot and its ancestors, nearest first, and whether the last of them is the
-    table's first snapshot. Expiring a snapshot also takes its id from its child, so that only the
-    sequence number tells a first one."""
+def ancestry(table: Table) -> list[Snapshot]:
+    """The current snapshot and its ancestors, as far as they are left, nearest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     snapshots: list[Snapshot] = []
     snapshot = table.current_snapshot()
@@ -170,7 +168,19 @@ def ancestry(table: Table) -> tuple[list[Snapshot], bool]:
         snapshots.append(snapshot)
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else by_id.get(parent)
-    return snapshots, not snapshots or snapshots[-1].sequence_number == 1
+    return snapshots
+
+
+def lineage_of(table: Table) -> Lineage:
+    """What the same say."""
+    snapshots = ancestry(table)
+    sequences = [snapshot.sequence_number or 0 for snapshot in snapshots]
+    return Lineage(
+        sequences=sequences,
+        summaries=[summary_of(snapshot) for snapshot in snapshots],
+        # Expiring a snapshot also takes its id from its child: only the number tells a first one.
+        is_whole=not sequences or sequences[-1] == 1,
+    )
 
 
 def end_retries(table: Table) -> None:

@@ -9,13 +9,16 @@ from pyiceberg.table import Table
 from penstock.lake.tables.offsets import (
     COMMIT_PROPERTY,
     OFFSETS_PROPERTY,
+    SILENT_PROPERTY,
     Held,
     encode_offsets,
+    encode_silent,
     find_held,
 )
 from penstock.pipeline.tables.catalog import (
     ancestry,
     end_retries,
+    lineage_of,
     summary_of,
     translated,
 )
@@ -30,10 +33,11 @@ from penstock.pipeline.tables.parquet import WrittenFile
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """What a commit does. `name`: random, the commit's own; `topics`: offsets held behind it, by
-    topic id; `removed`: data files that `added` ones stand for."""
+    topic id, `topics_before`: before it; `removed`: data files that `added` ones stand for."""
 
     name: str
     topics: Mapping[str, Mapping[int, int]]
+    topics_before: Mapping[str, Mapping[int, int]]
     added: Sequence[WrittenFile]
     removed: Sequence[DataFile] = field(default=())
     letters: DeadLetters | None = None
@@ -51,9 +55,19 @@ def commit_change(table: Table, change: Change) -> int:
     properties = {OFFSETS_PROPERTY: offsets}
     if change.letters is not None:
         properties[DEAD_LETTERS_PROPERTY] = encode_dead_letters(change.letters)
+    name = ".".join(table.name())
+    silent = encode_silent(
+        lineage_of(table),
+        change.topics_before,
+        known=table.properties.get(SILENT_PROPERTY),
+        left=[snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots],
+        subject=name,
+    )
+    if silent is not None:
+        properties[SILENT_PROPERTY] = silent
     summary = {OFFSETS_PROPERTY: offsets, COMMIT_PROPERTY: change.name}
     end_retries(table)
-    with translated("commit", ".".join(table.name())):
+    with translated("commit", name):
         with table.transaction() as transaction:
             transaction.set_properties(properties)
             update = transaction.update_snapshot(snapshot_properties=summary)
@@ -69,7 +83,7 @@ def commit_change(table: Table, change: Change) -> int:
 
 def is_committed(table: Table, name: str) -> int | None:
     """The id of the snapshot that a commit made, if the table has it."""
-    for snapshot in ancestry(table)[0]:
+    for snapshot in ancestry(table):
         if summary_of(snapshot).get(COMMIT_PROPERTY) == name:
             return snapshot.snapshot_id
     return None
@@ -77,12 +91,10 @@ def is_committed(table: Table, name: str) -> int | None:
 
 def held_by(table: Table, topic_id: str, progress: Mapping[int, int] | None) -> Held:
     """What the table holds of the topic: see `find_held`."""
-    snapshots, is_whole = ancestry(table)
     return find_held(
         topic_id,
         table=".".join(table.name()),
-        summaries=map(summary_of, snapshots),
-        is_ancestry_whole=is_whole,
+        lineage=lineage_of(table),
         properties=table.properties,
         progress=progress,
     )

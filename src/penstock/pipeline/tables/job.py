@@ -368,6 +368,7 @@ class TableJob:
         change = Change(
             name=self._random.token_bytes(16).hex(),
             topics={**held.topics, self._topic.topic_id: offsets},
+            topics_before=held.topics,
             added=written.added,
             removed=written.removed,
             letters=self._letters(table, written, letters),

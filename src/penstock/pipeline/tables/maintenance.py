@@ -28,6 +28,7 @@ from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.catalog import (
     ancestry,
     end_retries,
+    lineage_of,
     load_table,
     open_catalog,
     summary_of,
@@ -209,11 +210,8 @@ class _NativeUpkeep:
         return join_natively(self.session, self.settings, files_min=self.maintenance.files_min)
 
     def expire(self, table: Table, before_ms: int) -> tuple[int, str]:
-        snapshots, is_whole = ancestry(table)
         if not is_property_current(
-            summaries=map(summary_of, snapshots),
-            is_ancestry_whole=is_whole,
-            properties=table.properties,
+            lineage_of(table), table.properties, table=".".join(table.name())
         ):
             # Ours keep the newest snapshot with offsets, Iceberg's don't know of it.
             return 0, (
@@ -259,14 +257,7 @@ def _join(
     end_retries(table)
     added = [file for _, result in engine.run(join_files, items) for file in result]
     # The same offsets again, so that they are found however far others expire snapshots.
-    held = next(
-        (
-            summary_of(snapshot)[OFFSETS_PROPERTY]
-            for snapshot in ancestry(table)[0]
-            if OFFSETS_PROPERTY in summary_of(snapshot)
-        ),
-        None,
-    )
+    held = lineage_of(table).said
     summary = {COMMIT_PROPERTY: random.token_bytes(16).hex()}
     if held is not None:
         summary[OFFSETS_PROPERTY] = held
@@ -286,7 +277,7 @@ def _expire(table: Table, before_ms: int) -> int:
     """Expire snapshots, but none of a branch or tag, and none from the current one back to the
     newest with offsets: without those between, nobody would find it."""
     kept = {reference.snapshot_id for reference in table.metadata.refs.values()}
-    for snapshot in ancestry(table)[0]:
+    for snapshot in ancestry(table):
         kept.add(snapshot.snapshot_id)
         if OFFSETS_PROPERTY in summary_of(snapshot):
             break

@@ -15,7 +15,7 @@ from penstock.lake.tables.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, deco
 from penstock.model.errors import InDoubtError, NotFoundError, RetryableError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables import job
-from penstock.pipeline.tables.catalog import ancestry, summary_of
+from penstock.pipeline.tables.catalog import ancestry, lineage_of, summary_of
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from support.door import NOW_MS, Door
@@ -73,8 +73,8 @@ def test_a_second_run_goes_on_where_the_first_ended(door: Door, lake: Lake, topi
 def test_offsets_are_in_the_snapshot_and_at_the_door(door: Door, lake: Lake, topic: str) -> None:
     produce_values(door, topic, [b"a", b"b"])
     summary = follow(door, lake, topic)
-    (snapshot,), is_whole = ancestry(lake.table(topic))
-    assert is_whole
+    (snapshot,) = ancestry(lake.table(topic))
+    assert lineage_of(lake.table(topic)).is_whole
     topic_id = door.topics[topic][0]
     text = summary_of(snapshot)[OFFSETS_PROPERTY]
     assert decode_offsets(text, subject="") == {topic_id: {0: 2}}
@@ -323,7 +323,7 @@ def test_each_commit_has_a_name_of_its_own(door: Door, lake: Lake, topic: str) -
     for value in (b"a", b"b"):
         produce_values(door, topic, [value])
         follow(door, lake, topic)
-    names = {summary_of(snapshot)[COMMIT_PROPERTY] for snapshot in ancestry(lake.table(topic))[0]}
+    names = {summary_of(snapshot)[COMMIT_PROPERTY] for snapshot in ancestry(lake.table(topic))}
     assert len(names) == 2
 
 
