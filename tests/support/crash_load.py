@@ -40,6 +40,7 @@ class ProducerThread(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.idempotent = not name.startswith("plain")
         self.places = places
+        self.records_max = 2 if "small" in name else 40
         self.random = random.Random(seed)
         self.ending = threading.Event()
         self.offsets: dict[str, int] = {}
@@ -80,7 +81,7 @@ class ProducerThread(threading.Thread):
         padding = b"." * 400
         count = 0
         while not self.ending.is_set():
-            for _ in range(self.random.randint(1, 40)):
+            for _ in range(self.random.randint(1, self.records_max)):
                 place = self.random.choice(self.places)
                 value = f"{self.name}/{count}"
                 body = value.encode() + b"|" + padding[: self.random.randint(0, 400)]
@@ -285,6 +286,8 @@ class CrashLoad:
             "idempotent-all": self.places,
             "plain-some": some,
             "plain-all": self.places,
+            # With these there are enough connections for requests to be gathered.
+            **{f"idempotent-small-{number}": some for number in range(5)},
         }
         self.producers = [
             ProducerThread(bootstrap, name, places, seed=seed + index)
