@@ -1,10 +1,15 @@
 """Real agents, PostgreSQL and S3: all are killed, and of the bucket another cluster is made."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +20,19 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.postgres import running_postgres
 from support.s3 import S3Server, environment
-from support.server import ServerProcess
+from support.s3_proxy import Rule, S3ProxyProcess
+from support.server import REPOSITORY, ServerProcess
 
 PARTITIONS = 3
+PARENT_OF_TWO = "parent_of_two"
+LAST_LOOK = Rule(
+    operations=["list"],
+    key="archive.*journal",
+    skip=1,
+    count=1,
+    delay_ms_median=4_000,
+    delay_ms_p99=4_000,
+)
 Records = dict[tuple[int, int], bytes]
 """Value by partition and offset."""
 
@@ -118,6 +133,121 @@ def verify(*arguments: str, records: int) -> None:
     report = json.loads(done.stdout)
     assert report["ok"]
     assert report["records"] == records
+
+
+def restoring(source: str, objects: str, endpoint: str, *arguments: str) -> subprocess.Popen[str]:
+    """A restore with copies that has begun."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+    command = ["restore", "--from", source, "--objects", objects, "--copy", "--json", *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", *command],
+        env={**kept, "PYTHONPATH": str(REPOSITORY / "src"), **environment(endpoint)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def parent(
+    s3_server: S3Server, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, int]:
+    """The URL of a cluster that has ended, with records in several objects; a moment of it."""
+    url = f"s3://{s3_server.make_bucket()}/parent"
+    with Agents(
+        tmp_path_factory.mktemp("parent"),
+        postgres_url,
+        url,
+        environment=environment(s3_server.endpoint),
+        settings={
+            **PATIENCE,
+            "ARCHIVE_INTERVAL_MS": "200",
+            "DEFAULT_PARTITIONS": str(PARTITIONS),
+            "CLUSTER_NAME": PARENT_OF_TWO,
+        },
+    ) as agents:
+        agents.add()
+        agents.wait_live()
+        produce(agents.bootstrap, 0, 30)
+        (moment,) = numbers(agents, "journal_position")
+        for start in range(30, 90, 15):
+            produce(agents.bootstrap, start, start + 15)
+        (end,) = numbers(agents, "journal_position")
+        wait_until(lambda: max(numbers(agents, "archived_position")) >= end)
+        assert agents.stop() == [0]
+    return url, moment
+
+
+@pytest.mark.parametrize(
+    ("journals", "begins"),
+    [("one journal", "at once"), ("two journals", "while the first copies")],
+)
+def test_of_two_restores_with_copies_at_once_what_is_made_is_whole(
+    parent: tuple[str, int],
+    s3: S3Server,
+    postgres_url: str,
+    journal_name: str,
+    tmp_path: Path,
+    journals: str,
+    begins: str,
+) -> None:
+    """The second is of an earlier moment, so that it has no use for all that the first copies; and
+    where it begins later, the first hesitates between its last look at the place and its snapshot,
+    so that the second is the cluster and has deleted what it has no use for by then."""
+    url, moment = parent
+    bucket = s3.make_bucket()
+    objects = f"s3://{bucket}/child"
+    names = [journal_name, journal_name if journals == "one journal" else f"{journal_name}_second"]
+    wanted = [
+        ("--journal", postgres_url, "--cluster-name", names[0]),
+        ("--journal", postgres_url, "--cluster-name", names[1], "--position", str(moment)),
+    ]
+    records = [90, 30]
+    with ExitStack() as stack:
+        slow = S3ProxyProcess(upstream=s3.endpoint, log=tmp_path / "proxy.log")
+        stack.enter_context(slow)
+        begin = partial(restoring, url, objects)
+        if begins == "at once":
+            processes = [begin(slow.endpoint, *arguments) for arguments in wanted]
+        else:
+            slow.set_rules(LAST_LOOK)
+            processes = [begin(slow.endpoint, *wanted[0])]
+            wait_until(lambda: bool(keys_in(s3, bucket, "child/restore-in-progress.json")))
+            processes.append(begin(s3.endpoint, *wanted[1]))
+        told = [process.communicate(timeout=120) for process in processes]
+    made = [number for number, process in enumerate(processes) if process.returncode == 0]
+    for number, process in enumerate(processes):
+        if number not in made:
+            assert process.returncode == 1, told[number]
+            assert "restore" in told[number][1].splitlines()[-1], told[number]
+    assert len(made) <= 1, told
+    if not made:
+        # Each has found the other in its place.
+        again = run_cli("restore", "--from", url, "--objects", objects, "--copy", *wanted[0])
+        assert again.returncode == 0, (again.stderr, told)
+        made = [0]
+    for number in made:
+        verify(
+            *("--objects", objects, "--journal", postgres_url, "--cluster-name", names[number]),
+            records=records[number],
+        )
+    # And the parent is as it was.
+    verify(
+        *("--objects", url, "--journal", postgres_url, "--cluster-name", PARENT_OF_TWO), records=90
+    )
+
+
+def keys_in(s3: S3Server, bucket: str, prefix: str) -> list[str]:
+    client = boto3.client(
+        "s3",
+        endpoint_url=s3.endpoint,
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+        region_name="us-east-1",
+    )
+    found = client.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
+    client.close()
+    return [row["Key"] for row in found]
 
 
 @pytest.fixture

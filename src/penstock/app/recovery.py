@@ -161,6 +161,14 @@ async def _publish(
         executor=None,
     )
     snapshot = await archive.put_snapshot(state.snapshot, state.info)
+    # Two restores to one prefix may have other journals, and neither find the other when it looks
+    # whether the prefix is new. Each looks once more behind its own put, so that one at least does.
+    async for info in store.list(SNAPSHOTS_PREFIX):
+        if info.key != snapshot.key:
+            await store.delete([snapshot.key])
+            raise ConflictError(
+                "restore", info.key, "another restore makes a cluster here just now", "try again"
+            )
     from penstock.replica.postgres import PostgresJournal
 
     journal = await PostgresJournal.open(
