@@ -18,6 +18,7 @@ import pytest
 
 from peers.line_clients import franz_go, kafka_java, line_programs
 from support.agents import PATIENCE, Agent, Agents, run_cli
+from support.committer import Committer, committed
 from support.group_history import Kind, contradictions
 from support.group_tap import GroupTap, GroupTaps
 from support.line_client import LineProgram
@@ -187,69 +188,6 @@ def settled_groups(cluster: Cluster) -> dict[str, list[str]]:
         time.sleep(2)
 
 
-class Committer:
-    """Commits for a group without members, or in a member's name, always to one agent, whoever
-    coordinates."""
-
-    def __init__(
-        self, address: str, group_id: str, *, member_id: str = "", generation: int = -1
-    ) -> None:
-        from penstock.cli.client.connection import Connection
-        from penstock.config.addresses import parse_address
-
-        self._group_id = group_id
-        self._member_id = member_id
-        self._generation = generation
-        self._connection = Connection(parse_address(address, setting="agent"), timeout_s=30)
-        self._late: list[str] = []
-        self._thread: threading.Thread | None = None
-
-    def commit(self, offset: int) -> str:
-        """The name of the error, "NONE", or that of what became of the connection."""
-        from penstock.kafka.schema import build
-        from penstock.model.errors import PenstockError
-
-        def make(types: Any) -> Any:
-            partition = build(
-                types.OffsetCommitRequestPartition,
-                partition_index=0,
-                committed_offset=offset,
-                committed_leader_epoch=-1,
-                committed_metadata="",
-            )
-            topic = build(types.OffsetCommitRequestTopic, name=TOPIC, partitions=(partition,))
-            return build(
-                types.OffsetCommitRequest,
-                group_id=self._group_id,
-                generation_id_or_member_epoch=self._generation,
-                member_id=self._member_id,
-                group_instance_id=None,
-                retention_time_ms=-1,
-                topics=(topic,),
-            )
-
-        try:
-            answer = self._connection.request("offset_commit", make)
-        except PenstockError as error:
-            return type(error).__name__
-        return answer.topics[0].partitions[0].error_code.name.upper()
-
-    def begin(self, offset: int) -> None:
-        """Send a commit to an agent that is stopped: it finds it when it wakes."""
-        self._thread = threading.Thread(target=lambda: self._late.append(self.commit(offset)))
-        self._thread.start()
-
-    def end(self) -> str:
-        """What became of it."""
-        assert self._thread is not None
-        self._thread.join()
-        self.close()
-        return self._late[0]
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, postgres_url: str, journal_name: str) -> Iterator[Cluster]:
     with (
@@ -291,17 +229,6 @@ def wait_progress(writer: Writer, members: list[Member]) -> float:
         assert not [member.library for member in members if member.failed]
         assert time.monotonic() - started < PROGRESS_SECONDS_MAX, late
         time.sleep(0.05)
-
-
-def committed_by_now(bootstrap: str, group_id: str) -> Positions:
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
-    found = consumer.committed(
-        [TopicPartition(TOPIC, number) for number in range(PARTITIONS)], timeout=30
-    )
-    consumer.close()
-    return {one.partition: one.offset for one in found}
 
 
 @pytest.mark.parametrize("program", [franz_go, kafka_java])
@@ -370,7 +297,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
             # Both kinds of commits find it when it wakes, and it takes itself for the coordinator:
             # without a member, and of members in the generation that it knows.
             late = [
-                stack.enter_context(contextlib.closing(Committer(victim.address, group_id)))
+                stack.enter_context(contextlib.closing(Committer(victim.address, group_id, TOPIC)))
                 for group_id in unread
             ]
             assert [one.commit(5) for one in late] == ["NONE"] * len(unread)
@@ -381,6 +308,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
                         Committer(
                             cluster.tapped(victim),
                             group_id,
+                            TOPIC,
                             member_id=member_id,
                             generation=generation.number,
                         )
@@ -403,7 +331,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
                 one.begin(1)
             wait_coordinator(cluster, unread, lambda agent: agent is not victim)
             for group_id in unread:
-                moved = Committer(coordinator(cluster, group_id).address, group_id)
+                moved = Committer(coordinator(cluster, group_id).address, group_id, TOPIC)
                 with contextlib.closing(moved):
                     assert moved.commit(9) == "NONE"
             victim.resume()
@@ -416,10 +344,10 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
     assert "NONE" not in refused
     witness = agents.agents[1].address
     for group_id in unread:
-        assert committed_by_now(witness, group_id)[0] == 9
+        assert committed(witness, group_id, TOPIC, 1)[0] == 9
     assert statuses == [0] * len(members)
     for group_id, positions in committed_in(members).items():
-        stored = committed_by_now(witness, group_id)
+        stored = committed(witness, group_id, TOPIC, PARTITIONS)
         assert all(stored[p] >= position for p, position in positions.items())
     assert not contradictions(cluster.history)
     for group_id in groups.values():

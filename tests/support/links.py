@@ -13,7 +13,8 @@ CHUNK_BYTES = 64 << 10
 
 class Link:
     """Forwards a port of loopback to host:port. While cut, connections are reset and new ones too;
-    while frozen, nothing passes and nothing is closed, as when packets are dropped."""
+    while frozen, nothing passes and nothing is closed, as when packets are dropped; while it is
+    deaf, what is asked arrives and nothing is answered."""
 
     def __init__(self, links: Links, host: str, port: int) -> None:
         self._links = links
@@ -21,6 +22,8 @@ class Link:
         self._writers: set[asyncio.StreamWriter] = set()
         self._flows = asyncio.Event()
         self._flows.set()
+        self._answers = asyncio.Event()
+        self._answers.set()
         self._is_cut = False
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -32,6 +35,10 @@ class Link:
     def freeze(self) -> None:
         """Let nothing through."""
         self._links.call(self._freeze())
+
+    def deafen(self) -> None:
+        """Let what is asked through, and no answer."""
+        self._links.call(self._deafen())
 
     def heal(self) -> None:
         """Let everything through again."""
@@ -55,9 +62,13 @@ class Link:
     async def _freeze(self) -> None:
         self._flows.clear()
 
+    async def _deafen(self) -> None:
+        self._answers.clear()
+
     async def _heal(self) -> None:
         self._is_cut = False
         self._flows.set()
+        self._answers.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_cut:
@@ -72,16 +83,22 @@ class Link:
         self._writers |= {writer, up_writer}
         try:
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(self._pump(reader, up_writer), self._pump(up_reader, writer))
+                await asyncio.gather(
+                    self._pump(reader, up_writer, self._flows),
+                    self._pump(up_reader, writer, self._flows, self._answers),
+                )
         finally:
             self._writers -= {writer, up_writer}
             writer.transport.abort()
             up_writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *passes: asyncio.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                await self._flows.wait()
+                for gate in passes:
+                    await gate.wait()
                 writer.write(data)
                 await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):
