@@ -275,7 +275,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
 
             def disturbed(what: str) -> None:
                 wait_coordinator(cluster, list(groups.values()), lambda agent: agent is not victim)
-                time.sleep(2)
+                time.sleep(0.5)
                 took[what] = wait_progress(writer, members)
 
             http = ("--http", victim.http)

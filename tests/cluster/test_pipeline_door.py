@@ -158,10 +158,10 @@ def test_ambient_credentials_need_no_agent_for_bytes(
 def test_a_store_that_fails_now_and_then_changes_nothing(world: World) -> None:
     topic = make_topic(world)
     agents = world.agents.agents
-    produce(agents[0], topic, 8)
+    produce(agents[0], topic, 4)
     with opened(agents[0].http, deadline_s=60) as (client, objects):
         topic_id = topic_id_of(client, topic)
-        stored = read(client, objects, topic_id, 8)
+        stored = read(client, objects, topic_id, 4)
         world.proxy.set_rules(
             Rule(fault="slow_down", percent=15),
             Rule(fault="error", percent=10),
@@ -173,7 +173,7 @@ def test_a_store_that_fails_now_and_then_changes_nothing(world: World) -> None:
         try:
             for _ in range(3):
                 with ObjectAccess(client) as fresh:
-                    assert read(client, fresh, topic_id, 8) == stored
+                    assert read(client, fresh, topic_id, 4) == stored
             with JobLease(client, kind="test", name="tests") as job:
                 for batch in range(6):
                     request = write_request(objects, job, topic_id, {1: 3}, batch_id=batch)
@@ -181,7 +181,7 @@ def test_a_store_that_fails_now_and_then_changes_nothing(world: World) -> None:
                     assert written.ranges == [Range(topic_id, 1, 3 * batch, 3 * batch + 3)]
                 replaced = replacement(client, objects, job, topic_id)
                 assert client.replace(replaced).codes == [""]
-            assert read(client, objects, topic_id, 8) == stored
+            assert read(client, objects, topic_id, 4) == stored
             found = read(client, objects, topic_id, 18, partition=1)
         finally:
             faults = world.proxy.counts()["faults"]

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.server import ServerProcess
+from support.server import ServerProcess, running_server
 
 QUICK = {
     "SEGMENT_AGE_MS": "100",
@@ -21,8 +21,5 @@ QUICK = {
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """It stores records at once, and soon deletes what nothing names."""
-    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", QUICK)
-    server.start()
-    yield server
-    if server.running():
-        server.kill()
+    with running_server(tmp_path, QUICK) as server:
+        yield server

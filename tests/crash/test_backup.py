@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.model.ids import partition_key
 from support.log_contents import contents, verify_path
-from support.server import REPOSITORY, ServerProcess, run_penstock
+from support.server import REPOSITORY, ServerProcess, run_penstock, running_server
 
 PARTITIONS = 4
 KILLS_MAX = 20
@@ -71,11 +71,8 @@ class Load(threading.Thread):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", SMALL)
-    server.start()
-    yield server
-    if server.running():
-        server.kill()
+    with running_server(tmp_path, SMALL) as server:
+        yield server
 
 
 def create(bootstrap: str, *topics: NewTopic) -> None:

@@ -11,15 +11,15 @@ import asyncio
 import contextlib
 import itertools
 import struct
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from penstock.kafka.header import parse_fixed, parse_rest
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.schema import decode_request, decode_response
 from support.group_history import GroupHistory, Kind, Told
+from support.loop_thread import LoopThread
 
 _API = {
     Kind.JOIN: "join_group",
@@ -135,31 +135,18 @@ class GroupTap:
             await writer.drain()
 
 
-class GroupTaps:
-    """Owns the thread and the history. Use as a context."""
+class GroupTaps(LoopThread):
+    """Owns the taps and the history. Use as a context."""
 
     def __init__(self) -> None:
+        super().__init__("taps")
         self.history = GroupHistory()
         self._places = itertools.count()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="taps", daemon=True)
-        self._opened: list[GroupTap] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._call(self._end_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
 
     def open(self) -> GroupTap:
         """A new tap."""
         tap = GroupTap(self)
-        self._call(tap.listen())
-        self._opened.append(tap)
+        self.listening(tap)
         return tap
 
     def place(self) -> int:
@@ -193,17 +180,6 @@ class GroupTaps:
                 partitions=partitions,
             )
         )
-
-    async def _end_all(self) -> None:
-        for tap in self._opened:
-            tap.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
 
 
 def _error(kind: Kind, answer: Any) -> str:

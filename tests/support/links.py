@@ -1,12 +1,11 @@
-"""Links between processes that a test may cut: TCP forwarders on an event loop in a thread."""
+"""Links between processes that a test may cut: TCP forwarders."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Coroutine
-from typing import Any, Self
+
+from support.loop_thread import LoopThread
 
 CHUNK_BYTES = 64 << 10
 
@@ -105,44 +104,14 @@ class Link:
             writer.close()
 
 
-class Links:
-    """Owns the thread. Use as a context."""
+class Links(LoopThread):
+    """Owns the links. Use as a context."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
-        self._opened: list[Link] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.call(self._end_all())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
-
-    async def _end_all(self) -> None:
-        for link in self._opened:
-            link.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        super().__init__("links")
 
     def open(self, host: str, port: int) -> Link:
         """A new link to host:port."""
-
-        async def make() -> Link:
-            link = Link(self, host, port)
-            await link.listen()
-            self._opened.append(link)
-            return link
-
-        link: Link = self.call(make())
+        link = Link(self, host, port)
+        self.listening(link)
         return link
-
-    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Carry out on the thread's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)

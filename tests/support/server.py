@@ -6,6 +6,7 @@ server lives.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from support.ports import free_port
@@ -169,6 +171,18 @@ class ServerProcess:
         if not self.log.exists():
             return ""
         return self.log.read_bytes()[-bytes_max:].decode(errors="replace")
+
+
+@contextlib.contextmanager
+def running_server(folder: Path, settings: dict[str, str]) -> Iterator[ServerProcess]:
+    """A started one with its data and log in a folder; a test may kill or stop it."""
+    server = ServerProcess(folder / "data", folder / "server.log", settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.running():
+            server.kill()
 
 
 def run_penstock(*arguments: str, timeout_seconds: float = 60) -> subprocess.CompletedProcess[str]:
