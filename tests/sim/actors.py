@@ -258,7 +258,7 @@ class Consumer(Actor):
                 continue
             self.history.read(place, position, records, self.name, following=following)
             position = max(position, following)
-            if self.chance.happens(0.15):
+            if self.chance.happens(self.world.profile.commit_share):
                 await self._commit(place, position)
             if self.chance.happens(0.1):
                 self.move()

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from penstock.metadata.cluster_tables import group_shard
+
 if TYPE_CHECKING:
     from sim.agent import Agent
     from sim.world import World
 
 HOUR_MS = 3_600_000
 AGENTS_MAX = 5
+GROUPS = ("group", "simple-reads0", "simple-reads1")
+"""Of members, and of consumers that assign partitions to themselves."""
 
 
 class Faults:
@@ -42,8 +46,10 @@ class Faults:
         ]
         liked = 1 + self.chance.below(6)
         self._kinds = self.chance.shuffled(kinds)[:liked]
+        self._kinds += [getattr(self, f"_{name}") for name in world.profile.faults]
         self._pending: set[asyncio.Task[None]] = set()
         self._between_s = self.chance.pick((0.4, 1.0, 3.0))
+        self._between_s = min(self._between_s, world.profile.between_s_max)
 
     async def run(self, seconds: float) -> None:
         """Do harm for so long."""
@@ -80,6 +86,17 @@ class Faults:
         agent.crash()
         await self._for(0.05, 4)
         agent.start()
+
+    async def _crash_without_store(self) -> None:
+        """An agent dies with records that only its WAL has, and has to keep them for a while."""
+        agent = self._victim()
+        agent.cut_store(cut=True)
+        await self._for(0.2, 1)
+        agent.crash()
+        await self._for(0.05, 0.5)
+        agent.start()
+        await self._for(1, 3)
+        agent.cut_store(cut=False)
 
     async def _power_loss(self) -> None:
         agent = self._victim()
@@ -140,6 +157,29 @@ class Faults:
         await agent.set_draining(draining=True)
         await self._for(0.5, 4)
         await agent.set_draining(draining=False)
+
+    async def _drain_paused(self) -> None:
+        """A coordinator of groups hangs while others claim its shards, and wakes before it is
+        fenced, with what clients sent it meanwhile."""
+        agent = self._coordinator()
+        await agent.set_draining(draining=True)
+        await self._for(0.0, 0.6)
+        agent.pause()
+        await self._for(0.2, 1.2)
+        agent.resume()
+        await self._for(0.2, 1.5)
+        await agent.set_draining(draining=False)
+
+    def _coordinator(self) -> Agent:
+        """One that has a consumer's or the members' group; else any."""
+        shards = {group_shard(group) for group in GROUPS}
+        owners = [
+            agent
+            for agent in self.world.agents
+            if agent.broker is not None
+            and any(agent.broker.view.shard_owner(shard) == agent.agent_id for shard in shards)
+        ]
+        return self.chance.pick(owners or self.world.agents)
 
     async def _join(self) -> None:
         if len(self.world.agents) < AGENTS_MAX:

@@ -12,6 +12,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from penstock.log.own_wal import read_wal_id
 from penstock.metadata.answers import Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.changes import HeadMoved, TopicDeleted
@@ -33,8 +34,10 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry, decode_entry
 from penstock.metadata.entry_window import UNRESOLVED_MAX
+from penstock.ports.device import Device
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
+from penstock.wal.recovery import find_files
 from sim.cleaned import Cleaned
 from sim.history import Place
 
@@ -263,6 +266,13 @@ class Oracle:
         if held and not self._world.is_older:
             self._violate("deleted-held", f"{key}, {held} open jobs may read it")
 
+    def is_condemned(self, key: str) -> bool:
+        """Whether an object is condemned, as of the entry that was applied last."""
+        row = self._connection.execute(
+            "SELECT condemned_position FROM objects WHERE key = ?", (key,)
+        ).fetchone()
+        return row is not None and row[0] is not None
+
     def input_gone(self, job: int, key: str) -> None:
         """A job didn't find an object that it had listed: it must have been closed before."""
         self.catch_up()
@@ -291,6 +301,21 @@ class Oracle:
             "SELECT count(*) FROM wal_runs WHERE generation >> 32 = ?", row
         ).fetchone()
         return not named
+
+    def check_wal(self, device: Device, owner: str) -> None:
+        """Each file of a WAL in which the journal names something is there, and no other in its
+        place."""
+        self.catch_up()
+        wal_id = read_wal_id(device)
+        rows = self._connection.execute(
+            "SELECT DISTINCT generation & 4294967295 FROM wal_runs WHERE generation >> 32 ="
+            " (SELECT wal_key FROM wals WHERE wal_id = ?)",
+            (wal_id,),
+        ).fetchall()
+        found = {file.header.generation for file in find_files(device) if file.header}
+        lost = sorted({generation for (generation,) in rows} - found)
+        if lost:
+            self._violate("wal-lost", f"generations {lost} of {owner}'s WAL, which has {found}")
 
     def missing_objects(self) -> list[str]:
         """Objects that runs lie in and that the bucket hasn't got."""

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
 DATABASE = "replica.sqlite"
 LEVEL = 3
-WAL_FILE_BYTES = 16 << 10
-WAL_BYTES_MAX = 6 * WAL_FILE_BYTES
+WAL_FILES_MAX = 6
 JOB_S = 0.7
 
 
@@ -168,8 +167,8 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         wal_folder=WalFolder(
             device=agent.device,
             random=parts.random,
-            file_bytes=WAL_FILE_BYTES,
-            bytes_max=WAL_BYTES_MAX,
+            file_bytes=world.profile.wal_file_bytes,
+            bytes_max=WAL_FILES_MAX * world.profile.wal_file_bytes,
         ),
         remote_wal=PeerWal(calls, address_of=address_of),
     )

@@ -7,6 +7,7 @@ hole in the simulation; a patch that doesn't apply any more is to be made anew.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -63,7 +64,9 @@ def plant(patch: Path, folder: Path) -> Path:
     return tree
 
 
-def look_for(patch: Path, folder: Path, *, seeds_max: int = SEEDS_MAX) -> Verdict:
+def look_for(
+    patch: Path, folder: Path, *, first_seed: int = FIRST_SEED, seeds_max: int = SEEDS_MAX
+) -> Verdict:
     """Simulate the planted tree until something is found."""
     try:
         tree = plant(patch, folder)
@@ -73,7 +76,7 @@ def look_for(patch: Path, folder: Path, *, seeds_max: int = SEEDS_MAX) -> Verdic
         [
             sys.executable,
             str(HERE / "run.py"),
-            f"--base={FIRST_SEED}",
+            f"--base={first_seed}",
             f"--count={seeds_max}",
             "--processes=1",
             "--stop-at=1",
@@ -96,24 +99,35 @@ def look_for(patch: Path, folder: Path, *, seeds_max: int = SEEDS_MAX) -> Verdic
     return Verdict(patch.stem, found=True, kind=kind, seed=seed)
 
 
-def look_for_all(patches: list[Path], *, processes: int = 2) -> Iterator[Verdict]:
+def look_for_all(
+    patches: list[Path], *, first_seed: int = FIRST_SEED, processes: int = 2
+) -> Iterator[Verdict]:
     """Several at a time; each verdict when it is there."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-planted-") as folder,
         ThreadPoolExecutor(processes) as pool,
     ):
-        looks = [pool.submit(look_for, patch, Path(folder)) for patch in patches]
+        looks = [
+            pool.submit(look_for, patch, Path(folder), first_seed=first_seed) for patch in patches
+        ]
         yield from (look.result() for look in as_completed(looks))
 
 
 def main() -> int:
     """All patches, or those named; the exit status."""
-    names = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of patches; none: all")
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--processes", type=int, default=2)
+    arguments = parser.parse_args()
+    names = arguments.names
     patches = sorted((HERE / "planted").glob("*.patch"))
     if names:
         patches = [patch for patch in patches if patch.stem in names]
     verdicts = []
-    for verdict in look_for_all(patches):
+    for verdict in look_for_all(
+        patches, first_seed=arguments.first_seed, processes=arguments.processes
+    ):
         verdicts.append(verdict)
         if verdict.found:
             print(f"  {verdict.patch:<32} {verdict.kind:<24} seed {verdict.seed}", flush=True)

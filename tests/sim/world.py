@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,12 @@ from sim.identity import is_keyed
 from sim.keyed import KeyedProducer, create_topic
 from sim.oracle import Oracle
 from sim.pipeline import StreamWriter
+from sim.profiles import profile_of
 from sim.wire import BrokenError
 
 HEAL_S = 90.0
 """Virtual seconds after the last fault until which everything must be done and readable."""
+LOOK_S = 1.0
 RECENT_ACKS = 20
 KEYED_SHARE = 0.35
 """Of the runs that have a topic which is compacted by key."""
@@ -93,6 +96,7 @@ class World:
         self.folder = folder
         self.verbose = verbose
         self.chance = Chance(seed)
+        self.profile = profile_of(seed)
         chance = self.chance
         self.clock = VirtualClock(loop)
         self.notes: list[str] = []
@@ -103,7 +107,9 @@ class World:
         """Some runs have clients alone, and find what needs no fault."""
         self.calm = calm
         self.think_s = chance.pick((0.01, 0.1, 0.4))
+        self.think_s = self.profile.think_s or self.think_s
         self.value_bytes_max = chance.pick((1, 40, 400))
+        self.value_bytes_max = self.profile.value_bytes_max or self.value_bytes_max
         self.slow_share = 0.0 if calm else chance.pick((0.0, 0.003, 0.02))
         self.break_share = 0.0 if calm else chance.pick((0.0, 0.005, 0.03))
         self.trim_share = chance.pick((0.0, 0.3, 1.0))
@@ -133,9 +139,12 @@ class World:
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
         self.mode = chance.pick(("object", "wal", "wal", "mixed"))
+        self.mode = self.profile.mode or self.mode
         self.flush_bytes = chance.pick((200, 2_000))
+        self.flush_bytes = self.profile.flush_bytes or self.flush_bytes
         self.flush_interval_ms = chance.pick((5, 50))
         self.segment_age_ms = chance.pick((300, 4_000))
+        self.segment_age_ms = self.profile.segment_age_ms or self.segment_age_ms
         self.zones = chance.pick((("a",), ("a", "b")))
         self.agents: list[Agent] = []
         self.actors: list[Actor] = []
@@ -144,6 +153,8 @@ class World:
         self.stopping = False
         self.is_older = False
         """The journal came back older."""
+        self.was_condemned: Callable[[str], bool] = lambda _: False
+        """By entries that the journal has lost."""
         self.over = False
         self._connections = 0
         self.keyed_sent: dict[tuple[Place, int, int, int], list[bytes]] = {}
@@ -257,7 +268,8 @@ class World:
 
     def _deleting(self, key: str) -> None:
         try:
-            self.oracle.deleting(key)
+            if not self.was_condemned(key):
+                self.oracle.deleting(key)
         except ViolationError:
             return
         self.bucket.ever_deleted.add(key)
@@ -268,6 +280,7 @@ class World:
         """Begin, suffer, heal, be checked."""
         loop = self.loop
         script = loop.spawn(loop.world, self._script(), name="script")
+        loop.spawn(loop.world, self._look_on(), name="oracle")
         await asyncio.wait([script, self._ended], return_when=asyncio.FIRST_COMPLETED)
         self.over = True
         self.oracle.catch_up()
@@ -275,8 +288,19 @@ class World:
             script.result()
         self._check_faults()
 
+    async def _look_on(self) -> None:
+        """What an entry breaks ends the run soon, and not only when somebody asks the oracle."""
+        while not self.over:
+            await asyncio.sleep(LOOK_S)
+            with suppress(ViolationError):
+                self.oracle.catch_up()
+                # What an older journal has lost may have been that records were moved.
+                if not self.is_older:
+                    for agent in self.agents:
+                        self.oracle.check_wal(agent.device, agent.name)
+
     async def _script(self) -> None:
-        for number in range(self.chance.pick((2, 3, 3, 4))):
+        for number in range(min(self.chance.pick((2, 3, 3, 4)), self.profile.agents_max)):
             agent = Agent(self, number)
             self.agents.append(agent)
             agent.start()
@@ -316,12 +340,15 @@ class World:
         lives = {agent: agent.life for agent in ahead}
         self.note(f"journal comes back as of {position}")
         self.journal.come_back_older(position)
+        lost, self.oracle = self.oracle, Oracle(self)
+        # Until they notice, agents delete what the lost entries have condemned.
+        self.was_condemned = lost.is_condemned
         until_s = self.loop.time() + HEAL_S
         while any(agent.life == lives[agent] or not agent.ready.is_set() for agent in ahead):
             if self.loop.time() > until_s:
                 self.history.violate("stuck", f"an older journal is not noticed: {ahead}")
             await asyncio.sleep(0.1)
-        self.oracle = Oracle(self)
+        self.was_condemned = lambda _: False
         await self._compare_replicas()
         self.history.count("came back older")
 
@@ -338,13 +365,13 @@ class World:
             create = admin.create("kept-short", 1, retention_bytes="1500", **self.durability())
             await self._within(HEAL_S, self._on_node("admin3", create), "create")
             self.history.expires("kept-short")
-        members = chance.pick((0, 2, 3))
+        members = max(chance.pick((0, 2, 3)), self.profile.members_min)
         if members:
             create = admin.create(GROUP_TOPIC, 2, **self.durability())
             await self._within(HEAL_S, self._on_node("admin2", create), "create")
         self.actors = [admin, Watcher(self, "watch0"), Consumer(self, "reads0")]
         self.actors += [
-            Producer(self, f"p{number}", 20 + chance.below(60))
+            Producer(self, f"p{number}", self.profile.records_times * (20 + chance.below(60)))
             for number in range(chance.pick((1, 2, 3)))
         ]
         self.actors += [
