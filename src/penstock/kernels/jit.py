@@ -8,18 +8,20 @@ begin, never wrong.
 """
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import config as numba_config
+from numba.core.caching import FunctionCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,13 +45,45 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     config: Any = numba_config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(folder)
+    compiled: Any = numba.njit(**options)(function)
     try:
-        return cast(Callable[P, R], numba.njit(cache=True, **options)(function))
+        # As `njit(cache=True)` does, with a cache that several processes may write.
+        compiled._cache = _SharedCache(function, folder)  # noqa: SLF001
     except RuntimeError:
         # "no locator available": the folder was taken away since it was looked at.
-        return cast(Callable[P, R], numba.njit(**options)(function))
+        pass
     finally:
         config.CACHE_DIR = before
+    return cast(Callable[P, R], compiled)
+
+
+class _SharedCache(FunctionCache):
+    """numba's cache of one kernel's machine code, of one file for each types of its arguments.
+
+    numba reads the kernel's index, takes the next number for its file and writes the index back: of
+    two processes that do so at once for different types, one would find the other's code under its
+    own from then on. So one does it after the other.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._folder = folder
+
+    def save_overload(self, sig: object, data: object) -> None:
+        """Keep what was compiled for these types."""
+        with _one_at_a_time(self._folder):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Among all processes, where the file system has locks. A folder that has gone has no users."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 @functools.cache

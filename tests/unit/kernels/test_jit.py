@@ -1,10 +1,12 @@
 """Kernels work wherever their machine code can be kept, and where it can't."""
 
+import contextlib
 import os
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,3 +94,69 @@ def test_the_settings_of_others_kernels_stay(tmp_path: Path) -> None:
     before = config.CACHE_DIR
     jit.kernel(lambda number: number)
     assert before == config.CACHE_DIR
+
+
+OTHER = """
+import contextlib, sys
+from pathlib import Path
+from penstock.kernels import jit
+from unit.kernels.test_jit import increased
+
+jit.cache_folder = lambda: Path(sys.argv[1])
+whole = jit._one_at_a_time
+
+@contextlib.contextmanager
+def told(folder):
+    print("saving", flush=True)
+    with whole(folder):
+        yield
+
+jit._one_at_a_time = told
+assert jit.kernel(increased)(1.5) == 2.5
+"""
+
+
+def increased(number: float) -> float:
+    return number + 1
+
+
+def test_two_that_compile_a_kernel_at_once_keep_each_their_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For other types, in two processes: numba alone would let both take one file for theirs."""
+    monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path)
+    first, later = jit.kernel(increased), jit.kernel(increased)
+    cache: Any = first._cache._cache_file  # type: ignore[attr-defined]
+    whole = cache._save_index
+    others: list[subprocess.Popen[str]] = []
+
+    def save_index(overloads: Any) -> None:
+        # Between reading and writing the index.
+        environment = {**os.environ, "PYTHONPATH": f"{SOURCES}{os.pathsep}{SOURCES.parent}/tests"}
+        others.append(
+            subprocess.Popen(
+                [sys.executable, "-c", OTHER, str(tmp_path)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        assert others[0].stdout is not None
+        assert others[0].stdout.readline() == "saving\n"
+        # It has to wait for us, and saves at once where nothing keeps it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            others[0].wait(2)
+        whole(overloads)
+
+    cache._save_index = save_index
+    try:
+        assert first(1) == 2
+        assert others[0].wait(60) == 0
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
+    assert (later(1), later(1.5)) == (2, 2.5)
+    hits: Any = later.stats.cache_hits  # type: ignore[attr-defined]
+    assert sum(hits.values()) == 2
+    assert len(later.signatures) == 2  # type: ignore[attr-defined]
