@@ -187,7 +187,8 @@ def drive(url: str, engine: str = "local", step: str = "") -> subprocess.Complet
     """Run `support.compaction_driver` to its end."""
     process = start_driver(url, engine, step)
     try:
-        output, errors = process.communicate(timeout=120)
+        # A Spark that starts on a busy machine has taken 100 s.
+        output, errors = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
