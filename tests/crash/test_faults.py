@@ -32,7 +32,8 @@ from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FILE_SUFFIX
-from support.power import ANY, NOW, _read_all
+from support.power import ANY, NOW
+from support.power_promises import read_all
 from support.simulated_log import FILE_BYTES, WAL_BYTES_MAX, SimulatedLog
 
 VALUE_BYTES = 3000
@@ -172,7 +173,7 @@ async def until_stored(
 async def reads(life: SimulatedLog, key: PartitionKey, stored: list[bytes]) -> None:
     for partition in list(life.log.tail.partitions()):
         life.log.tail.forget(partition)
-    found = await _read_all(life, key, 0, life.log.high_watermark(key))
+    found = await read_all(life, key, 0, life.log.high_watermark(key))
     assert [value.encode() for _, value in found] == stored
 
 

@@ -25,7 +25,8 @@ from penstock.metadata.order import Applied, Prepared
 from penstock.model.ids import partition_key
 from penstock.replica import JournalEntry
 from penstock.wal import WalPlace
-from support.power import Knowledge, PromiseBrokenError, World
+from support.power import World
+from support.power_promises import Knowledge, PromiseBrokenError
 from support.simulated_log import SimulatedLog
 
 SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "60"))

@@ -8,28 +8,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.answers import BatchStatus, Refusal, Refused, TopicCreated
 from penstock.metadata.commands import CreateTopic, DeleteTopic, Noop
 from penstock.model.errors import (
-    NotFoundError,
     PenstockError,
     RetryableError,
     StorageFullError,
 )
 from penstock.model.ids import PartitionKey, partition_key
-from penstock.records.batch import BatchLimits, check_batch, stored_header
-from penstock.records.decode import Record, decode_batch
+from penstock.records.batch import BatchLimits, check_batch
+from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.randomness import SeededRandom
-from support.log_checker import History, Place, Poll, Send, TopicEvent, check
+from support.log_checker import Place, Poll
+from support.power_promises import (
+    CONFIGS,
+    Batch,
+    Knowledge,
+    Producer,
+    PromiseBrokenError,
+    TopicState,
+    check_named,
+    inspect,
+    records_in,
+    stored_keys,
+)
 from support.simulated_log import GRACE_S, SimulatedLog, Tail, keep_database
 
 NOW = 1_790_000_000_000
@@ -42,76 +51,6 @@ ANY = BatchLimits(
     log_append_time=False,
     compacts=False,
 )
-CONFIGS: tuple[dict[str, str], ...] = (
-    {"retention.ms": "-1"},
-    {"retention.ms": "-1"},
-    {"retention.ms": "-1", "cleanup.policy": "compact", "retention.bytes": "1"},
-    {"retention.ms": "30000"},
-    {"retention.ms": "-1", "retention.bytes": "9000"},
-)
-
-
-class PromiseBrokenError(AssertionError):
-    """What was promised is not so."""
-
-
-@dataclass
-class Batch:
-    """What a producer sends at once, and where it was stored once that is known."""
-
-    place: Place
-    values: list[str]
-    producer: str
-    sequence: int
-    data: bytes
-    base_offset: int | None = None
-
-
-@dataclass
-class TopicState:
-    """A topic that somebody tried to make."""
-
-    name: str
-    partitions: int
-    configs: dict[str, str]
-    acknowledged: bool = False
-    deletion_tried: bool = False
-    deleted: bool = False
-
-    @property
-    def never_trims(self) -> bool:
-        """Nothing but DeleteRecords may raise its log start."""
-        return self.configs in CONFIGS[:3]
-
-
-@dataclass
-class Producer:
-    """Idempotent if it has an id; then it sends again what was not answered, in order."""
-
-    name: str
-    idempotent: bool
-    producer_id: int = -1
-    next_sequences: dict[Place, int] = field(default_factory=dict)
-    pending: list[Batch] = field(default_factory=list)
-
-
-@dataclass
-class Knowledge:
-    """All that clients did and saw, over all lives."""
-
-    batches: list[Batch] = field(default_factory=list)
-    polls: list[Poll] = field(default_factory=list)
-    topics: dict[str, TopicState] = field(default_factory=dict)
-    log_starts: dict[Place, int] = field(default_factory=dict)
-    high_watermarks: dict[Place, int] = field(default_factory=dict)
-    trims: dict[Place, int] = field(default_factory=dict)
-    """The highest log start that anybody asked for by DeleteRecords."""
-    producer_ids: list[int] = field(default_factory=list)
-    segment_count: int = 0
-    trim_count: int = 0
-    deleted_object_count: int = 0
-    read_count: int = 0
-    cuts: list[str] = field(default_factory=list)
 
 
 class World:
@@ -190,7 +129,7 @@ class World:
         except PenstockError as error:
             raise PromiseBrokenError(f"the log does not open: {error}") from error
         try:
-            await asyncio.wait_for(self._inspect(life), PATIENCE_S)
+            await asyncio.wait_for(inspect(life, self.known), PATIENCE_S)
             if is_last:
                 await asyncio.wait_for(self._clean_up(life), PATIENCE_S)
                 return
@@ -387,9 +326,9 @@ class World:
                 await asyncio.sleep(0)
 
     async def _keep(self, life: SimulatedLog) -> None:
-        before = {key async for key in _stored(life)}
+        before = {key async for key in stored_keys(life)}
         await life.log.keeper.run_once()
-        after = {key async for key in _stored(life)}
+        after = {key async for key in stored_keys(life)}
         self.known.deleted_object_count += len(before - after)
 
     async def _create_topic(self, life: SimulatedLog) -> None:
@@ -434,7 +373,7 @@ class World:
         (answer,) = await life.log.delete_records([(key, offset)])
         if answer >= 0:
             self.known.trim_count += 1
-            self._see_log_start(place, answer)
+            self.known.see_log_start(place, answer)
 
     async def _consume(self, life: SimulatedLog) -> None:
         for turn in range(self._steps):
@@ -453,13 +392,13 @@ class World:
         self, life: SimulatedLog, place: Place, key: PartitionKey
     ) -> list[tuple[int, str]]:
         start, end = life.log.log_start(key), life.log.high_watermark(key)
-        self._see_log_start(place, start)
+        self.known.see_log_start(place, start)
         self.known.high_watermarks[place] = max(end, self.known.high_watermarks.get(place, 0))
         if start == end:
             return []
         offset = start + self.random.below(end - start)
         read = await life.log.reader.read_loaded(key, offset, 1 + self.random.below(12_000))
-        found = [] if read is None else _records(b"".join(read.views))
+        found = [] if read is None else records_in(b"".join(read.views))
         found = [row for row in found if row[0] >= offset]
         if not found or found[0][0] != offset:
             # A trim may be committed and not yet in the view; it is after the next commit.
@@ -468,91 +407,6 @@ class World:
             if head is not None and head.log_start <= offset:
                 raise PromiseBrokenError(f"{place} offset {offset} is due, got {found[:1]}")
         return found
-
-    def _see_log_start(self, place: Place, start: int) -> None:
-        before = self.known.log_starts.get(place, 0)
-        if start < before:
-            raise PromiseBrokenError(f"log start of {place} went back from {before} to {start}")
-        self.known.log_starts[place] = start
-
-    # -- what must hold ------------------------------------------------------------------------
-
-    @staticmethod
-    async def _verify(life: SimulatedLog) -> VerifyReport:
-        return await verify(
-            queries=life.queries(), store=life.store, wal=life.wal_reader, device=life.device
-        )
-
-    async def _inspect(self, life: SimulatedLog) -> None:
-        """Read everything after a restart."""
-        report = await self._verify(life)
-        damage = [finding for finding in report.findings if finding.is_damage]
-        if damage:
-            raise PromiseBrokenError(f"damaged: {damage}")
-        final: dict[Place, list[tuple[int, str]]] = {}
-        starts: dict[Place, int] = {}
-        for topic in life.view.topics():
-            for number in range(topic.partitions):
-                place = topic.name, number
-                key = partition_key(topic.topic_key, number)
-                start, end = life.log.log_start(key), life.log.high_watermark(key)
-                self._see_log_start(place, start)
-                if end < self.known.high_watermarks.get(place, 0):
-                    raise PromiseBrokenError(f"high watermark of {place} went back to {end}")
-                self.known.high_watermarks[place] = end
-                state = self.known.topics[topic.name]
-                if state.never_trims and start > self.known.trims.get(place, 0):
-                    raise PromiseBrokenError(f"{place} was trimmed to {start}, nobody asked for it")
-                starts[place] = start
-                final[place] = await _read_all(life, key, start, end)
-                if (final[place][-1][0] + 1 if final[place] else start) != end:
-                    raise PromiseBrokenError(f"{place} does not reach its high watermark {end}")
-        self._check_history(life, final, starts)
-
-    def _check_history(
-        self,
-        life: SimulatedLog,
-        final: dict[Place, list[tuple[int, str]]],
-        starts: dict[Place, int],
-    ) -> None:
-        known = self.known
-        found = {topic.name for topic in life.view.topics()}
-        gone = {t.name for t in known.topics.values() if t.deletion_tried and t.name not in found}
-        history = History(
-            polls=[poll for poll in known.polls if poll.place[0] not in gone],
-            final=final,
-            log_start=starts,
-            topics_found=found,
-        )
-        for topic in known.topics.values():
-            history.topic_events.append(TopicEvent(topic.name, True, topic.acknowledged))
-            if topic.deletion_tried:
-                history.topic_events.append(TopicEvent(topic.name, False, topic.deleted))
-        for batch in known.batches:
-            if batch.place[0] in gone:
-                continue
-            for index, value in enumerate(batch.values):
-                offset = None if batch.base_offset is None else batch.base_offset + index
-                history.sends.append(
-                    Send(batch.place, value, batch.producer, batch.sequence >= 0, offset)
-                )
-            self._check_whole(batch, final.get(batch.place, []), starts.get(batch.place, 0))
-        anomalies = check(history)
-        if anomalies:
-            raise PromiseBrokenError(str(anomalies[:10]))
-        if len(set(known.producer_ids)) != len(known.producer_ids):
-            raise PromiseBrokenError(f"producer ids given twice: {known.producer_ids}")
-
-    @staticmethod
-    def _check_whole(batch: Batch, records: list[tuple[int, str]], start: int) -> None:
-        """A batch is there whole or not at all, save what lies below the log start."""
-        offsets = {value: offset for offset, value in records}
-        held = [offsets.get(value) for value in batch.values]
-        kept = [offset for offset in held if offset is not None]
-        first_kept = len(held) - len(kept)
-        adjacent = kept == list(range(kept[0], kept[0] + len(kept))) if kept else True
-        if not adjacent or (kept and first_kept and (held[0] is not None or kept[0] != start)):
-            raise PromiseBrokenError(f"torn batch: {held} of {batch.place} from {start}")
 
     async def _clean_up(self, life: SimulatedLog) -> None:
         """In the end the WAL is empty, and the store holds what is named and nothing else."""
@@ -563,46 +417,5 @@ class World:
         for _ in range(3):
             self.clock.advance(GRACE_S + 1)
             await self._keep(life)
-        await self._inspect(life)
-        report = await self._verify(life)
-        orphans = [f for f in report.findings if f.kind is FindingKind.ORPHAN]
-        if orphans:
-            raise PromiseBrokenError(f"orphans stay: {orphans}")
-        named = {row.key for row in life.queries().objects("", 10_000)}
-        stored = {key async for key in _stored(life)}
-        if named != stored:
-            raise PromiseBrokenError(f"the store differs from what is named: {named ^ stored}")
-
-
-async def _stored(life: SimulatedLog):  # type: ignore[no-untyped-def]
-    async for info in life.store.list("segments/"):
-        yield info.key
-
-
-def _records(data: bytes) -> list[tuple[int, str]]:
-    found = []
-    position = 0
-    while position < len(data):
-        header = stored_header(data, position)
-        for record in decode_batch(memoryview(data)[position : position + header.length]):
-            value = (record.value or b"").decode()
-            found.append((header.base_offset + record.offset_delta, value))
-        position += header.length
-    return found
-
-
-async def _read_all(
-    life: SimulatedLog, key: PartitionKey, start: int, end: int
-) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
-    offset = start
-    while offset < end:
-        try:
-            read = await life.log.reader.read_loaded(key, offset, 20_000)
-        except (PenstockError, NotFoundError) as error:
-            raise PromiseBrokenError(f"key {key} offset {offset}: {error}") from error
-        if read is None:
-            raise PromiseBrokenError(f"key {key} offset {offset} is not there, the end is {end}")
-        found += [row for row in _records(b"".join(read.views)) if row[0] >= offset]
-        offset = read.end_offset
-    return found
+        await inspect(life, self.known)
+        await check_named(life)
