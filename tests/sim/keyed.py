@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.records.decode import Record
-from sim.actors import Admin, Batch, Producer
+from sim.admin import Admin
 from sim.chance import Chance
 from sim.history import Place
 from sim.identity import HEADER, KEYED, Identity, is_keyed
+from sim.producer import Batch, Producer
 
 if TYPE_CHECKING:
     from sim.world import World

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.testing.virtual_loop import VirtualLoop, run
-from sim.actors import Admin, Producer
+from sim.admin import Admin
 from sim.agent import Agent
 from sim.chance import Chance
+from sim.producer import Producer
 from sim.world import World
 
 

@@ -25,7 +25,8 @@ from penstock.model.errors import (
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.simulated_store import SimulatedBucket
 from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
-from sim.actors import Actor, Admin, Consumer, Member, Producer, Watcher
+from sim.actors import Actor
+from sim.admin import Admin
 from sim.agent import Agent
 from sim.chance import Chance
 from sim.compactor import Cleaner, Compactor
@@ -33,9 +34,12 @@ from sim.faults import Faults
 from sim.history import History, Place, ViolationError
 from sim.identity import is_keyed
 from sim.keyed import KeyedProducer, create_topic
+from sim.member import Member
 from sim.oracle import Oracle
 from sim.pipeline import StreamWriter
+from sim.producer import Producer
 from sim.profiles import profile_of
+from sim.readers import Consumer, Watcher
 from sim.wire import BrokenError
 
 HEAL_S = 90.0
