@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from chaos.world import World
 from support.agents import PATIENCE
+from support.longest_first import begin_with
 from support.postgres import PostgresServer, database_url, running_postgres
 from support.s3 import S3Server, environment
 
@@ -33,19 +34,10 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 LONGEST_FIRST = ("test_restore", "test_workers", "test_groups_move", "test_upgrade", "test_away")
-"""Two processes share these files, each whole: the last one to begin must not be a long one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    here = Path(__file__).parent
-    places = [index for index, item in enumerate(items) if here in item.path.parents]
-    ordered = sorted(
-        (items[index] for index in places),
-        key=lambda item: rank.get(item.path.stem, len(LONGEST_FIRST)),
-    )
-    for index, item in zip(places, ordered, strict=True):
-        items[index] = item
+    begin_with(items, Path(__file__).parent, LONGEST_FIRST)
 
 
 _journals = itertools.count(1)

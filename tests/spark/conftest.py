@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.longest_first import begin_with
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,6 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for module in ("pyspark", "pandas", "py4j", "numba", "pyiceberg"):
         config.addinivalue_line("filterwarnings", rf"ignore::DeprecationWarning:{module}(\..*)?")
         config.addinivalue_line("filterwarnings", rf"ignore::FutureWarning:{module}(\..*)?")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Two processes share the files, each whole; the rest is spread behind these.
+    longest = ("test_stream", "test_compaction", "test_write_stream", "test_tables_processes")
+    begin_with(items, Path(__file__).parent, longest)
 
 
 @pytest.fixture(scope="session")
