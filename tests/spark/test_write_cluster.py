@@ -25,7 +25,8 @@ from support.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETTINGS = {"AGENT_TIMEOUT_MS": "4000", "SEGMENT_AGE_MS": "120000", "DELETE_GRACE_MS": "300000"}
+# No agent is to be fenced here, however long Spark keeps the machine from it.
+SETTINGS = {"AGENT_TIMEOUT_MS": "20000", "SEGMENT_AGE_MS": "120000", "DELETE_GRACE_MS": "300000"}
 PUT_CALL = 'penstock_pipeline_calls_total{call="put '
 VALUE = StructType([StructField("value", StringType())])
 
