@@ -41,7 +41,9 @@ def _restart_postgres(world: World, _: random.Random) -> Callable[[], None]:
 
 
 def _kill_postgres(world: World, _: random.Random) -> Callable[[], None]:
-    world.postgres.kill()
+    # Two faults may be of one thing: it may be stopped already.
+    if world.postgres.running:
+        world.postgres.kill()
     return world.start_postgres
 
 
