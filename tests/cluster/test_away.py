@@ -19,7 +19,7 @@ from support.server import ServerFailedError
 from support.waiting import eventually
 
 PARTITIONS = 3
-AWAY_S = float(os.environ.get("PENSTOCK_TEST_AWAY_S", "10"))
+AWAY_S = float(os.environ.get("PENSTOCK_TEST_AWAY_S", "7"))
 """How long PostgreSQL is away; a minute takes a minute."""
 TIMEOUT_MS = 3_000
 FENCED_EXIT_STATUS = 70
