@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from support.ports import free_port
 
-READY_SECONDS_MAX = 30.0
+READY_SECONDS_MAX = 60.0
 ACCESS_KEY = "penstock-test"
 SECRET_KEY = "penstock-test-secret"
 REGION = "us-east-1"
