@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,6 +27,10 @@ SEEDS_PER_PROCESS = 20
 """Nothing is collected in a process, which is cheaper to throw away with all that its runs left."""
 SHOWN_MAX = 5
 NOTES_MAX = 60
+
+
+_scratch: Path | None = None
+"""Where runs keep their files: what those leave that are ended in the middle goes with it."""
 
 
 class HungError(Exception):
@@ -61,7 +66,7 @@ def one(seed: int) -> Any:
     gc.disable()
     try:
         with _alarm():
-            return simulate(seed)
+            return simulate(seed, scratch=_scratch)
     except HungError:
         return Result(seed, "hung", f"hung: more than {SEED_SECONDS_MAX} s of CPU")
     except Exception as error:
@@ -117,6 +122,16 @@ def run_one(seed: int) -> int:
     return 1 if first.kind else 0
 
 
+@contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    global _scratch
+    before, _scratch = _scratch, folder
+    try:
+        yield
+    finally:
+        _scratch = before
+
+
 def run_many(seeds: list[int], *, processes: int, budget_s: float, stop_at: int) -> int:
     """Run seeds until they or the budget are used up; the exit status."""
     started_s = time.monotonic()
@@ -127,7 +142,15 @@ def run_many(seeds: list[int], *, processes: int, budget_s: float, stop_at: int)
     load_kernels()
     gc.freeze()
     context = multiprocessing.get_context("fork")
-    with context.Pool(processes, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
+    from sim.world import scratch_folder
+
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="penstock-sim-", dir=scratch_folder(), ignore_cleanup_errors=True
+        ) as scratch,
+        _kept_in(Path(scratch)),
+        context.Pool(processes, maxtasksperchild=SEEDS_PER_PROCESS) as pool,
+    ):
         for result in pool.imap_unordered(one, seeds):
             done += 1
             counts.update(result.counts)
