@@ -44,6 +44,8 @@ def program(name: str, budget_s: int, *command: str) -> Stage:
 IN_TWO = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Two processes, each with whole files; for suites that wait more than they work, or that fill one
 core alone."""
+IN_THREE = ("-n", "3", *IN_TWO[2:])
+"""For one that mostly waits."""
 
 STAGES = (
     Stage("ruff check", (str(BIN / "ruff"), "check", "."), 5),
@@ -58,8 +60,8 @@ STAGES = (
     suite("tests/sim", 60),
     program("seeds", 300, "tests/sim/run.py", "--count=500", "--budget=300"),
     program("planted bugs", 300, "tests/sim/planted.py"),
-    suite("tests/cluster", 300, *IN_TWO),
-    suite("tests/spark", 600),
+    suite("tests/cluster", 300, *IN_THREE),
+    suite("tests/spark", 400, *IN_TWO),
     suite("tests/chaos", 180),
 )
 SUMMARY = re.compile(r"^=* ?\d+ (passed|failed|error|skipped)\b.*")
