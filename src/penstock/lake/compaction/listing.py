@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
+from operator import gt
 
 from penstock.lake.compaction.items import InputObject
 from penstock.lake.door import RUN_FIELDS, RunPage
@@ -25,6 +26,11 @@ class PartitionRuns:
     positions: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     newest: list[int] = field(default_factory=list)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether runs overlap: they were replaced between two pages, which are of two moments."""
+        return any(map(gt, self.ends, islice(self.bases, 1, None)))
 
 
 class Listing:

@@ -70,7 +70,8 @@ def _plan(
     rests: list[Rest] = []
     for topic_id, partition, runs in partitions_of(pages, listing):
         topic = topics.get(topic_id)
-        if topic is None or partition >= len(topic.partitions):
+        if topic is None or partition >= len(topic.partitions) or runs.is_torn:
+            # What was replaced while it was listed is looked at by the next plan.
             continue
         state = topic.partitions[partition]
         keyed = keyed_item(topic, partition, runs, listing, settings, now_ms=now_ms)

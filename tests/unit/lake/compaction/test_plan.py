@@ -95,6 +95,18 @@ def test_what_is_not_listed_as_a_topic_is_left_alone() -> None:
     assert plan(pages(runs, 100), {}, SMALL, now_ms=NOW_MS, whole=False).items == []
 
 
+def test_what_was_replaced_while_it_was_listed_is_left_for_the_next_plan() -> None:
+    """A cleaning left of offsets 0 to 29 a run that begins at 7, behind the page with 0 to 9."""
+    torn = [
+        Run(0, 0, 0, 10, "o0", 16, 10, NOW_MS),
+        Run(0, 0, 7, 30, "o1", 16, 10, NOW_MS),
+        *(Run(0, 0, 30 + n, 31 + n, f"o{2 + n}", 16, 10, NOW_MS) for n in range(8)),
+    ]
+    whole = [Run(0, 1, n, n + 1, f"p{n}", 16, 10, NOW_MS) for n in range(8)]
+    (item,) = plan(pages([*torn, *whole], 1), topics(1, 2), SMALL, now_ms=NOW_MS, whole=False).items
+    assert [each.partition for each in item.partitions] == [1]
+
+
 def test_small_partitions_share_an_object() -> None:
     runs = [
         Run(0, partition, n, n + 1, f"o{n}", 16 + 10 * partition, 10, NOW_MS)
