@@ -3,6 +3,7 @@
 Exit status: 0 done, 1 an error (one line on standard error), 2 wrong usage, 130 interrupted.
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Mapping
@@ -48,7 +49,22 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Run the console script; never returns."""
-    sys.exit(_run())
+    _leave(_run())
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process, but don't take the interpreter apart.
+
+    Threads of obstore's runtime call Python when a request ends, also one that was given up: met by
+    an interpreter that is ending, one such process in sixty aborted with status 134.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001 - `os._exit` leaves them out
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            status = status or ERROR_EXIT_STATUS
+    os._exit(status)
 
 
 def _run() -> int:
@@ -70,6 +86,8 @@ def _run() -> int:
         return ERROR_EXIT_STATUS
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_STATUS
+    except SystemExit as end:  # click's, where its own output finds no reader
+        return end.code if isinstance(end.code, int) else ERROR_EXIT_STATUS
     except OSError as error:
         click.echo(f"penstock: {error}", err=True)
         return ERROR_EXIT_STATUS
