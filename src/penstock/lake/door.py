@@ -143,7 +143,8 @@ class RunsRequest(Message, frozen=True):
 
 
 class RunPage(Message, frozen=True):
-    """Runs by partition and offset; from one moment, at `position` or later.
+    """Runs by partition and offset; from one moment, at `position` or later. The next page is of a
+    later one: what was replaced between them overlaps, or is in neither.
 
     `rows`: flat, RUN_FIELDS integers per run: index in `partitions`, base offset, end offset,
     index in `object_keys` (-1: in a WAL, read it by RECORDS_PATH), byte position, length in bytes,
