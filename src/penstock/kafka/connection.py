@@ -177,22 +177,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if partial_bytes != self._partial_bytes:
             self._host.budget.take(partial_bytes - self._partial_bytes)
             self._partial_bytes = partial_bytes
+        if not frames and framer.failure is None:
+            self._regulate_reading()
+            return
         if framer.failure is not None:
             self._host.waves.release(self)
-            self._receive_all(frames, self._clock.monotonic_s())
-            self._fault = self._fault or framer.failure
-            self._pump()
-        elif not frames:
-            self._regulate_reading()
-        elif not self._host.waves.keep(self, frames):
-            self._receive_all(frames, self._clock.monotonic_s())
-            self._pump()
+        elif self._host.waves.keep(self, frames):
+            return
+        self._receive_all(frames, self._clock.monotonic_s())
+        self._fault = self._fault or framer.failure
+        self._pump()
 
     def take_up(self, frames: Iterable[memoryview], arrived_s: float) -> None:
         """See `penstock.kafka.waves.TakesUp`."""
-        if not self._closing and self._fault is None:
-            self._receive_all(frames, arrived_s)
-            self._pump_once()
+        self._receive_all(frames, arrived_s)
+        self._pump_once()
 
     def eof_received(self) -> bool:
         """A peer that will send no more is gone, as Kafka sees it."""
@@ -315,6 +314,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # -- requests ------------------------------------------------------------------------------
 
     def _receive_all(self, frames: Iterable[memoryview], arrived_s: float) -> None:
+        if self._closing or self._fault is not None:  # also since these frames came
+            return
         try:
             for frame in frames:
                 self._receive(frame, arrived_s)

@@ -258,6 +258,25 @@ def test_a_broken_frame_behind_one_that_waits_ends_the_connection_behind_its_ans
     company(broker_with(gather_ms=NEVER_MS), raw, scenario)
 
 
+def test_nothing_behind_a_bad_request_that_waited_is_served(broker_with: Any, raw: Any) -> None:
+    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
+        reader, writer = together.clients[-1]
+        # What is unanswered keeps the connection open meanwhile.
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        raw(PRODUCE, lambda context, body: got.append(bytes(body)) or answer)
+        writer.write(request(PRODUCE, 2, 2, b"of a version that is not served"))
+        await turns()
+        writer.write(request(PRODUCE, 3, 3, b"behind it") + api_versions(4))
+        await until(lambda: len(got) == CONNECTIONS_MIN)
+        await turns()
+        assert got[-1] == b"%d" % (CONNECTIONS_MIN - 1)
+        answer.set_result([b"ok"])
+        assert await reply(reader) == (1, b"ok")
+        assert await reader.read() == b""
+
+    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
+
+
 @pytest.mark.parametrize("reset", [False, True])
 def test_what_waits_of_a_producer_that_has_gone_is_appended(
     broker_with: Any, raw: Any, reset: bool
