@@ -30,6 +30,8 @@ LIBRARIES = ("confluent", "aiokafka", "python")
 PARTITIONS = 3
 SHARED = 2
 """So many members have the groups of these libraries, and one more from some time on."""
+NAMES = [f"g{number}" for number in range(300)]
+"""Some in each of the shards, of which each agent has many, whatever the agents' ids are."""
 PROGRESS_SECONDS_MAX = 90.0
 Positions = dict[int, int]
 
@@ -138,28 +140,37 @@ class Writer:
         self._thread.join(90)
 
 
-def coordinator(cluster: Cluster, group_id: str) -> Agent:
-    """As any running agent says."""
+def coordinators(cluster: Cluster, group_ids: list[str]) -> dict[str, Agent]:
+    """Each group's, as any running agent says."""
     from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
     from penstock.kafka.schema import build
 
-    def make(types: Any) -> Any:
-        return build(types.FindCoordinatorRequest, key=group_id, key_type=0)
+    def place(connection: Connection, group_id: str) -> Any:
+        return connection.request(
+            "find_coordinator",
+            lambda types: build(types.FindCoordinatorRequest, key=group_id, key_type=0),
+        )
 
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         for agent in cluster.agents.agents:
             if agent.paused or not agent.server.running():
                 continue
-            connection = Connection(parse_address(agent.address, setting="agent"), timeout_s=5)
-            answer: Any = connection.request("find_coordinator", make)
-            connection.close()
-            place = getattr(answer, "coordinators", (answer,))[0]
-            if not place.error_code.value:
-                return cluster.agent_at(place.port)
+            address = parse_address(agent.address, setting="agent")
+            with contextlib.closing(Connection(address, timeout_s=5)) as connection:
+                places = {group_id: place(connection, group_id) for group_id in group_ids}
+            if not any(found.error_code.value for found in places.values()):
+                return {
+                    group_id: cluster.agent_at(found.port) for group_id, found in places.items()
+                }
         time.sleep(0.1)
-    raise AssertionError(f"nobody coordinates {group_id}")
+    raise AssertionError(f"nobody coordinates all of {group_ids}")
+
+
+def coordinator(cluster: Cluster, group_id: str) -> Agent:
+    """Of one group."""
+    return coordinators(cluster, [group_id])[group_id]
 
 
 def wait_coordinator(
@@ -167,7 +178,7 @@ def wait_coordinator(
 ) -> None:
     """Until the groups have moved to, or from, an agent."""
     deadline = time.monotonic() + 60
-    while not all(is_right(coordinator(cluster, group_id)) for group_id in groups):
+    while not all(is_right(agent) for agent in coordinators(cluster, groups).values()):
         assert time.monotonic() < deadline, "groups have not moved"
         time.sleep(0.1)
 
@@ -178,9 +189,8 @@ def settled_groups(cluster: Cluster) -> dict[str, list[str]]:
     before: dict[str, list[str]] = {}
     while True:
         found: dict[str, list[str]] = {}
-        for number in range(30):
-            address = coordinator(cluster, f"g{number}").address
-            found.setdefault(address, []).append(f"g{number}")
+        for group_id, agent in coordinators(cluster, NAMES).items():
+            found.setdefault(agent.address, []).append(group_id)
         if found == before and len(found) == len(cluster.agents.agents):
             return found
         assert time.monotonic() < deadline, found
