@@ -96,7 +96,8 @@ class LocalEngine:
         running: dict[Future[R], tuple[int, T, int]] = {}
         try:
             while True:
-                while len(running) < self.parallelism * _QUEUED_PER_WORKER:
+                broken = False
+                while not broken and len(running) < self.parallelism * _QUEUED_PER_WORKER:
                     if repeated:
                         index, item, lost = repeated.pop()
                     else:
@@ -104,11 +105,15 @@ class LocalEngine:
                         if following is None:
                             break
                         (index, item), lost = following, 0
-                    running[pool.submit(attempt, item)] = index, item, lost
-                if not running:
+                    try:
+                        running[pool.submit(attempt, item)] = index, item, lost
+                    except BrokenProcessPool:
+                        # A worker died since the last look; this item wasn't among what it took.
+                        repeated.append((index, item, lost))
+                        broken = True
+                if not running and not broken:
                     return
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
-                broken = False
                 for future in finished:
                     index, item, lost = running.pop(future)
                     try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline import engine as engine_module
 from penstock.pipeline.engine import Attempts, Engine, LocalEngine
 from support.pipeline_tasks import always_dies, dies_once, squared
+from support.waiting import eventually
 
 
 class Fails:
@@ -84,6 +88,34 @@ def test_a_lost_process_costs_nothing_but_time(tmp_path: Path) -> None:
         1: 1,
         2: 1,
     }
+
+
+def test_a_process_that_is_lost_while_nobody_looks_costs_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pool is broken when the next item is handed to it, while a result is made use of."""
+    pools: list[Executor] = []
+    whole = LocalEngine._open
+
+    def noted(engine: LocalEngine) -> Executor:
+        pools.append(whole(engine))
+        return pools[-1]
+
+    def is_broken() -> bool:
+        try:
+            pools[0].submit(squared, 0)
+        except BrokenProcessPool:
+            return True
+        return False
+
+    monkeypatch.setattr(LocalEngine, "_open", noted)
+    results = LocalEngine(1, processes=True).run(squared, range(20))
+    found = [next(results)]
+    for process in multiprocessing.active_children():
+        process.kill()
+    eventually(is_broken)
+    assert dict([*found, *results]) == {n: n * n for n in range(20)}
+    assert len(pools) == 2
 
 
 def test_an_item_that_always_kills_its_process_is_given_up() -> None:
