@@ -34,9 +34,9 @@ signal.signal(signal.SIGTERM, drain)
 say("started")
 if fate == f"fails{index}":
     sys.exit(3)
-os.write(descriptor, b'{"pid": %d}\\n' % os.getpid())
 if fate == f"hangs{index}":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.write(descriptor, b'{"pid": %d}\\n' % os.getpid())
 while os.read(descriptor, 1):
     pass
 say("orphaned")
@@ -44,7 +44,7 @@ say("orphaned")
 
 
 class Parent:
-    def __init__(self, folder: Path, fate: str = "") -> None:
+    def __init__(self, folder: Path, fate: str = "", *, drain_timeout_s: float = 30.0) -> None:
         self.log = folder / "log"
         self.log.touch()
         self.ready: list[dict[str, Any]] = []
@@ -52,7 +52,7 @@ class Parent:
             3,
             command=[sys.executable, "-c", WORKER, str(self.log), fate or "-"],
             clock=SystemClock(),
-            drain_timeout_s=-2.0,
+            drain_timeout_s=drain_timeout_s,
             on_ready=self.ready.extend,
         )
 
@@ -120,7 +120,8 @@ def test_one_that_does_not_drain_is_ended(tmp_path: Path) -> None:
         assert parent.lines()[-1] == "drained 0"
         assert "drained 1" not in parent.lines()
 
-    run_parent(Parent(tmp_path, "hangs1"), test)
+    # The parent waits twice as long and 5 s more.
+    run_parent(Parent(tmp_path, "hangs1", drain_timeout_s=-1.0), test)
 
 
 def test_a_worker_sees_that_its_parent_is_gone() -> None:
@@ -135,7 +136,7 @@ def test_a_worker_sees_that_its_parent_is_gone() -> None:
         assert ours.recv(100) == b'{"pid": 1}\n'
         assert not link.is_parent_gone
         ours.close()
-        await asyncio.wait_for(gone.wait(), 20)
+        await asyncio.wait_for(gone.wait(), 60)
         assert link.is_parent_gone
         link._socket.close()
 
