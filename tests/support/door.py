@@ -44,7 +44,7 @@ from support.log_rig import ANY
 T = TypeVar("T")
 
 NOW_MS = 1_700_000_000_000
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 def new_key(job: int) -> str:
@@ -311,7 +311,7 @@ class Door:
                 else:
                     answer.set_exception(error)
 
-            self.server.parts.log.append([append], timeout_ms=5_000, done=done)
+            self.server.parts.log.append([append], timeout_ms=60_000, done=done)
             await answer
 
         self.on_loop(run())
@@ -396,7 +396,7 @@ def serve_in_thread(data: Path, **changes: Any) -> Iterator[Door]:
         server = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
         started.append(server)
         assert server.http_address is not None
-        options = DoorOptions(urls=(f"http://{server.http_address}",), deadline_s=10.0)
+        options = DoorOptions(urls=(f"http://{server.http_address}",), deadline_s=60.0)
         with DoorClient(options) as client, ObjectAccess(client) as objects:
             yield Door(server, loop, client, objects)
     finally:

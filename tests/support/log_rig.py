@@ -204,7 +204,7 @@ class Rig:
 
     async def drain(self) -> None:
         """Move the WAL to segments."""
-        assert await self.log.uploader.drain(10), self.log.uploader.last_error
+        assert await self.log.uploader.drain(60), self.log.uploader.last_error
 
     def forget_memory(self) -> None:
         """Empty the tail cache, so that reads go to the WAL or the objects."""
@@ -225,7 +225,7 @@ def run_rig(
     async def main() -> None:
         rig = Rig(path, small_limits(**limits), clock or ManualClock(now_ms=NOW))
         try:
-            await asyncio.wait_for(test(rig), 30)
+            await asyncio.wait_for(test(rig), 120)
         finally:
             await rig.close(drain=drain)
         assert not rig.fatal, rig.fatal

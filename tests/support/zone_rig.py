@@ -70,7 +70,9 @@ class ZoneAgent:
     ) -> None:
         self.agent_id = agent_id
         self.own = OwnBlocks(store, bytes_max=cache_bytes)
-        self.client = PeerClient(secret or ClusterSecret(SECRET), timeouts or PeerTimeouts())
+        self.client = PeerClient(
+            secret or ClusterSecret(SECRET), timeouts or PeerTimeouts(deadline_s=60)
+        )
         self.known: dict[int, str] = {}
         self.store = ZoneStore(
             store,

@@ -78,7 +78,7 @@ def test_a_server_that_starts_fits_itself_into_its_limit(tmp_path: Path) -> None
             assert server.stdout is not None
             assert "is ready" in server.stdout.readline()
             server.send_signal(signal.SIGINT)
-            _, logged = server.communicate(timeout=30)
+            _, logged = server.communicate(timeout=120)
         finally:
             server.kill()
     assert server.returncode == 0

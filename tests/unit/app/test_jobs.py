@@ -27,7 +27,7 @@ def run_rounds(outcomes: list[BaseException | None], fatal: list[BaseException])
 
         jobs = Jobs([Job(name="work", interval_s=0.001, run=work)], on_fatal=fatal.append)
         jobs.start()
-        await asyncio.wait_for(over.wait(), 10)
+        await asyncio.wait_for(over.wait(), 60)
         await jobs.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return count

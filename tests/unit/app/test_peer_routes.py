@@ -216,7 +216,7 @@ def test_two_agents_that_take_each_other_for_the_owner_do_not_wait_for_each_othe
             one.known = {2: two.address}
             two.known = {1: one.address}
             await asyncio.wait_for(
-                asyncio.gather(_read_all(one, objects), _read_all(two, objects)), 5
+                asyncio.gather(_read_all(one, objects), _read_all(two, objects)), 60
             )
             assert one.store.counts.peer == two.store.counts.peer == OBJECTS * BLOCKS
 
@@ -269,7 +269,7 @@ def test_without_the_secret_nothing_is_served(run: Run, caplog: pytest.LogCaptur
 
 
 def _status(address: str, path: str, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()

@@ -82,13 +82,13 @@ def get(
 
 
 def connect(server: Server) -> Client:
-    return Client(server.kafka_address, timeout_s=10)
+    return Client(server.kafka_address, timeout_s=60)
 
 
 def produce(server: Server, topic: str, values: list[bytes]) -> None:
     with connect(server) as client:
         producer = Producer(
-            client, client.topic(topic), codec="none", batch_bytes=1000, deadline_s=10
+            client, client.topic(topic), codec="none", batch_bytes=1000, deadline_s=60
         )
         for value in values:
             producer.add(NewRecord(key=None, value=value, timestamp=1_700_000_000_000, partition=0))
@@ -270,5 +270,5 @@ def test_schemas_are_loaded_by_the_thread_that_handlers_load_them_in(
 
     monkeypatch.setattr(server_module, "_SCHEMAS_AFTER_S", 0)
     monkeypatch.setattr(server_module, "_import_schemas", load)
-    assert serve(settings_for(tmp_path), lambda _: loaded.wait(10))
+    assert serve(settings_for(tmp_path), lambda _: loaded.wait(60))
     assert by == [threading.get_ident()]

@@ -95,7 +95,7 @@ class Host:
             else:
                 done.set_exception(error)
 
-        self.log(index).append([append], timeout_ms=20_000, done=over)
+        self.log(index).append([append], timeout_ms=60_000, done=over)
         await done
         assert append.status is BatchStatus.STORED
         return append.base_offset
@@ -158,10 +158,10 @@ def test_a_worker_moves_and_keeps_what_the_database_lacks(
                 uploader.look_again()
                 await passing(0.01)
             if number == 300:
-                assert await uploader.drain(20)
+                assert await uploader.drain(60)
         assert await host.values(1, key) == wanted
         assert await host.values(0, key) == wanted
-        assert await uploader.drain(20), "what the database lacks is moved, too"
+        assert await uploader.drain(60), "what the database lacks is moved, too"
         assert await host.values(1, key) == wanted
 
     run_host(tmp_path, test)

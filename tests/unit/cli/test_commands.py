@@ -42,7 +42,7 @@ class RunningServer:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(120)
         assert self._error is None, self._error
 
     def _run(self) -> None:
@@ -63,7 +63,7 @@ class RunningServer:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(120)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def console(
         env={"PYTHONPATH": source, "PATH": "/usr/bin:/bin", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

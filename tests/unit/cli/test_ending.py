@@ -34,7 +34,7 @@ def test_no_thread_outlives_the_command_and_what_it_printed_is_out(
         [sys.executable, "-c", ENDS, str(SOURCES), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == status, done.stderr
@@ -51,7 +51,7 @@ def test_output_that_nobody_takes_is_an_error() -> None:
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     finally:

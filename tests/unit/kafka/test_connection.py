@@ -21,7 +21,7 @@ from penstock.kafka.server import KafkaServer
 from penstock.kafka.waves import CONNECTIONS_MIN
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 KERNEL_BYTES = 64 << 10
 """Of a socket's buffers; Linux doubles it."""
 

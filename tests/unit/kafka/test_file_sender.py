@@ -314,4 +314,4 @@ def test_a_bad_request_behind_a_region_ends_the_connection_after_it(
     asyncio.run(run())
 
 
-DRAIN_S = 5.0
+DRAIN_S = 30.0

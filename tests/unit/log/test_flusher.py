@@ -108,7 +108,7 @@ def _fatal(error: BaseException) -> None:
 def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         bench = Bench()
-        await asyncio.wait_for(test(bench), 10)
+        await asyncio.wait_for(test(bench), 60)
         await bench.flusher.close()
 
     asyncio.run(main())

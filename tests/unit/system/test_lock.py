@@ -33,7 +33,7 @@ def test_another_process_is_refused(tmp_path: Path) -> None:
             [sys.executable, "-c", program, str(tmp_path)],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=True,
         )
     assert done.stdout.startswith("ConflictError")
