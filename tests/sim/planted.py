@@ -1,8 +1,10 @@
 """Plants known bugs, one at a time, in a copy of the tree, and sees that the simulation finds them.
 
 `planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
-which violations show it (`finds: kind, kind`). A bug that isn't found within SEEDS_MAX seeds is a
-hole in the simulation; a patch that doesn't apply any more is to be made anew.
+which violations show it (`finds: kind, kind`). Another violation counts where the tree without the
+bug passes the same seed: what a bug leads to in the end can't all be foreseen. A bug that isn't
+found within SEEDS_MAX seeds is a hole in the simulation; a patch that doesn't apply any more is to
+be made anew.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Verdict:
 
 
 def expected_kinds(patch: Path) -> set[str]:
-    """The violations that its header names; empty: any."""
+    """The violations that its header names."""
     match = re.search(r"^# finds: (.+)$", patch.read_text(), re.MULTILINE)
     return set() if match is None else {kind.strip() for kind in match[1].split(",")}
 
@@ -72,12 +74,26 @@ def look_for(
         tree = plant(patch, folder)
     except ValueError as error:
         return Verdict(patch.stem, found=False, detail=str(error))
+    output = simulated(first_seed, seeds_max, tree=tree)
+    shutil.rmtree(tree, ignore_errors=True)
+    match = FOUND.search(output)
+    if match is None:
+        return Verdict(patch.stem, found=False, detail=output[-2000:])
+    seed, kind = int(match[1]), match[2]
+    if kind not in expected_kinds(patch) and FOUND.search(simulated(seed, 1, tree=TREE)):
+        detail = f"seed {seed} shows {kind}, and fails without the bug\n{output[:3000]}"
+        return Verdict(patch.stem, found=False, kind=kind, seed=seed, detail=detail)
+    return Verdict(patch.stem, found=True, kind=kind, seed=seed)
+
+
+def simulated(first_seed: int, count: int, *, tree: Path) -> str:
+    """What is printed of so many seeds of a tree, up to the first that fails."""
     done = subprocess.run(
         [
             sys.executable,
             str(HERE / "run.py"),
             f"--base={first_seed}",
-            f"--count={seeds_max}",
+            f"--count={count}",
             "--processes=1",
             "--stop-at=1",
             f"--budget={SECONDS_MAX}",
@@ -87,16 +103,7 @@ def look_for(
         text=True,
         check=False,
     )
-    shutil.rmtree(tree, ignore_errors=True)
-    match = FOUND.search(done.stdout)
-    if match is None:
-        return Verdict(patch.stem, found=False, detail=(done.stdout + done.stderr)[-2000:])
-    kinds = expected_kinds(patch)
-    seed, kind = int(match[1]), match[2]
-    if kinds and kind not in kinds:
-        detail = f"seed {seed} shows {kind}, expected {sorted(kinds)}\n{done.stdout[:3000]}"
-        return Verdict(patch.stem, found=False, kind=kind, seed=seed, detail=detail)
-    return Verdict(patch.stem, found=True, kind=kind, seed=seed)
+    return done.stdout + done.stderr
 
 
 def look_for_all(
