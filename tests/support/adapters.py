@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from support.records import NewRecord, ReadRecord
 
-READ_SECONDS_MAX = 30.0
+READ_SECONDS_MAX = 120.0
 Offsets = list[tuple[int, int]]
 
 
@@ -67,7 +67,9 @@ class ConfluentAdapter:
                 "compression.type": codec,
                 "enable.idempotence": idempotent,
                 "acks": acks,
-                "linger.ms": 20,
+                # All of a partition in one batch, however long this process is kept from its
+                # processor between two records: `flush` waits for no linger.
+                "linger.ms": 5000,
             }
         )
         acknowledged: dict[int, tuple[int, int]] = {}

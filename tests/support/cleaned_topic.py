@@ -35,7 +35,7 @@ from support.waiting import eventually
 assert support.quiet  # before the adapters, which import the client libraries
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEYS = 12
-READ_SECONDS_MAX = 30
+READ_SECONDS_MAX = 120
 
 
 @dataclass
@@ -66,7 +66,7 @@ class CleanedTopic:
         }
         topic = NewTopic(self.topic, self.partitions, config=wanted)
         for future in admin.create_topics([topic]).values():
-            future.result(20)
+            future.result(90)
         self.written = {number: {} for number in range(self.partitions)}
 
     def write(self, rounds: int, *, count: int = 40) -> None:

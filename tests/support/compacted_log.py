@@ -50,7 +50,7 @@ class CompactedLog:
         config = {"retention.ms": "-1", **configs}
         topic = NewTopic(self.topic, self.partitions, config=config)
         for future in admin.create_topics([topic]).values():
-            future.result(20)
+            future.result(90)
 
     def write(self, rounds: int, *, count: int = 30) -> None:
         """So many runs in objects more per partition, each of another codec, idempotent or not."""
@@ -165,7 +165,7 @@ class _Reader:
 
         partition, offset = place
         self._consumer.assign([TopicPartition(self._log.topic, partition, offset)])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             message = self._consumer.poll(1.0)
             if message is not None:

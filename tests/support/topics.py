@@ -31,32 +31,32 @@ class Topics:
         wanted |= {key.replace("_", "."): value for key, value in configs.items()}
         new = NewTopic(name, partitions, config=wanted)
         for future in self.admin.create_topics([new]).values():
-            future.result(30)
+            future.result(90)
         eventually(lambda: len(self.known(name)) == partitions)
         return name
 
     def known(self, name: str) -> dict[int, Any]:
         """The partitions that the server tells of; none without the topic."""
-        topics = self.admin.list_topics(timeout=10).topics
+        topics = self.admin.list_topics(timeout=60).topics
         return dict(topics[name].partitions) if name in topics else {}
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until the server says so."""
         for future in self.admin.delete_topics([name]).values():
-            future.result(30)
+            future.result(90)
         eventually(lambda: not self.known(name))
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions, up to so many."""
         for future in self.admin.create_partitions([NewPartitions(name, partitions)]).values():
-            future.result(30)
+            future.result(90)
         eventually(lambda: len(self.known(name)) == partitions)
 
     def trim(self, name: str, partition: int, offset: int) -> None:
         """Delete the records before an offset."""
         answers = self.admin.delete_records([TopicPartition(name, partition, offset)])
         for future in answers.values():
-            future.result(30)
+            future.result(90)
 
     def write(
         self,
@@ -76,7 +76,9 @@ class Topics:
             settings: of librdkafka, with `_` for each dot.
         """
         errors: list[Any] = []
-        config = {"enable.idempotence": True, "linger.ms": 5, "queue.buffering.max.messages": 10**6}
+        # In one batch, as far as that holds them: `flush` waits for no linger.
+        config = {"enable.idempotence": True, "queue.buffering.max.messages": 10**6}
+        config["linger.ms"] = 5000
         producer = Producer(
             {"bootstrap.servers": self.bootstrap}
             | config
