@@ -167,7 +167,7 @@ def test_a_real_consumer_reads_over_the_gaps(
     consumer.assign([TopicPartition(copy, 0, 0)])
     seen: list[tuple[int, bytes]] = []
     while True:
-        message = consumer.poll(30)
+        message = consumer.poll(120)
         assert message is not None
         if message.error():
             break

@@ -65,7 +65,9 @@ def test_agents_that_are_away_are_waited_for_as_long_as_the_lease() -> None:
         # Somebody is there again, and knows the job.
         agents.error = None
         before = agents.renewals
-        eventually(lambda: agents.renewals >= before + 2)
+        # The first of three may have begun before the clock was moved on, and the last one not have
+        # been noted.
+        eventually(lambda: agents.renewals >= before + 3)
         job.check()
 
 

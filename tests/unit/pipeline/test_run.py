@@ -22,7 +22,7 @@ from support.ports import free_port
 from support.topics import Topics
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-END_S = 60
+END_S = 180
 RUN = ("pipeline", "run")
 
 

@@ -61,7 +61,7 @@ def transport(
     waits = waits or Waits()
     return Transport(
         urls,
-        timeout_s=10,
+        timeout_s=60,
         deadline_s=deadline_s,
         secret=lambda: ClusterSecret(secret) if secret else None,
         clock=waits.clock,
