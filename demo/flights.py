@@ -27,9 +27,8 @@ import importlib.util
 import io
 import json
 import os
+import re
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -45,6 +44,9 @@ PARTITIONS = 12
 MEMBERS = 2
 LATE_MINUTES = 15
 READ_SECONDS_MAX = 300
+START_SECONDS_MAX = 60
+READY = re.compile(r"Kafka clients +(?P<kafka>\S+)\n +HTTP +(?P<http>\S+)  .*Ctrl-C", re.DOTALL)
+"""What a server says that is ready."""
 NUMBERS = frozenset(
     (
         *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time"),
@@ -200,25 +202,6 @@ class Progress:
 # -- the broker ------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def answers(port: int) -> bool:
-    """Whether a broker answers a Metadata request (version 1, no topics) on this port."""
-    body = struct.pack(">hhih4si", 3, 1, 1, 4, b"demo", 0)
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            return len(connection.recv(8)) > 0
-    except OSError:
-        return False
-
-
 @contextlib.contextmanager
 def own_server() -> Iterator[tuple[str, str]]:
     """A server of this checkout on free ports and a directory that is removed at the end: the
@@ -228,27 +211,27 @@ def own_server() -> Iterator[tuple[str, str]]:
     if source.is_dir():
         environment["PYTHONPATH"] = str(source)
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        port, http_port = free_port(), free_port()
         # Soon from the WAL into objects, which is what compaction works on.
         environment["PENSTOCK_SEGMENT_AGE_MS"] = "1000"
         command = [sys.executable, "-m", "penstock", "serve", "--data", f"{folder}/data"]
-        command += ["--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http_port}"]
+        # The server takes its ports itself: one that was free a moment ago may not be any more.
+        command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         log = Path(folder) / "server.log"
         with log.open("wb") as output:
             server = subprocess.Popen(
                 command, env=environment, stdout=output, stderr=subprocess.STDOUT
             )
         try:
-            deadline = time.monotonic() + 30
-            while not answers(port):
+            deadline = time.monotonic() + START_SECONDS_MAX
+            while (addresses := READY.search(log.read_text())) is None:
                 if server.poll() is not None or time.monotonic() > deadline:
                     raise DemoError(f"the server did not start:\n{log.read_text()[-3000:]}")
                 time.sleep(0.02)
-            yield f"127.0.0.1:{port}", f"http://127.0.0.1:{http_port}"
+            yield addresses["kafka"], addresses["http"]
         finally:
             server.send_signal(signal.SIGTERM)
             try:
-                server.wait(30)
+                server.wait(START_SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
@@ -278,7 +261,7 @@ def make_topic(bootstrap: str, topic: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
     try:
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
     except KafkaException as error:
         raise DemoError(f"create topic {topic}: {error.args[0].str()}") from error
 
@@ -361,6 +344,7 @@ async def consume(bootstrap: str, topic: str, total: int) -> list[Got]:
             group_id=f"{topic}-delays",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=45_000,
             max_partition_fetch_bytes=4 << 20,
         )
         for _ in range(MEMBERS)
@@ -386,7 +370,7 @@ async def consume(bootstrap: str, topic: str, total: int) -> list[Got]:
         async with asyncio.TaskGroup() as joining:
             for consumer in consumers:
                 joining.create_task(consumer.start())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not all(len(c.assignment()) == PARTITIONS // MEMBERS for c in consumers):
                 await asyncio.sleep(0.02)
         with contextlib.suppress(TimeoutError):

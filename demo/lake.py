@@ -30,7 +30,7 @@ QUERY = """
     FROM (SELECT from_json(string(value), '{fields}') AS f FROM flights)
     GROUP BY f.carrier ORDER BY f.carrier
 """
-COMPACTED_SECONDS_MAX = 120
+COMPACTED_SECONDS_MAX = 300
 
 
 def run(
@@ -132,7 +132,7 @@ def compacted(
     )
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+        future.result(60)
     # Compaction waits for what is still in the WAL, which moves within moments.
     deadline = time.monotonic() + COMPACTED_SECONDS_MAX
     before = dropped = 0
@@ -154,7 +154,7 @@ def compacted(
 
 def read(bootstrap: str, topic: str) -> dict[str, tuple[int, int]]:
     """By carrier, partition and offset; a second record of a carrier has a name of its own."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
     consumer = Consumer(
         {
@@ -165,16 +165,18 @@ def read(bootstrap: str, topic: str) -> dict[str, tuple[int, int]]:
         }
     )
     try:
-        partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        partitions = sorted(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: dict[str, tuple[int, int]] = {}
-        ended = 0
-        while ended < len(partitions):
-            message = consumer.poll(30)
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            message = consumer.poll(60)
             if message is None:
                 raise TimeoutError(f"{topic} could not be read again")
-            if message.error():
-                ended += 1
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                    raise KafkaException(error)
+                ended.add(message.partition())
                 continue
             name = message.key().decode()
             while name in found:
