@@ -379,6 +379,8 @@ def serve_in_thread(data: Path, **changes: Any) -> Iterator[Door]:
         "block_cache_bytes": MIB,
         "block_bytes": 256 << 10,
         "drain_timeout_ms": 5000,
+        # Records of tests are years old, and a file of tests may take longer than five minutes.
+        "retention_check_ms": 86_400_000,
     }
     settings = ServerSettings(**(values | changes))
     started: list[Server] = []
