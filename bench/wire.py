@@ -1,6 +1,7 @@
 """A few Kafka requests as bytes, for benchmarks whose client must cost nearly nothing.
 
-Only what the raw-socket benchmarks need, in one old version each: Metadata 1, Produce 3, Fetch 4.
+Only what the raw-socket benchmarks need, in one old version each: Metadata 1, Produce 3, Fetch 4,
+InitProducerId 0.
 Source: Kafka's protocol guide.
 """
 
@@ -26,16 +27,19 @@ def string(text: str) -> bytes:
     return struct.pack(">h", len(raw)) + raw
 
 
-def record_batch(value: bytes) -> bytes:
+def record_batch(value: bytes, *, producer_id: int = -1) -> bytes:
     """A batch (magic 2) of one record with a null key, uncompressed.
 
-    The value is at most 8191 bytes, so that its lengths fit in two bytes of a varint.
+    Args:
+        value: at most 8191 bytes, so that its lengths fit in two bytes of a varint.
+        producer_id: of an idempotent producer, whose first batch it is.
     """
     # attributes, timestamp delta, offset delta, key length -1 as varint, value, no headers
     body = b"\x00\x00\x00\x01" + varint(len(value)) + value + b"\x00"
     record = varint(len(body)) + body
     # attributes, last offset delta, two timestamps, no producer, one record
-    checked = struct.pack(">hiqqqhii", 0, 0, 0, 0, -1, -1, -1, 1) + record
+    producer = (-1, -1, -1) if producer_id < 0 else (producer_id, 0, 0)
+    checked = struct.pack(">hiqqqhii", 0, 0, 0, 0, *producer, 1) + record
     tail = struct.pack(">ibI", 0, 2, crc32c(checked)) + checked
     return struct.pack(">qi", 0, len(tail)) + tail
 
@@ -61,6 +65,11 @@ def produce(topic: str, partition: int, batch: bytes, correlation_id: int = 1) -
     body = struct.pack(">hhi", -1, -1, 10_000) + struct.pack(">i", 1) + string(topic)
     body += struct.pack(">iii", 1, partition, len(batch)) + batch
     return request(0, 3, correlation_id, body)
+
+
+def init_producer_id() -> bytes:
+    """InitProducerId 0 without a transactional id."""
+    return request(22, 0, 1, struct.pack(">hi", -1, 60_000))
 
 
 def fetch(topic: str, partition: int, offset: int, *, max_wait_ms: int = 30_000) -> bytes:
