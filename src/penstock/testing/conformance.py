@@ -26,7 +26,12 @@ _Scenario = Callable[[ObjectStore], Awaitable[None]]
 
 
 class ObjectStoreSuite(ABC):
-    """The contract of `penstock.ports.objects.ObjectStore`."""
+    """The contract of `penstock.ports.objects.ObjectStore`.
+
+    `seconds_max`: for each test; only a store that hangs needs them all.
+    """
+
+    seconds_max = 120.0
 
     @abstractmethod
     def make_store(self, folder: Path) -> ObjectStore:
@@ -34,7 +39,7 @@ class ObjectStoreSuite(ABC):
 
     def _run(self, folder: Path, scenario: _Scenario) -> None:
         async def main() -> None:
-            await asyncio.wait_for(scenario(self.make_store(folder)), 30)
+            await asyncio.wait_for(scenario(self.make_store(folder)), self.seconds_max)
 
         asyncio.run(main())
 
