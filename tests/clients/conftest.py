@@ -75,10 +75,10 @@ def new_topic(bootstrap: str, name: Callable[[str], str]) -> Callable[..., str]:
         topic = name("topic")
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         for future in admin.create_topics([NewTopic(topic, partitions, 1, config=wanted)]).values():
-            future.result(20)
+            future.result(60)
 
         def leaders() -> int:
-            described = admin.list_topics(topic, timeout=10).topics[topic]
+            described = admin.list_topics(topic, timeout=60).topics[topic]
             return sum(p.leader >= 0 for p in described.partitions.values())
 
         eventually(leaders, lambda found: found == partitions)

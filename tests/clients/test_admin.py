@@ -34,11 +34,11 @@ def test_confluent_kafka_administers(bootstrap: str, name: Callable[[str], str])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = name("admin")
     configs = {"retention.ms": "3600000", "cleanup.policy": "compact"}
-    admin.create_topics([NewTopic(topic, 3, 1, config=configs)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 3, 1, config=configs)])[topic].result(60)
     resource = ConfigResource("topic", topic)
 
     def described() -> dict[str, str]:
-        entries = admin.describe_configs([resource])[resource].result(20)
+        entries = admin.describe_configs([resource])[resource].result(60)
         return {key: entry.value for key, entry in entries.items()}
 
     assert described()["retention.ms"] == "3600000"
@@ -50,32 +50,32 @@ def test_confluent_kafka_administers(bootstrap: str, name: Callable[[str], str])
         ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.APPEND),
     ]
     altered = ConfigResource("topic", topic, incremental_configs=changes)
-    admin.incremental_alter_configs([altered])[altered].result(20)
+    admin.incremental_alter_configs([altered])[altered].result(60)
     eventually(lambda: described()["retention.ms"], lambda now: now == "7200000")
     assert set(described()["cleanup.policy"].split(",")) == {"compact", "delete"}
     back = ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE)
     altered = ConfigResource("topic", topic, incremental_configs=[back])
-    admin.incremental_alter_configs([altered])[altered].result(20)
+    admin.incremental_alter_configs([altered])[altered].result(60)
     eventually(lambda: described()["retention.ms"], lambda now: now == "604800000")
 
-    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(60)
     eventually(
-        lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions), lambda n: n == 5
+        lambda: len(admin.list_topics(topic, timeout=60).topics[topic].partitions), lambda n: n == 5
     )
-    found = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+    found = admin.describe_topics(TopicCollection([topic]))[topic].result(60)
     assert [p.id for p in found.partitions] == [0, 1, 2, 3, 4]
     assert len(str(found.topic_id)) == 22
 
     fill(bootstrap, topic, 10, partition=4)
     place = TopicPartition(topic, 4, 4)
-    assert admin.delete_records([place])[place].result(20).low_watermark == 4
+    assert admin.delete_records([place])[place].result(60).low_watermark == 4
 
-    cluster = admin.describe_cluster().result(20)
+    cluster = admin.describe_cluster().result(60)
     assert cluster.cluster_id
     assert [node.id for node in cluster.nodes] == [cluster.controller.id]
 
-    admin.delete_topics([topic])[topic].result(20)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics)
+    admin.delete_topics([topic])[topic].result(60)
+    eventually(lambda: topic not in admin.list_topics(timeout=60).topics)
 
 
 def test_confluent_kafka_administers_groups(
@@ -94,12 +94,12 @@ def test_confluent_kafka_administers_groups(
     fill(bootstrap, topic, 6)
 
     def listed() -> dict[str, ConsumerGroupState]:
-        return {g.group_id: g.state for g in admin.list_consumer_groups().result(20).valid}
+        return {g.group_id: g.state for g in admin.list_consumer_groups().result(60).valid}
 
     with Member("confluent-kafka", bootstrap, group, topic) as member:
         member.wait_assigned(2)
         eventually(lambda: member.committed.get(0), lambda n: n == 6)
-        described = admin.describe_consumer_groups([group])[group].result(20)
+        described = admin.describe_consumer_groups([group])[group].result(60)
         assert described.state == ConsumerGroupState.STABLE
         assert described.partition_assignor == "range"
         assert len(described.members) == 1
@@ -112,19 +112,19 @@ def test_confluent_kafka_administers_groups(
 
     def committed() -> dict[int, int]:
         asked = [ConsumerGroupTopicPartitions(group)]
-        found = admin.list_consumer_group_offsets(asked)[group].result(20)
+        found = admin.list_consumer_group_offsets(asked)[group].result(60)
         return {p.partition: p.offset for p in found.topic_partitions}
 
     assert committed()[0] == 6
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 2)])
-    moved = admin.alter_consumer_group_offsets([wanted])[group].result(20)
+    moved = admin.alter_consumer_group_offsets([wanted])[group].result(60)
     assert moved.topic_partitions[0].error is None
     assert committed()[0] == 2
     with Member("confluent-kafka", bootstrap, group, topic) as member:
         eventually(lambda: len(member.read), lambda n: n == 4)
         member.leave()
     assert [offset for _, offset, _ in member.read] == [2, 3, 4, 5]
-    admin.delete_consumer_groups([group])[group].result(20)
+    admin.delete_consumer_groups([group])[group].result(60)
     assert group not in listed()
 
 
@@ -164,7 +164,7 @@ def test_aiokafka_administers(bootstrap: str, name: Callable[[str], str]) -> Non
                 ConfigResourceType.TOPIC, topic, configs={"segment.ms": "100000"}
             )
             await admin.alter_configs([change])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 # Kafka answers before its broker has heard of the change.
                 while (changed := await config())["segment.ms"] != "100000":
                     await asyncio.sleep(0.05)
@@ -297,12 +297,12 @@ def test_a_topic_made_again_is_another_topic(bootstrap: str, name: Callable[[str
     topic = name("again")
     ids = []
     for count in (7, 3):
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
-        eventually(lambda: topic in admin.list_topics(timeout=10).topics)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+        eventually(lambda: topic in admin.list_topics(timeout=60).topics)
         fill(bootstrap, topic, count)
         assert len(ADAPTERS[0].read(bootstrap, topic, 1, count)) == count
-        described = admin.describe_topics(TopicCollection([topic]))[topic].result(20)
+        described = admin.describe_topics(TopicCollection([topic]))[topic].result(60)
         ids.append(str(described.topic_id))
-        admin.delete_topics([topic])[topic].result(20)
-        eventually(lambda: topic not in admin.list_topics(timeout=10).topics)
+        admin.delete_topics([topic])[topic].result(60)
+        eventually(lambda: topic not in admin.list_topics(timeout=60).topics)
     assert ids[0] != ids[1]

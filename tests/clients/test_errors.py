@@ -15,14 +15,14 @@ import pytest
 def confluent_produce(bootstrap: str, topic: str, value: bytes, **settings: Any) -> str:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 8000, **settings})
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000, **settings})
     errors: list[str] = []
 
     def note(error: Any, _message: Any) -> None:
         errors.append("" if error is None else error.name())
 
     producer.produce(topic, value, on_delivery=note)
-    assert producer.flush(15) == 0
+    assert producer.flush(90) == 0
     return errors[0]
 
 
@@ -32,11 +32,11 @@ def aiokafka_produce(bootstrap: str, topic: str, value: bytes, **settings: Any) 
         from aiokafka.errors import KafkaError
 
         producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap, request_timeout_ms=8000, **settings
+            bootstrap_servers=bootstrap, request_timeout_ms=40_000, **settings
         )
         await producer.start()
         try:
-            await asyncio.wait_for(producer.send_and_wait(topic, value), 20)
+            await asyncio.wait_for(producer.send_and_wait(topic, value), 90)
         except KafkaError as error:
             return type(error).__name__
         finally:
@@ -51,10 +51,10 @@ def kafka_python_produce(bootstrap: str, topic: str, value: bytes, **settings: A
     from kafka.errors import KafkaError
 
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap, max_block_ms=30_000, api_version=None, **settings
+        bootstrap_servers=bootstrap, max_block_ms=60_000, api_version=None, **settings
     )
     try:
-        producer.send(topic, value).get(15)
+        producer.send(topic, value).get(90)
     except KafkaError as error:
         return type(error).__name__
     finally:
@@ -93,7 +93,7 @@ def test_an_unknown_topic_is_not_made_for_who_forbids_it(
     topic = name("unknown")
     settings = {"allow.auto.create.topics": False, "topic.metadata.propagation.max.ms": 500}
     assert confluent_produce(bootstrap, topic, b"v", **settings) == "UNKNOWN_TOPIC_OR_PART"
-    assert topic not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    assert topic not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=60).topics
 
 
 def test_a_compacted_topic_refuses_a_record_without_a_key(
@@ -130,7 +130,7 @@ def test_an_unknown_topic_is_named_to_a_consumer(
     )
     try:
         consumer.subscribe([name("unknown")])
-        message = consumer.poll(15)
+        message = consumer.poll(90)
         assert message is not None
         assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     finally:
@@ -142,8 +142,8 @@ def test_an_unknown_partition_is_named(bootstrap: str, new_topic: Callable[..., 
     from confluent_kafka import KafkaException, Producer
 
     topic = new_topic(2)
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 5000})
-    producer.list_topics(topic, timeout=10)
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 60_000})
+    producer.list_topics(topic, timeout=60)
     errors: list[str] = []
     try:
         producer.produce(
@@ -151,7 +151,7 @@ def test_an_unknown_partition_is_named(bootstrap: str, new_topic: Callable[..., 
         )
     except KafkaException as error:
         errors.append(error.args[0].name())
-    producer.flush(10)
+    producer.flush(90)
     assert errors == ["_UNKNOWN_PARTITION"]
 
 
@@ -180,7 +180,7 @@ def create_error(bootstrap: str, topic: str, partitions: int = 1, **arguments: A
         [NewTopic(topic, partitions, replicas, **arguments)]
     ).values():
         try:
-            future.result(20)
+            future.result(60)
         except KafkaException as error:
             return str(error.args[0].name())
     return ""
@@ -232,7 +232,7 @@ def test_altering_to_a_bad_config_changes_nothing(
         resource = ConfigResource("topic", topic, incremental_configs=[entry])
         for future in admin.incremental_alter_configs([resource]).values():
             try:
-                future.result(20)
+                future.result(60)
             except KafkaException as error:
                 return str(error.args[0].name())
         return ""
@@ -240,7 +240,7 @@ def test_altering_to_a_bad_config_changes_nothing(
     assert alter("no.such.config", "1") == "INVALID_CONFIG"
     assert alter("retention.ms", "soon") == "INVALID_CONFIG"
     described = admin.describe_configs([ConfigResource("topic", topic)])
-    configs = next(iter(described.values())).result(20)
+    configs = next(iter(described.values())).result(60)
     assert configs["retention.ms"].value == "60000"
 
 
@@ -254,7 +254,7 @@ def test_fewer_partitions_are_refused(bootstrap: str, new_topic: Callable[..., s
     for count in (2, 3):
         future = admin.create_partitions([NewPartitions(topic, count)])[topic]
         with pytest.raises(KafkaException) as raised:
-            future.result(20)
+            future.result(60)
         assert raised.value.args[0].name() == "INVALID_PARTITIONS"
 
 
@@ -266,10 +266,10 @@ def test_deleting_what_is_not_there_says_so(bootstrap: str, name: Callable[[str]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic, group = name("gone"), name("gone")
     with pytest.raises(KafkaException) as raised:
-        admin.delete_topics([topic])[topic].result(20)
+        admin.delete_topics([topic])[topic].result(60)
     assert raised.value.args[0].name() == "UNKNOWN_TOPIC_OR_PART"
     with pytest.raises(KafkaException) as raised:
-        admin.delete_consumer_groups([group])[group].result(20)
+        admin.delete_consumer_groups([group])[group].result(60)
     assert raised.value.args[0].name() == "GROUP_ID_NOT_FOUND"
 
 
@@ -287,10 +287,10 @@ def test_a_group_with_members_is_not_deleted_nor_its_offsets_moved(
     with Member("confluent-kafka", bootstrap, group, topic) as member:
         member.wait_assigned(1)
         with pytest.raises(KafkaException) as raised:
-            admin.delete_consumer_groups([group])[group].result(20)
+            admin.delete_consumer_groups([group])[group].result(60)
         assert raised.value.args[0].name() == "NON_EMPTY_GROUP"
         wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])
-        moved = admin.alter_consumer_group_offsets([wanted])[group].result(20)
+        moved = admin.alter_consumer_group_offsets([wanted])[group].result(60)
         assert moved.topic_partitions[0].error.name() == "UNKNOWN_MEMBER_ID"
         member.leave()
 

@@ -32,7 +32,7 @@ def all_batches(bootstrap: str, topic: str, end: int) -> bytes:
     data = b""
     offset = 0
     while offset < end:
-        _, code, part = fetch_bytes(bootstrap, topic, 0, offset)
+        _, code, part = fetch_bytes(bootstrap, topic, 0, offset, wait_ms=10_000)
         assert code == 0
         assert part, f"nothing at offset {offset} of {end}"
         offset = decode(part).next_offset

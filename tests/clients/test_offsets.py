@@ -13,7 +13,7 @@ from support.records import NewRecord
 
 BASE_MS = 1_700_000_000_000
 STEP_MS = 1000
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 90.0
 
 
 def fill(bootstrap: str, topic: str, count: int = 20) -> None:
@@ -32,12 +32,12 @@ def confluent_seek(bootstrap: str, topic: str, at_ms: int) -> int | None:
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     try:
-        found = consumer.offsets_for_times([TopicPartition(topic, 0, at_ms)], timeout=10)[0]
+        found = consumer.offsets_for_times([TopicPartition(topic, 0, at_ms)], timeout=60)[0]
         assert found.error is None, found.error
         if found.offset == OFFSET_END:
             return None
         consumer.assign([TopicPartition(topic, 0, found.offset)])
-        message = consumer.poll(10)
+        message = consumer.poll(90)
         assert message is not None
         assert message.error() is None
         return int(message.offset())
@@ -58,7 +58,7 @@ def aiokafka_seek(bootstrap: str, topic: str, at_ms: int) -> int | None:
             if found is None:
                 return None
             consumer.seek(place, found.offset)
-            message = await asyncio.wait_for(consumer.getone(), 10)
+            message = await asyncio.wait_for(consumer.getone(), 90)
             return int(message.offset)
         finally:
             await consumer.stop()
@@ -126,7 +126,7 @@ def confluent_from(bootstrap: str, topic: str, offset: int, reset: str) -> int |
     )
     try:
         consumer.assign([TopicPartition(topic, 0, offset)])
-        message = consumer.poll(15)
+        message = consumer.poll(90)
         assert message is not None
         error = message.error()
         if error is None:
@@ -229,7 +229,7 @@ def test_an_offset_below_the_start_is_out_of_range(
     fill(bootstrap, topic, 10)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-        assert future.result(20).low_watermark == 6
+        assert future.result(60).low_watermark == 6
     assert STARTS[client](bootstrap, topic, 2, "earliest") == 6
     assert STARTS[client](bootstrap, topic, 2, "none") == "out of range"
 
@@ -248,7 +248,7 @@ def test_watermarks_and_lists_of_offsets(bootstrap: str, new_topic: Callable[...
     def offset_of(spec: OffsetSpec) -> tuple[int, int]:
         asked = {TopicPartition(topic, 0): spec}
         futures = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        result = next(iter(futures.values())).result(20)
+        result = next(iter(futures.values())).result(60)
         return result.offset, result.timestamp
 
     assert offset_of(OffsetSpec.earliest())[0] == 0
@@ -268,7 +268,7 @@ def test_committed_offsets_keep_their_metadata(
     try:
         place = TopicPartition(topic, 0, 42, metadata="a note")
         consumer.commit(offsets=[place], asynchronous=False)
-        first, second = consumer.committed([TopicPartition(topic, p) for p in (0, 1)], timeout=10)
+        first, second = consumer.committed([TopicPartition(topic, p) for p in (0, 1)], timeout=60)
         assert (first.offset, first.metadata) == (42, "a note")
         assert second.offset == OFFSET_INVALID
     finally:

@@ -42,7 +42,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server.start()
     try:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(20)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
         third = len(RECORDS) // 3
         for start in range(0, len(RECORDS), third):
             # In several objects, each made when the server drains its WAL at its end.
@@ -88,7 +88,7 @@ def test_a_reader_may_begin_anywhere(stored: ServerProcess) -> None:
         wanted = [record for record in RECORDS if record.partition == 1]
         for offset in (0, 1, 57, 133, 200, len(wanted) - 1):
             consumer.assign([TopicPartition(TOPIC, 1, offset)])
-            message = consumer.poll(20)
+            message = consumer.poll(90)
             assert message is not None
             assert message.error() is None
             assert (message.offset(), message.value()) == (offset, wanted[offset].value)

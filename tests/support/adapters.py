@@ -94,7 +94,7 @@ class ConfluentAdapter:
                 headers=list(record.headers),
                 on_delivery=note(index),
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(90) == 0
         assert not errors, errors
         return [acknowledged[index] for index in range(len(records))]
 
@@ -182,7 +182,7 @@ class AiokafkaAdapter:
                     )
                     for record in records
                 ]
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(90):
                     done = await asyncio.gather(*waiting)
             finally:
                 await producer.stop()
@@ -271,8 +271,8 @@ class KafkaPythonAdapter:
                 )
                 for record in records
             ]
-            producer.flush(30)
-            done = [future.get(30) for future in waiting]
+            producer.flush(90)
+            done = [future.get(90) for future in waiting]
             return [(m.partition, m.offset) for m in done]
         finally:
             producer.close(timeout=10)

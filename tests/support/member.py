@@ -26,7 +26,8 @@ from typing import Any, Self
 
 from support.waiting import eventually
 
-SESSION_MS = 6000
+SESSION_MS = 45_000
+"""As clients have it: a loaded machine is no reason to lose partitions."""
 HEARTBEAT_MS = 500
 
 
@@ -248,7 +249,7 @@ class Member:
         for line in self.process.stderr:
             self.complaints.put(line)
 
-    def wait_assigned(self, count: int, timeout_seconds: float = 30) -> list[int]:
+    def wait_assigned(self, count: int, timeout_seconds: float = 90) -> list[int]:
         """Wait until it holds so many partitions; which ones."""
         held = eventually(
             lambda: self.assigned,
@@ -262,7 +263,7 @@ class Member:
         """Let it leave the group and end; it must end cleanly."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        status = self.process.wait(30)
+        status = self.process.wait(90)
         self._close()
         complaints = "".join(self.complaints.queue)
         assert status == 0, complaints
@@ -275,7 +276,7 @@ class Member:
 
     def _close(self) -> None:
         for reader in self._readers:
-            reader.join(5)
+            reader.join(30)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
