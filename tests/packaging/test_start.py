@@ -6,19 +6,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NEVER_IMPORTED = ("numba", "numpy", "pandas", "pyarrow", "pyspark")
 RESIDENT_MB_MAX = 120
-START_S_MAX = 5.0
-"""Generous: the target of 0.7 s is the benchmarks' to measure, on a quiet machine."""
+START_CPU_S_MAX = 5.0
+"""Of the processor, which other processes hardly change. The target of 0.7 s is for benchmarks."""
 
 # Runs the console script's own code, and tells what it had imported when it ended.
 TELL_MODULES = """
@@ -66,7 +66,7 @@ def serving(data: Path, *arguments: str) -> "Iterator[tuple[subprocess.Popen[str
 def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals, tmp_path: Path) -> None:
     with serving(tmp_path) as (process, _, _):
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
         assert "draining" in errors
         assert "Traceback" not in errors
@@ -75,8 +75,8 @@ def test_a_signal_drains_and_ends_with_status_0(number: signal.Signals, tmp_path
 def test_a_server_imports_nothing_heavy_and_stays_small(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, kafka, http):
         host, _, port = kafka.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=10).close()
-        with urllib.request.urlopen(f"{http}/metrics", timeout=10) as response:
+        socket.create_connection((host, int(port)), timeout=60).close()
+        with urllib.request.urlopen(f"{http}/metrics", timeout=60) as response:
             assert b"penstock_build_info" in response.read()
         status = Path(f"/proc/{process.pid}/status")
         if status.exists():
@@ -84,16 +84,16 @@ def test_a_server_imports_nothing_heavy_and_stays_small(tmp_path: Path) -> None:
             assert resident is not None
             assert int(resident[1]) < RESIDENT_MB_MAX * 1024
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     modules = set(re.search(r"modules: (.*)", errors)[1].split())  # type: ignore[index]
     assert "penstock.kafka.server" in modules
     assert not {name for name in NEVER_IMPORTED if name in modules}
 
 
-def test_a_server_is_ready_soon_after_its_start(tmp_path: Path) -> None:
-    started = time.monotonic()
-    with serving(tmp_path):
-        assert time.monotonic() - started < START_S_MAX
+def test_a_server_does_little_until_it_is_ready(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, _, _):
+        spent = psutil.Process(process.pid).cpu_times()
+        assert spent.user + spent.system < START_CPU_S_MAX
 
 
 def test_a_second_server_is_refused_with_one_line_and_status_1(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_second_server_is_refused_with_one_line_and_status_1(tmp_path: Path) -
         second = subprocess.run(
             [sys.executable, "-m", "penstock", "serve", "--data", str(tmp_path), "--http", "",
              "--kafka", "127.0.0.1:0"],
-            env=environment, capture_output=True, text=True, timeout=30, check=False,
+            env=environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert second.returncode == 1
         assert f"process {process.pid} is using this data directory" in second.stderr
@@ -114,7 +114,7 @@ def test_listening_beyond_loopback_needs_allow_insecure_and_is_warned_of(tmp_pat
     refused = subprocess.run(
         [sys.executable, "-m", "penstock", "serve", "--data", str(tmp_path),
          "--kafka", "0.0.0.0:0", "--advertised", "localhost:9092"],
-        env=environment, capture_output=True, text=True, timeout=30, check=False,
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert refused.returncode == 1
     assert "allow_insecure" in refused.stderr

@@ -23,7 +23,7 @@ def test_a_wheel_has_the_package_its_types_and_the_console_script(tmp_path: Path
         env=environment,
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name == f"penstock-{VERSION}-py3-none-any.whl"
