@@ -55,8 +55,8 @@ class Load(threading.Thread):
             number += 1
             self._producer.poll(0)
             if number % 200 == 0:
-                self._producer.flush(30)
-        self._producer.flush(30)
+                self._producer.flush(120)
+        self._producer.flush(120)
         # It would go on looking for a server that is stopped, from ports that the next may want.
         del self._producer
 
@@ -78,7 +78,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 def create(bootstrap: str, *topics: NewTopic) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics(list(topics)).values():
-        future.result(30)
+        future.result(60)
 
 
 def read_all(bootstrap: str, ends: dict[int, int]) -> dict[tuple[int, int], bytes]:
@@ -93,10 +93,10 @@ def read_all(bootstrap: str, ends: dict[int, int]) -> dict[tuple[int, int], byte
     )
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
     found: dict[tuple[int, int], bytes] = {}
+    deadline = time.monotonic() + 120
     while len(found) < sum(ends.values()):
-        messages = consumer.consume(1000, timeout=20)
-        assert messages, f"{len(found)} of {sum(ends.values())} records"
-        for message in messages:
+        assert time.monotonic() < deadline, f"{len(found)} of {sum(ends.values())} records"
+        for message in consumer.consume(1000, timeout=0.5):
             assert message.error() is None, message.error()
             found[message.partition(), message.offset()] = message.value()
     consumer.close()
@@ -119,7 +119,7 @@ def test_a_backup_under_load_restores_to_all_that_was_acknowledged(
         for number in range(3):
             while len(load.acknowledged) < 1500 * (number + 1):
                 brief.produce("brief", bytes(5000))
-                brief.flush(30)
+                brief.flush(120)
                 assert load.is_alive()
             before = list(load.acknowledged)
             made = run_penstock(
@@ -130,7 +130,7 @@ def test_a_backup_under_load_restores_to_all_that_was_acknowledged(
             assert json.loads(made.stdout)["topics"] == 2
     finally:
         load.ending.set()
-        load.join(60)
+        load.join(300)
     del brief
     assert not load.failed
     assert server.stop() == 0, server.tail()
@@ -155,7 +155,7 @@ def test_a_backup_under_load_restores_to_all_that_was_acknowledged(
         consumer = Consumer({"bootstrap.servers": again.bootstrap, "group.id": "ends"})
         for partition in ends:
             low, ends[partition] = consumer.get_watermark_offsets(
-                TopicPartition(TOPIC, partition), timeout=20
+                TopicPartition(TOPIC, partition), timeout=60
             )
             assert low == 0
         consumer.close()
@@ -187,7 +187,7 @@ def killed_backup(server: ServerProcess, folder: Path) -> Path:
         while asking.poll() is None and not (target / "incomplete").exists():
             time.sleep(0.001)
         server.kill()
-        _, error = asking.communicate(timeout=60)
+        _, error = asking.communicate(timeout=300)
         if not (target / "manifest.json").exists():
             assert asking.returncode == 1
             assert error.startswith("penstock: back up"), error
@@ -205,7 +205,7 @@ def test_a_killed_backup_is_refused_and_a_damaged_directory_told_by_the_exit_sta
     while len(load.acknowledged) < 3000:
         assert load.is_alive()
     load.ending.set()
-    load.join(60)
+    load.join(300)
     target = killed_backup(server, tmp_path)
     restored = tmp_path / "restored"
     refused = run_penstock("restore", "--from", str(target), "--data", str(restored))

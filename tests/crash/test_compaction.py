@@ -65,11 +65,11 @@ def test_a_driver_that_was_away_commits_nothing(server: ServerProcess) -> None:
                 has_put.update(job_objects(server))
                 return psutil.Process(driver.pid).status() == psutil.STATUS_STOPPED
 
-            eventually(has_stopped)
+            eventually(has_stopped, timeout_seconds=300)
             assert has_put
             eventually(lambda: not job_objects(server))
             driver.send_signal(signal.SIGCONT)
-            _, errors = driver.communicate(timeout=60)
+            _, errors = driver.communicate(timeout=300)
         finally:
             driver.kill()
             driver.communicate()

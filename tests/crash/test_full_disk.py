@@ -36,7 +36,7 @@ def may_mount() -> bool:
     tried = subprocess.run(
         [*INTO_NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"],
         capture_output=True,
-        timeout=20,
+        timeout=120,
         check=False,
     )
     return tried.returncode == 0
@@ -100,7 +100,7 @@ def produce_through_a_full_disk(server: ServerProcess, filler: Path) -> list[byt
             "bootstrap.servers": server.bootstrap,
             "enable.idempotence": True,
             "linger.ms": 5,
-            "delivery.timeout.ms": 60_000,
+            "delivery.timeout.ms": 300_000,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 200,
         }
@@ -121,7 +121,7 @@ def produce_through_a_full_disk(server: ServerProcess, filler: Path) -> list[byt
             producer.poll(0)
 
     send(0, 500)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert len(acknowledged) == 500
     fill(filler)
     sent = 500
@@ -133,10 +133,10 @@ def produce_through_a_full_disk(server: ServerProcess, filler: Path) -> list[byt
     # It is not lost and not refused for good: it waits, as the client tries again.
     assert len(acknowledged) < sent
     filler.unlink()
-    eventually(lambda: producer.flush(1), lambda left: left == 0, timeout_seconds=30)
+    eventually(lambda: producer.flush(1), lambda left: left == 0, timeout_seconds=120)
     send(sent, 100)
     sent += 100
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert not errors, errors
     assert sorted(acknowledged) == list(range(sent))
     stored = [acknowledged[offset] for offset in range(sent)]
@@ -158,7 +158,7 @@ def consume(bootstrap: str, count: int) -> list[bytes]:
                 found.append(message.value())
             return len(found)
 
-        eventually(more, lambda total: total >= count, timeout_seconds=30)
+        eventually(more, lambda total: total >= count, timeout_seconds=120)
         return found
     finally:
         consumer.close()

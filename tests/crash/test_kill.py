@@ -64,7 +64,7 @@ def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
             before = load.acknowledged()
             # Each life must get somewhere, or the run proves nothing about what it wrote.
             eventually(
-                load.acknowledged, lambda now, least=before + 50: now > least, timeout_seconds=60
+                load.acknowledged, lambda now, least=before + 50: now > least, timeout_seconds=120
             )
             time.sleep(chance.uniform(0.05, 4.0))
             assert server.running(), f"ended by itself\n{server.tail()}"
@@ -80,7 +80,7 @@ def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
         eventually(
             lambda: [reader.commits for reader in load.readers],
             lambda now, before=[reader.commits for reader in load.readers]: sum(now) > sum(before),
-            timeout_seconds=60,
+            timeout_seconds=120,
         )
         load.stop()
         history = load.history()
@@ -101,7 +101,7 @@ def test_no_promise_is_broken_by_kills(tmp_path: Path) -> None:
         assert not fatal, fatal
         assert not errors, Counter(errors)
         if isinstance(server, ServerProcess):
-            verified = run_penstock("verify", "--data", str(server.data), timeout_seconds=120)
+            verified = run_penstock("verify", "--data", str(server.data), timeout_seconds=300)
             assert verified.returncode == 0, verified.stdout + verified.stderr
         # What was read before the clean stop is read after it.
         server.start()

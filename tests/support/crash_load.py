@@ -21,6 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.log_checker import Commit, CommittedRead, History, Place, Poll, Send, TopicEvent
+from support.waiting import eventually
 
 # A client must outlive many kills: it tries again soon, and gives a record up only long after.
 PATIENT = {
@@ -276,7 +277,7 @@ class CrashLoad:
         admin = AdminClient({**PATIENT, "bootstrap.servers": bootstrap})
         sizes = {f"{prefix}-few": 2, f"{prefix}-some": 8, f"{prefix}-many": 40}
         for future in admin.create_topics([NewTopic(t, n, 1) for t, n in sizes.items()]).values():
-            future.result(30)
+            future.result(60)
         self.topics = list(sizes)
         self.places = [(topic, p) for topic, count in sizes.items() for p in range(count)]
         few, some = self.places[:2], self.places[2:10]
@@ -328,11 +329,11 @@ class CrashLoad:
         for reader in self.readers:
             history.polls += reader.readings()
         for commits in self.commits:
-            assert commits.read_back(timeout_seconds=20)
+            eventually(lambda commits=commits: commits.read_back(timeout_seconds=20))
             history.group_events += commits.events
         history.topic_events = self.admin.events
         found = AdminClient({**PATIENT, "bootstrap.servers": self.bootstrap}).list_topics(
-            timeout=20
+            timeout=60
         )
         history.topics_found = {t for t in found.topics if t.startswith(self.prefix)}
         history.final, history.log_start = self.read_all()
@@ -356,7 +357,7 @@ class CrashLoad:
             start[place], end[place] = self._watermarks(consumer, place)
         consumer.assign([TopicPartition(*place, start[place]) for place in self.places])
         unfinished = {place for place in self.places if end[place] > start[place]}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while unfinished:
             assert time.monotonic() < deadline, f"no end of {sorted(unfinished)[:5]}"
             for message in consumer.consume(2000, timeout=0.2):
@@ -371,7 +372,7 @@ class CrashLoad:
     @staticmethod
     def _watermarks(consumer: Consumer, place: Place) -> tuple[int, int]:
         """Start and end of a partition; a broker that has just started may not lead it yet."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 low, high = consumer.get_watermark_offsets(TopicPartition(*place), timeout=20)
