@@ -4,17 +4,19 @@ test sets: bytes have tests of their own, and tests of the whole server run ever
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 from kio.serial import entity_reader
 
 from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
-from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.registry import APIS, BY_MODULE
 from penstock.kafka.settings import KafkaSettings
 from penstock.metadata.answers import AnyAnswer, Refusal
 from penstock.metadata.commands import AnyCommand, CreateTopic
@@ -22,6 +24,7 @@ from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
 from penstock.system import SystemRandom
+from support.loopback import RawHandler
 
 
 class OrderCommitter:
@@ -255,3 +258,27 @@ def part_of() -> Any:
         return schema.build(getattr(schema.request_types(api, version), kind), **fields)
 
     return make
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, RawHandler], None]:
+    """Put a raw handler of the test in an API's place."""
+
+    def put(key: int, serve: RawHandler) -> None:
+        monkeypatch.setattr(APIS[key], "handler", SimpleNamespace(serve=serve))
+        monkeypatch.setattr(APIS[key], "raw", True)
+
+    return put
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def either_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that uses it runs on both event loops."""
+    if request.param == "uvloop":
+
+        def run(main: Coroutine[Any, Any, Any]) -> Any:
+            # Not `uvloop.run`, which calls `asyncio.run` where that takes a loop factory.
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(main)
+
+        monkeypatch.setattr(asyncio, "run", run)

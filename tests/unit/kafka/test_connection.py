@@ -3,131 +3,32 @@
 import asyncio
 import contextlib
 import logging
-import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.registry import APIS
-from penstock.kafka.server import KafkaServer
-from penstock.kafka.waves import CONNECTIONS_MIN
+from support.loopback import (
+    API_VERSIONS,
+    DEADLINE_S,
+    FETCH,
+    METADATA,
+    PRODUCE,
+    Held,
+    api_versions,
+    reply,
+    request,
+    serving,
+    turns,
+    until,
+)
 
-PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
-DEADLINE_S = 60.0
-KERNEL_BYTES = 64 << 10
-"""Of a socket's buffers; Linux doubles it."""
-
-Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-RawHandler = Callable[[Any, memoryview], Any]
-
-
-def request(
-    key: int, version: int, correlation_id: int, body: bytes, flexible: bool = False
-) -> bytes:
-    frame = struct.pack(">hhi", key, version, correlation_id) + b"\x00\x01c"
-    frame += (b"\0" if flexible else b"") + body
-    return struct.pack(">i", len(frame)) + frame
-
-
-def api_versions(correlation_id: int) -> bytes:
-    return request(API_VERSIONS, 0, correlation_id, b"")
-
-
-async def reply(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """The next response: correlation id and what follows it."""
-    (size,) = struct.unpack(">i", await reader.readexactly(4))
-    body = await reader.readexactly(size)
-    return struct.unpack_from(">i", body)[0], body[4:]
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    broker: Broker,
-) -> AsyncIterator[tuple[KafkaServer, Callable[[], Awaitable[Client]]]]:
-    server = KafkaServer(broker)
-    listener = socket.create_server(("127.0.0.1", 0))
-    # Else the kernel takes as many megabytes of what nobody reads as it thinks fit, which differs
-    # from machine to machine. Accepted sockets inherit it.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
-    await server.start(listener)
-    port = listener.getsockname()[1]
-    clients: list[Client] = []
-
-    async def connect() -> Client:
-        peer = socket.socket()
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BYTES)
-        peer.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(peer, ("127.0.0.1", port))
-        clients.append(await asyncio.open_connection(sock=peer))
-        return clients[-1]
-
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            yield server, connect
-    finally:
-        for _, writer in clients:
-            writer.close()
-        await server.close()
-        assert server.connection_count == 0
-        assert server.budget.used_bytes == 0
-
-
-async def turns(count: int = 20) -> None:
-    """Let the loop do what is ready, sockets included."""
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most as long as the surrounding deadline."""
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
-@pytest.fixture
-def raw(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, RawHandler], None]:
-    """Put a raw handler of the test in an API's place."""
-
-    def put(key: int, serve: RawHandler) -> None:
-        monkeypatch.setattr(APIS[key], "handler", SimpleNamespace(serve=serve))
-        monkeypatch.setattr(APIS[key], "raw", True)
-
-    return put
-
-
-@pytest.fixture(params=["asyncio", "uvloop"], autouse=True)
-def _loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test runs on both event loops."""
-    if request.param == "uvloop":
-
-        def run(main: Coroutine[Any, Any, Any]) -> Any:
-            # Not `uvloop.run`, which calls `asyncio.run` where that takes a loop factory.
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(main)
-
-        monkeypatch.setattr(asyncio, "run", run)
-
-
-class Held:
-    """A raw handler whose requests stay unanswered until the test answers them."""
-
-    def __init__(self) -> None:
-        self.futures: list[asyncio.Future[Any]] = []
-        self.bodies: list[bytes] = []
-
-    def __call__(self, context: Any, body: memoryview) -> asyncio.Future[Any]:
-        self.bodies.append(bytes(body))
-        self.futures.append(asyncio.get_running_loop().create_future())
-        return self.futures[-1]
+pytestmark = pytest.mark.usefixtures("either_loop")
 
 
 def test_produces_overlap_and_are_answered_in_order(broker: Broker, raw: Any) -> None:
@@ -190,114 +91,6 @@ def test_a_request_without_an_answer_gets_none(broker: Broker, raw: Any) -> None
             assert (await reply(reader))[0] == 2
 
     asyncio.run(run())
-
-
-class Company:
-    """Connections whose Produce requests wait for others', with the handler that gets them."""
-
-    def __init__(self, connect: Callable[[], Awaitable[Client]], got: list[bytes]) -> None:
-        self._connect = connect
-        self._got = got
-        self.clients: list[Client] = []
-
-    async def send_until_they_wait(self) -> None:
-        for number in range(CONNECTIONS_MIN):
-            self.clients.append(await self._connect())
-            self.clients[-1][1].write(request(PRODUCE, 3, 1, b"%d" % number))
-            if number < CONNECTIONS_MIN - 1:
-                await until(lambda: len(self._got) == number + 1)  # noqa: B023 - it waits here
-        await turns()
-        assert len(self._got) == CONNECTIONS_MIN - 1
-
-
-NEVER_MS = 3_600_000
-
-
-def company(
-    broker: Broker, raw: Any, scenario: Callable[[Company, KafkaServer, list[bytes]], Any]
-) -> None:
-    got: list[bytes] = []
-    raw(PRODUCE, lambda context, body: got.append(bytes(body)) or [bytes(body)])
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            together = Company(connect, got)
-            await together.send_until_they_wait()
-            await scenario(together, server, got)
-
-    asyncio.run(run())
-
-
-def test_produces_of_many_connections_are_taken_up_together(broker_with: Any, raw: Any) -> None:
-    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
-        for number, (reader, _) in enumerate(together.clients):
-            assert await reply(reader) == (1, b"%d" % number)
-
-    company(broker_with(gather_ms=20), raw, scenario)
-
-
-def test_a_request_behind_one_that_waits_ends_the_waiting(broker_with: Any, raw: Any) -> None:
-    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
-        reader, writer = together.clients[-1]
-        writer.write(request(PRODUCE, 3, 2, b"more") + api_versions(3))
-        assert [(await reply(reader))[0] for _ in range(3)] == [1, 2, 3]
-        assert got[-1] == b"more"
-
-    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
-
-
-def test_a_broken_frame_behind_one_that_waits_ends_the_connection_behind_its_answer(
-    broker_with: Any, raw: Any
-) -> None:
-    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
-        reader, writer = together.clients[-1]
-        writer.write(struct.pack(">i", -1))
-        assert (await reply(reader))[0] == 1
-        assert await reader.read() == b""
-
-    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
-
-
-def test_nothing_behind_a_bad_request_that_waited_is_served(broker_with: Any, raw: Any) -> None:
-    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
-        reader, writer = together.clients[-1]
-        # What is unanswered keeps the connection open meanwhile.
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        raw(PRODUCE, lambda context, body: got.append(bytes(body)) or answer)
-        writer.write(request(PRODUCE, 2, 2, b"of a version that is not served"))
-        await turns()
-        writer.write(request(PRODUCE, 3, 3, b"behind it") + api_versions(4))
-        await until(lambda: len(got) == CONNECTIONS_MIN)
-        await turns()
-        assert got[-1] == b"%d" % (CONNECTIONS_MIN - 1)
-        answer.set_result([b"ok"])
-        assert await reply(reader) == (1, b"ok")
-        assert await reader.read() == b""
-
-    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
-
-
-@pytest.mark.parametrize("reset", [False, True])
-def test_what_waits_of_a_producer_that_has_gone_is_appended(
-    broker_with: Any, raw: Any, reset: bool
-) -> None:
-    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
-        _, writer = together.clients[-1]
-        if reset:
-            writer.transport.abort()
-        else:
-            writer.close()
-        await until(lambda: len(got) == CONNECTIONS_MIN)
-
-    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
-
-
-def test_what_waits_is_answered_when_the_server_ends(broker_with: Any, raw: Any) -> None:
-    async def scenario(together: Company, server: KafkaServer, got: list[bytes]) -> None:
-        await server.drain(5.0)
-        assert await reply(together.clients[-1][0]) == (1, b"%d" % (CONNECTIONS_MIN - 1))
-
-    company(broker_with(gather_ms=NEVER_MS), raw, scenario)
 
 
 def test_bytes_arriving_one_by_one_make_the_same_requests(broker: Broker) -> None:

@@ -15,15 +15,11 @@ from hypothesis import strategies as st
 from penstock.kafka.broker import Broker
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.files import PosixFile
-
-# Fixtures of that module: a raw handler in an API's place, and every test on both event loops.
-from unit.kafka.test_connection import (  # noqa: F401
+from support.loopback import (
     FETCH,
     PRODUCE,
     Held,
-    _loop,
     api_versions,
-    raw,
     reply,
     request,
     serving,
@@ -31,7 +27,10 @@ from unit.kafka.test_connection import (  # noqa: F401
     until,
 )
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "sendfile"), reason="no sendfile")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "sendfile"), reason="no sendfile"),
+    pytest.mark.usefixtures("either_loop"),
+]
 FILE_BYTES = 9 << 20
 
 
@@ -76,7 +75,7 @@ PARTS = st.lists(
 @given(st.lists(PARTS, min_size=1, max_size=4), st.sampled_from((1000, 100_000, 8 << 20)))
 def test_what_is_sent_from_files_is_what_views_would_be(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
     made: list[list[Any]],
     chunk_bytes: int,
@@ -113,7 +112,7 @@ def test_what_is_sent_from_files_is_what_views_would_be(
 
 def test_replies_of_produces_beside_regions_stay_in_order(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
 ) -> None:
     produce = Held()
@@ -142,7 +141,7 @@ def test_replies_of_produces_beside_regions_stay_in_order(
 
 def test_500_readers_that_never_read_cost_no_memory_and_hinder_nobody(
     broker_with: Any,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
 ) -> None:
     """Regions aren't in memory: beyond a page each, nothing counts against the budget."""
@@ -167,7 +166,7 @@ def test_500_readers_that_never_read_cost_no_memory_and_hinder_nobody(
 
 def test_a_stalled_reader_of_a_region_is_disconnected(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -198,7 +197,7 @@ def test_a_stalled_reader_of_a_region_is_disconnected(
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_reader_that_closes_in_the_middle_hurts_nobody(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
     reset: bool,
     caplog: pytest.LogCaptureFixture,
@@ -229,7 +228,7 @@ def test_a_reader_that_closes_in_the_middle_hurts_nobody(
 
 def test_a_file_deleted_while_it_is_sent_arrives_whole(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     tmp_path: Path,
 ) -> None:
     files = Files(tmp_path)
@@ -254,7 +253,7 @@ def test_a_file_deleted_while_it_is_sent_arrives_whole(
 
 def test_a_file_that_ends_early_ends_the_connection_with_one_line(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -276,7 +275,7 @@ def test_a_file_that_ends_early_ends_the_connection_with_one_line(
 
 def test_a_drained_connection_gets_the_rest_of_its_region(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
 ) -> None:
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
@@ -299,7 +298,7 @@ def test_a_drained_connection_gets_the_rest_of_its_region(
 
 def test_a_bad_request_behind_a_region_ends_the_connection_after_it(
     broker: Broker,
-    raw: Any,  # noqa: F811
+    raw: Any,
     files: Files,
 ) -> None:
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
