@@ -19,6 +19,14 @@ from penstock.model.ids import PartitionKey
 
 _SOURCE_FIELDS = 4
 _DELETE_SPAN = "DELETE FROM wal_runs WHERE partition_key = ? AND base_offset BETWEEN ? AND ?"
+_LOW = (1 << 32) - 1
+"""Numbers of so many bits may be summed over 2^31 rows in SQLite's integers."""
+_SUMS = (
+    "SELECT min(base_offset), max(end_offset), sum(length), max(max_timestamp), sum(batch_count),"  # noqa: S608 - masks
+    " sum(end_offset - base_offset), count(*), min(generation), max(generation),"
+    f" sum(generation & {_LOW}), sum(base_offset & {_LOW}), sum(position & {_LOW})"
+    " FROM wal_runs WHERE partition_key = ? AND base_offset BETWEEN ? AND ?"
+)
 
 
 def store_segment(context: ApplyContext, command: StoreSegment) -> AnyAnswer:
@@ -55,6 +63,10 @@ def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[li
         return [], 0
     key = run.partition_key
     span = (key, sources[0], sources[-_SOURCE_FIELDS])
+    whole = _joined(context, run, object_id, span)
+    if whole is not None:
+        context.tables.execute(_DELETE_SPAN, span)
+        return [whole], len(sources) // _SOURCE_FIELDS
     # One range read instead of a look-up per run: a segment may hold thousands of them.
     stored = context.tables.execute(
         "SELECT base_offset, end_offset, generation, position, length, max_timestamp,"
@@ -62,10 +74,6 @@ def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[li
         " WHERE partition_key = ? AND base_offset BETWEEN ? AND ? ORDER BY base_offset",
         span,
     ).fetchall()
-    whole = _joined(run, object_id, stored)
-    if whole is not None:
-        context.tables.execute(_DELETE_SPAN, span)
-        return [whole], len(stored)
     found = {row[0]: row for row in stored}
     rows: list[list[int]] = []
     taken: list[tuple[int, int]] = []
@@ -110,32 +118,36 @@ def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[li
 
 
 def _joined(
-    run: MovedRun, object_id: int, stored: list[tuple[int, int, int, int, int, int, int]]
+    context: ApplyContext, run: MovedRun, object_id: int, span: tuple[int, int, int]
 ) -> list[int] | None:
     """The one row that the runs become if all are as listed, and nothing is between them: nearly
-    always so, and a third of the time that it takes one by one."""
-    if not stored:
-        return None
-    bases, ends, generations, positions, lengths, newest, batches = zip(*stored, strict=True)
+    always so, and a quarter of the time that it takes one by one.
+
+    A run stays as it is until it is gone, and offsets are given once. So as many as were listed are
+    those that were; that their sums are the same tells a list of something else.
+    """
+    base, end, length, newest, batches, records, *sums = context.tables.execute(
+        _SUMS, span
+    ).fetchone()
     listed = run.runs
+    bases, generations, positions, lengths = (listed[at::_SOURCE_FIELDS] for at in range(4))
     if (
-        list(bases) != listed[0::_SOURCE_FIELDS]
-        or list(generations) != listed[1::_SOURCE_FIELDS]
-        or list(positions) != listed[2::_SOURCE_FIELDS]
-        or list(lengths) != listed[3::_SOURCE_FIELDS]
-        or ends[:-1] != bases[1:]
+        length != sum(lengths)
+        or records != end - base
+        or sums
+        != [
+            len(bases),
+            min(generations),
+            max(generations),
+            *map(_sum_of_low, (generations, bases, positions)),
+        ]
     ):
         return None
-    return [
-        run.partition_key,
-        bases[0],
-        ends[-1],
-        object_id,
-        run.position,
-        sum(lengths),
-        max(newest),
-        sum(batches),
-    ]
+    return [run.partition_key, base, end, object_id, run.position, length, newest, batches]
+
+
+def _sum_of_low(numbers: list[int]) -> int:
+    return sum(numbers if max(numbers) <= _LOW else map(_LOW.__and__, numbers))
 
 
 def trim_log(context: ApplyContext, command: TrimLog) -> AnyAnswer:
