@@ -377,7 +377,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         )
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidRequestError("list topics", f"pattern {text!r}", str(error)) from error
 
 

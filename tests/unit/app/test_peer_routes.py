@@ -15,6 +15,7 @@ from obstore.store import MemoryStore
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.objects.bucket import BucketStore
 from penstock.peers import BlockRange, ClusterSecret, PeerWal
+from penstock.peers import zone as zone_module
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange, encode_blocks
 from penstock.peers.zone import BLOCKS_PATH
@@ -116,7 +117,12 @@ def test_a_slow_store_does_not_look_like_a_dead_peer(run: Run) -> None:
     run(main)
 
 
-def test_a_dead_peer_costs_one_timeout_and_is_then_passed_over(run: Run) -> None:
+def test_a_dead_peer_costs_one_timeout_and_is_then_passed_over(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long this process is kept from its processor in between.
+    monkeypatch.setattr(zone_module, "AVOID_S_FIRST", 600.0)
+
     async def main() -> None:
         store, objects = await _filled()
         # It listens and takes connections, and never answers: a stopped process.
