@@ -7,7 +7,6 @@ A log's bytes have tests of their own; here offsets come from the view, which th
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -275,7 +274,10 @@ class ClusterAgent:
 
     async def topic(self, name: str, partitions: int = 4) -> Topic:
         """Create a topic."""
-        await self.commit(CreateTopic(name=name, topic_id=os.urandom(16), partitions=partitions))
+        # The leaders of its partitions follow from it.
+        self.world.topic_count += 1
+        topic_id = b"topic %10d" % self.world.topic_count
+        await self.commit(CreateTopic(name=name, topic_id=topic_id, partitions=partitions))
         topic = self.view.topic(name)
         assert topic is not None
         return topic
@@ -342,6 +344,7 @@ class World:
         self.loop = loop
         self.folder = folder
         self.count = 0
+        self.topic_count = 0
         # On a node of its own, so that the journal goes on whatever becomes of agents.
         self.journal = SimulatedJournal(
             random=SeededRandom(seed),
