@@ -75,7 +75,7 @@ def create_topic(address: str) -> None:
 
     admin = AdminClient({"bootstrap.servers": address})
     for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values():
-        created.result(20)
+        created.result(60)
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,20 @@ def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Three agents, PostgreSQL, S3 behind a proxy, and links."""
     with World(tmp_path_factory.mktemp("world"), settings={**PATIENCE, **STAYS}) as world:
         yield world
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the world's agents have said is told with a failure."""
+    report = yield
+    world = getattr(item, "funcargs", {}).get("world")
+    if report.failed and isinstance(world, World):
+        ended = [agent.server.process for agent in world.agents.agents]
+        statuses = [None if process is None else process.poll() for process in ended]
+        report.sections.append((f"agents; exit statuses {statuses}", world.logs()))
+    return report
 
 
 @pytest.fixture

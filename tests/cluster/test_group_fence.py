@@ -103,7 +103,7 @@ def test_a_commit_that_is_journaled_behind_anothers_claim_is_refused_by_apply(
     drained = run_cli("agent", "drain", str(believer.agent_id), "--http", other.http)
     assert drained.returncode == 0, drained.stderr
     with contextlib.closing(Committer(other.address, group_id, TOPIC)) as now:
-        assert now.commit(9) == "NONE"
+        eventually(lambda: now.commit(9), lambda error: error == "NONE")
     before = entries_about(postgres_url, journal_name, group_id)
     late = Committer(believer.address, group_id, TOPIC)
     late.begin(1)

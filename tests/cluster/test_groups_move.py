@@ -34,7 +34,7 @@ SHARED = 2
 """So many members have the groups of these libraries, and one more from some time on."""
 NAMES = [f"g{number}" for number in range(300)]
 """Some in each of the shards, of which each agent has many, whatever the agents' ids are."""
-PROGRESS_SECONDS_MAX = 90.0
+PROGRESS_SECONDS_MAX = 180.0
 Positions = dict[int, int]
 
 
@@ -65,7 +65,7 @@ class Member:
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            status = self.process.wait(60)
+            status = self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()
@@ -175,11 +175,18 @@ def coordinator(cluster: Cluster, group_id: str) -> Agent:
     return coordinators(cluster, [group_id])[group_id]
 
 
+def commit_anew(cluster: Cluster, group_id: str, offset: int) -> str:
+    """What a group's coordinator answers to a commit without a member."""
+    committer = Committer(coordinator(cluster, group_id).address, group_id, TOPIC)
+    with contextlib.closing(committer):
+        return committer.commit(offset)
+
+
 def wait_coordinator(
     cluster: Cluster, groups: list[str], is_right: Callable[[Agent], bool]
 ) -> None:
     """Until the groups have moved to, or from, an agent."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not all(is_right(agent) for agent in coordinators(cluster, groups).values()):
         assert time.monotonic() < deadline, "groups have not moved"
         time.sleep(0.1)
@@ -283,7 +290,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
         try:
             for library in (*libraries, *LIBRARIES):
                 join(library, cluster.bootstrap)
-            eventually(lambda: everybody_shares(SHARED), timeout_seconds=90)
+            eventually(lambda: everybody_shares(SHARED), timeout_seconds=180)
             took["begin"] = wait_progress(writer, members)
 
             def disturbed(what: str) -> None:
@@ -315,7 +322,9 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
                 stack.enter_context(contextlib.closing(Committer(victim.address, group_id, TOPIC)))
                 for group_id in unread
             ]
-            assert [one.commit(5) for one in late] == ["NONE"] * len(unread)
+            for one in late:
+                # Refused while the head that it knows is two seconds old.
+                eventually(lambda one=one: one.commit(5), lambda error: error == "NONE")
             known = {group_id: cluster.history.newest(group_id) for group_id in shared}
             outdated = [
                 stack.enter_context(
@@ -337,7 +346,7 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
             for library in LIBRARIES:
                 # Not by the one that is stopped, whom a client may wait for until it gives up.
                 join(library, ",".join(cluster.tapped(agent) for agent in agents.agents[1:]))
-            eventually(lambda: everybody_shares(SHARED + 1), timeout_seconds=90)
+            eventually(lambda: everybody_shares(SHARED + 1), timeout_seconds=180)
             assert all(
                 cluster.history.newest(group_id).number > generation.number
                 for group_id, generation in known.items()
@@ -346,9 +355,11 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
                 one.begin(1)
             wait_coordinator(cluster, unread, lambda agent: agent is not victim)
             for group_id in unread:
-                moved = Committer(coordinator(cluster, group_id).address, group_id, TOPIC)
-                with contextlib.closing(moved):
-                    assert moved.commit(9) == "NONE"
+                # Another agent may tell of a claim before it is applied where it was made.
+                eventually(
+                    lambda group_id=group_id: commit_anew(cluster, group_id, 9),
+                    lambda error: error == "NONE",
+                )
             victim.resume()
             refused = [one.end() for one in (*late, *outdated)]
             took["woken"] = wait_progress(writer, members)

@@ -25,7 +25,7 @@ from support.cluster_orders import Agent, outcome
 from support.postgres import PostgresServer
 
 ONE = [AllocateProducerIds(count=1)]
-SCENARIO_S = 120
+SCENARIO_S = 300
 QUICK = PostgresSettings(lock_timeout_ms=200)
 
 

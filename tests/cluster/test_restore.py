@@ -59,14 +59,14 @@ def consume(bootstrap: str, count: int) -> Records:
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: Records = {}
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records"
             for message in consumer.consume(1000, 0.5):
                 assert message.error() is None, message.error()
                 found[message.partition(), message.offset()] = message.value()
         for number in range(PARTITIONS):
-            _, high = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=10)
+            _, high = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=60)
             assert high == sum(partition == number for partition, _ in found)
     finally:
         consumer.close()
@@ -80,12 +80,12 @@ def status(agents: Agents) -> list[dict[str, Any]]:
             f"http://{agent.http}/v1/status",
             headers={"authorization": f"Bearer {SECRET}"},
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             found.append(json.load(answer))
     return found
 
 
-def wait_until(check: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(check: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "not in time"
@@ -212,9 +212,15 @@ def test_of_two_restores_with_copies_at_once_what_is_made_is_whole(
         else:
             slow.set_rules(LAST_LOOK)
             processes = [begin(slow.endpoint, *wanted[0])]
-            wait_until(lambda: bool(keys_in(s3, bucket, "child/restore-in-progress.json")))
+            first = processes[0]
+            wait_until(
+                lambda: (
+                    bool(keys_in(s3, bucket, "child/restore-in-progress.json"))
+                    or first.poll() is not None
+                )
+            )
             processes.append(begin(s3.endpoint, *wanted[1]))
-        told = [process.communicate(timeout=120) for process in processes]
+        told = [process.communicate(timeout=300) for process in processes]
     made = [number for number, process in enumerate(processes) if process.returncode == 0]
     for number, process in enumerate(processes):
         if number not in made:

@@ -24,7 +24,7 @@ PARTITIONS = 3
 TOPIC = "upgraded"
 LAUNCHER = Path(__file__).parents[1] / "support" / "levelled.py"
 # A proposal is left to one agent for 3 s.
-RISE_SECONDS_MAX = 30.0
+RISE_SECONDS_MAX = 90.0
 
 
 def install(agent: Agent, level: int) -> None:

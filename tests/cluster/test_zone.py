@@ -49,7 +49,7 @@ def consume(bootstrap: str, count: int, client_id: str = "x") -> dict[tuple[int,
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "client.id": client_id})
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: dict[tuple[int, int], bytes] = {}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     try:
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count}"
@@ -80,7 +80,7 @@ def fetched_from(address: str) -> dict[tuple[int, int], bytes]:
 def blocks(agents: Agents) -> list[dict[str, int]]:
     found = []
     for agent in agents.agents:
-        connection = http.client.HTTPConnection(agent.http, timeout=10)
+        connection = http.client.HTTPConnection(agent.http, timeout=60)
         with contextlib.closing(connection):
             connection.request("GET", "/v1/status", headers={"authorization": f"Bearer {SECRET}"})
             answer = connection.getresponse()

@@ -28,7 +28,7 @@ class Committer:
         self._topic = topic
         self._member_id = member_id
         self._generation = generation
-        self._connection = Connection(parse_address(address, setting="agent"), timeout_s=30)
+        self._connection = Connection(parse_address(address, setting="agent"), timeout_s=120)
         self._late: list[str] = []
         self._thread: threading.Thread | None = None
 
@@ -82,6 +82,6 @@ def committed(bootstrap: str, group_id: str, topic: str, partitions: int) -> dic
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group_id})
     places = [TopicPartition(topic, number) for number in range(partitions)]
-    found = consumer.committed(places, timeout=30)
+    found = consumer.committed(places, timeout=90)
     consumer.close()
     return {one.partition: one.offset for one in found}

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, Self, TypeVar
 
 T = TypeVar("T")
-CALL_SECONDS_MAX = 20.0
+CALL_SECONDS_MAX = 60.0
 
 
 class Listening(Protocol):
@@ -38,7 +38,7 @@ class LoopThread:
     def __exit__(self, *_: object) -> None:
         self.call(self._end_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(CALL_SECONDS_MAX)
         self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:

@@ -21,7 +21,7 @@ import psutil
 from support.ports import free_port
 
 _NOBODY = 65534
-_START_S = 60
+_START_S = 120
 DEFAULTS = {
     "fsync": "on",
     "synchronous_commit": "on",

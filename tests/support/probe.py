@@ -17,6 +17,8 @@ SILENT.propagate = False
 """Clients tell of each refused connection, which here is what the test wants."""
 
 PAUSE_S = 0.02
+PATIENCE_S = 60.0
+"""How long what takes a moment may take where a machine does other things, too."""
 CLIENT = {
     # Kafka's own default is 1 s; librdkafka's, 10 s, would measure the client's patience.
     "reconnect.backoff.ms": 50,
@@ -76,7 +78,7 @@ class Probe:
         if self.reads:
             ready = threading.Event()
             self._start(threading.Thread(target=self._read_all, args=(ready,), daemon=True))
-            assert ready.wait(20), "the reader knows no offsets"
+            assert ready.wait(PATIENCE_S + 30), "the reader knows no offsets"
         self._start(threading.Thread(target=self._send_all, daemon=True))
         return self
 
@@ -222,11 +224,11 @@ def create_topic(address: str, name: str, partitions: int, **configs: str) -> No
     admin = AdminClient({"bootstrap.servers": address, "logger": SILENT})
     wanted = {key.replace("_", "."): value for key, value in configs.items()}
     for created in admin.create_topics([NewTopic(name, partitions, config=wanted)]).values():
-        created.result(20)
+        created.result(PATIENCE_S)
 
 
 def read_all(
-    bootstrap: str, topic: str, partitions: int, *, timeout_seconds: float = 40
+    bootstrap: str, topic: str, partitions: int, *, timeout_seconds: float = PATIENCE_S
 ) -> dict[tuple[int, int], str]:
     """All records of a topic, by partition and offset, from the beginning to the ends as the
     cluster tells them."""
@@ -263,7 +265,7 @@ def _end(consumer: Any, place: Any) -> int:
     """Asked again while the client still knows a leader that is gone."""
     from confluent_kafka import KafkaException
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             end: int = consumer.get_watermark_offsets(place, timeout=10)[1]

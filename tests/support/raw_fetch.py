@@ -20,6 +20,8 @@ from penstock.records.encode import encode_batch
 
 _HEAD = struct.Struct(">ihii")
 _PARTITION = struct.Struct(">ihqqqi")
+ANSWER_S = 60.0
+"""Only an agent that hangs takes so long."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def fetch_bytes(
     body += struct.pack(f">ih{len(name)}si", 1, len(name), name, 1)
     body += struct.pack(">iiqqi", partition, -1, offset, -1, 1 << 20)
     body += struct.pack(">ih", 0, 0)
-    connection = Connection(parse_address(address, setting="agent"), timeout_s=15)
+    connection = Connection(parse_address(address, setting="agent"), timeout_s=ANSWER_S)
     try:
         answer = connection.exchange("fetch", VERSION, body, wait_s=wait_ms / 1000)
     finally:
@@ -75,15 +77,15 @@ def fetch_bytes(
 class RawProducer:
     """Produces (version 7) to exactly one agent, over one connection that is open at once."""
 
-    def __init__(self, address: str, *, timeout_s: float = 10) -> None:
+    def __init__(self, address: str, *, timeout_s: float = ANSWER_S) -> None:
         self._connection = Connection(parse_address(address, setting="agent"), timeout_s=timeout_s)
 
-    def send(self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 5_000) -> str:
+    def send(self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 30_000) -> str:
         """The answer's error by its protocol's name, or that none came."""
         return self.send_for_offset(topic, partition, value, timeout_ms=timeout_ms)[0]
 
     def send_for_offset(
-        self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 5_000
+        self, topic: str, partition: int, value: bytes, *, timeout_ms: int = 30_000
     ) -> tuple[str, int]:
         """The same, and the record's offset."""
         record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
@@ -120,7 +122,7 @@ def end_of(address: str, topic: str, partition: int) -> tuple[str, int]:
         named = build(types.ListOffsetsTopic, name=topic, partitions=(wanted,))
         return build(types.ListOffsetsRequest, replica_id=-1, isolation_level=0, topics=(named,))
 
-    connection = Connection(parse_address(address, setting="agent"), timeout_s=10)
+    connection = Connection(parse_address(address, setting="agent"), timeout_s=ANSWER_S)
     try:
         answer = connection.request("list_offsets", make)
     finally:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from support.ports import free_port
 
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 120.0
 ACCESS_KEY = "penstock-test"
 SECRET_KEY = "penstock-test-secret"
 REGION = "us-east-1"
@@ -83,7 +83,7 @@ class S3Server:
         """SIGKILL: its objects are gone."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class S3Server:
                 self.process.wait(5)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
         self.process = None
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -128,7 +128,7 @@ def request(endpoint: str, method: str, path: str, body: bytes = b"") -> int:
     """One unsigned request; its HTTP status. Raises: OSError when nobody answers."""
     url = urlsplit(endpoint)
     assert url.hostname is not None
-    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
     try:
         connection.request(method, path, body)
         answer = connection.getresponse()

@@ -489,7 +489,7 @@ class S3ProxyControl:
         self._call("DELETE", "/counts")
 
     def _call(self, method: str, path: str, value: Any = None) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.control_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.control_port, timeout=60)
         try:
             connection.request(method, path, json.dumps(value).encode())
             answer: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -541,7 +541,7 @@ class S3ProxyProcess(S3ProxyControl):
         """End it; idempotent."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None

@@ -20,8 +20,8 @@ from pathlib import Path
 from support.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-READY_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 120.0
+STOP_SECONDS_MAX = 120.0
 METADATA_API_KEY = 3
 
 
@@ -185,7 +185,7 @@ def running_server(folder: Path, settings: dict[str, str]) -> Iterator[ServerPro
             server.kill()
 
 
-def run_penstock(*arguments: str, timeout_seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def run_penstock(*arguments: str, timeout_seconds: float = 180) -> subprocess.CompletedProcess[str]:
     """Run one `penstock` command of this checkout and wait for it."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
     environment["PYTHONPATH"] = str(REPOSITORY / "src")
