@@ -26,6 +26,7 @@ from chaos.load import LoadRun
 from chaos.run import PARTITIONS, TOPIC, create_topic
 from chaos.tidying import CLIENTS_WARN, tidied  # noqa: F401 - a fixture
 from chaos.world import seed_from_system
+from support.raw_fetch import raw_producer
 from support.server import REPOSITORY, run_penstock
 from support.waiting import eventually
 from support.workers import WorkersHost, workers_host
@@ -72,7 +73,7 @@ def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -
     verify(host.data)
 
 
-def wait_acked(load: LoadRun, count: int, host: WorkersHost, seconds: float = 60) -> None:
+def wait_acked(load: LoadRun, count: int, host: WorkersHost, seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while load.recorder.acked < count:
         assert time.monotonic() < until, host.server.tail(8000)
@@ -99,7 +100,7 @@ def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_pa
         assert intruder.returncode != 0
         assert "is using this data directory" in intruder.stderr, intruder.stderr
         stopped.send_signal(signal.SIGCONT)
-        gone, alive = psutil.wait_procs(workers, timeout=60)
+        gone, alive = psutil.wait_procs(workers, timeout=120)
         assert not alive, host.server.tail(8000)
         assert len(gone) == WORKERS
         host.start()
@@ -112,7 +113,7 @@ def test_workers_whose_parent_was_killed_move_all_they_have(tmp_path: Path) -> N
     with workers_host(tmp_path, WORKERS, {"SEGMENT_AGE_MS": "600000"}) as host:
         fill(host, "t", 300)
         eventually(lambda: wal_files_with_records(host), lambda count: count == WORKERS)
-        _, alive = psutil.wait_procs(host.kill_parent(), timeout=60)
+        _, alive = psutil.wait_procs(host.kill_parent(), timeout=120)
         assert not alive, host.server.tail(8000)
         assert wal_files_with_records(host) == 0, "they need the one that writes the journal"
     verify(host.data)
@@ -130,14 +131,14 @@ def test_a_worker_that_waits_for_its_writer_ends_with_its_parent(tmp_path: Path)
     theirs.close()
     try:
         lock = tmp_path / "data" / "workers" / "1" / "lock"
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not lock.exists():
             assert time.monotonic() < until
             time.sleep(0.05)
         time.sleep(0.5)
         assert worker.poll() is None, "it waits"
         ours.close()
-        assert worker.wait(30) == 0
+        assert worker.wait(120) == 0
     finally:
         worker.kill()
         worker.wait()
@@ -153,7 +154,7 @@ def test_fewer_workers_serve_and_move_what_the_others_left(tmp_path: Path) -> No
             host.start(count)
             assert read_all(host, "t") == sent
             assert committed_offsets(host, "t", sent) == committed
-            until = time.monotonic() + 60
+            until = time.monotonic() + 120
             while wal_files_with_records(host, but=count) and count == 1:
                 assert time.monotonic() < until, host.server.tail(8000)
                 time.sleep(0.1)
@@ -182,7 +183,7 @@ def committed_offsets(
     for group in range(10):
         consumer = group_consumer(host, group)
         places = [TopicPartition(topic, number) for number in sent]
-        told.append({place.partition: place.offset for place in consumer.committed(places, 30)})
+        told.append({place.partition: place.offset for place in consumer.committed(places, 120)})
         consumer.close()
     assert all(found == told[0] for found in told)
     return told[0]
@@ -223,12 +224,12 @@ def test_backup_holds_what_lies_in_each_worker_s_wal(tmp_path: Path) -> None:
 
 
 def fill(host: WorkersHost, topic: str, count: int, partitions: int = 36) -> dict[int, list[bytes]]:
-    """Records in every partition; what was acknowledged. Leaders are drawn: of so many partitions
-    each of three workers leads one, but once in a million times."""
+    """Records in every partition, and one more by each worker: leaders are drawn, and none is a
+    worker that has just missed a beat. Gives what was acknowledged."""
     admin = AdminClient({"bootstrap.servers": host.bootstrap, "logger": SILENT})
-    if topic not in admin.list_topics(timeout=20).topics:
+    if topic not in admin.list_topics(timeout=60).topics:
         for created in admin.create_topics([NewTopic(topic, partitions)]).values():
-            created.result(20)
+            created.result(60)
     found: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
     failed: list[object] = []
 
@@ -243,13 +244,17 @@ def fill(host: WorkersHost, topic: str, count: int, partitions: int = 36) -> dic
     )
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=number % partitions, on_delivery=done)
-    producer.flush(60)
+    assert producer.flush(120) == 0
     assert not failed, failed
     assert sum(map(len, found.values())) == count
+    for index in range(host.count):
+        with raw_producer(host.address(index)) as alone:
+            assert alone.send(topic, 0, b"by %d" % index) == "NONE"
+        found[0].append(b"by %d" % index)
     return found
 
 
-def read_all(host: WorkersHost, topic: str, seconds: float = 60) -> dict[int, list[bytes]]:
+def read_all(host: WorkersHost, topic: str, seconds: float = 120) -> dict[int, list[bytes]]:
     """Every record, by partition."""
     consumer = Consumer(
         {
@@ -260,7 +265,7 @@ def read_all(host: WorkersHost, topic: str, seconds: float = 60) -> dict[int, li
             "logger": SILENT,
         }
     )
-    partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=60).topics[topic].partitions
     left = {}
     for number in partitions:
         left[number] = end_offset(consumer, topic, number)
@@ -279,11 +284,11 @@ def read_all(host: WorkersHost, topic: str, seconds: float = 60) -> dict[int, li
 def end_offset(consumer: Consumer, topic: str, number: int) -> int:
     """Asked again while workers that are no more are still named as leaders, which is until they
     are fenced: librdkafka doesn't, and fails when it lets go of such a broker."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while True:
         try:
             place = TopicPartition(topic, number)
-            return int(consumer.get_watermark_offsets(place, timeout=20)[1])
+            return int(consumer.get_watermark_offsets(place, timeout=60)[1])
         except KafkaException:
             if time.monotonic() > until:
                 raise
