@@ -58,7 +58,7 @@ SELECT_POSITION: Final = (
 )
 
 # Primary result codes of SQLite (sqlite.org/rescode.html); the low byte of an extended code.
-_BUSY, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 8, 10, 11, 13, 14, 26
+_ERROR, _BUSY, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 1, 5, 8, 10, 11, 13, 14, 26
 
 
 def connect_writer(path: Path, *, fsync: bool) -> sqlite3.Connection:
@@ -102,17 +102,21 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
     Raises:
         NotFoundError: there is no such file.
+        RetryableError: too many files are open.
     """
     if not path.exists():
         raise NotFoundError("open", str(path), "there is no such file")
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro",
-        uri=True,
-        timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,
-        # For closing alone: whoever ends a server does so for threads that are gone.
-        check_same_thread=False,
-    )
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            # For closing alone: whoever ends a server does so for threads that are gone.
+            check_same_thread=False,
+        )
+    except sqlite3.Error as error:
+        raise translate(error, "open", str(path)) from error
     connection.execute("PRAGMA query_only = 1")
     connection.execute("PRAGMA temp_store = MEMORY")
     return connection
@@ -192,10 +196,26 @@ def translate(error: sqlite3.Error, operation: str, subject: str) -> PenstockErr
     if code in (_CORRUPT, _NOTADB):
         return CorruptDataError(operation, subject, detail, "restore it from a backup")
     if code == _CANTOPEN:
-        return NotFoundError(operation, subject, detail)
+        return _not_opened(operation, Path(subject), detail)
     if code == _BUSY:
         return RetryableError(operation, subject, detail, "does another process write it?")
     return FatalStorageError(operation, subject, detail)
+
+
+def is_no_table(error: sqlite3.Error) -> bool:
+    """Whether a statement has failed by what is in the file, not by what is around it."""
+    return getattr(error, "sqlite_errorcode", _ERROR) & 0xFF == _ERROR
+
+
+def _not_opened(operation: str, path: Path, detail: str) -> PenstockError:
+    # SQLite doesn't say why. Trying to open the file here would tell, and closing it again would
+    # give up the locks that SQLite has on it in this process.
+    wanted = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(wanted, os.R_OK | os.W_OK):
+        return NotFoundError(operation, str(path), detail)
+    return RetryableError(
+        operation, str(path), detail, "if too many files are open, raise the limit with ulimit -n"
+    )
 
 
 def sync_wal(path: Path) -> None:

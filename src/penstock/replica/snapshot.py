@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.replica.database import (
     REPLICA_SCHEMA,
     check_versions,
     connect_reader,
+    is_no_table,
     pragma_integer,
     state_position,
     sync_directory,
@@ -143,11 +144,8 @@ def verify_snapshot(
                 str(path),
                 f"digest {digest.hex()[:16]}..., written was {info.digest.hex()[:16]}...",
             )
-    except sqlite3.OperationalError as error:
-        # A missing table: a SQLite file, but no snapshot.
-        raise CorruptDataError("verify snapshot", str(path), str(error)) from error
     except sqlite3.Error as error:
-        raise translate(error, "verify snapshot", str(path)) from error
+        raise _unreadable(error, "verify snapshot", path) from error
     finally:
         connection.close()
     return info
@@ -166,12 +164,17 @@ def read_snapshot_info(
     connection = connect_reader(path)
     try:
         return _read_info(connection, path, application_id, format_version)
-    except sqlite3.OperationalError as error:
-        raise CorruptDataError("read snapshot", str(path), str(error)) from error
     except sqlite3.Error as error:
-        raise translate(error, "read snapshot", str(path)) from error
+        raise _unreadable(error, "read snapshot", path) from error
     finally:
         connection.close()
+
+
+def _unreadable(error: sqlite3.Error, operation: str, path: Path) -> PenstockError:
+    if is_no_table(error):
+        # A SQLite file, but no snapshot.
+        return CorruptDataError(operation, str(path), str(error))
+    return translate(error, operation, str(path))
 
 
 def _read_info(
