@@ -14,9 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests/unit/metadata")]
-
-from orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic  # noqa: E402
+sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
 from penstock.metadata.answers import AnyAnswer, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
 from penstock.metadata.apply import LogMachine, Standing  # noqa: E402
@@ -48,6 +46,16 @@ from penstock.metadata.queries import Queries  # noqa: E402
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
+from unit.metadata.orders import (  # noqa: E402
+    KEY,
+    TOPIC_ID,
+    TestClock,
+    batch,
+    commit,
+    open_order,
+    store,
+    topic,
+)
 
 HERE = Path(__file__).parent
 READERS_SHARD = 39

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from groups_fakes import (
-    World,
-    join_request,
-)
-
 from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import JoinReply, SyncReply, SyncRequest
 from penstock.metadata.commands import OffsetWrite
+from unit.groups.fakes import (
+    World,
+    join_request,
+)
 
 
 async def join(one: World, group_id: str = "g", member_id: str = "", **changes: Any) -> JoinReply:

@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from groups_fakes import VirtualTimers, join_request
-
 from penstock.groups.durable import decode_state
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import (
@@ -37,6 +35,7 @@ from penstock.groups.messages import (
 )
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
+from unit.groups.fakes import VirtualTimers, join_request
 
 
 class Dialogue:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from groups_calls import commit, join, stable, write
-from groups_fakes import (
-    run,
-    settle,
-    subscription,
-    world,
-)
-
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.messages import Leaver, Protocol, SyncRequest
 from penstock.groups.settings import GroupSettings
 from penstock.model.errors import (
     RetryableError,
+)
+from unit.groups.calls import commit, join, stable, write
+from unit.groups.fakes import (
+    run,
+    settle,
+    subscription,
+    world,
 )
 
 DAY_MS = 24 * 3600 * 1000

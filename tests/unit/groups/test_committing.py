@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from groups_calls import commit, write
-from groups_fakes import (
-    run,
-    settle,
-    world,
-)
-
 from penstock.groups.errors import GroupError
 from penstock.metadata.answers import Refusal
 from penstock.metadata.commands import DeleteTopic, OffsetWrite
 from penstock.model.errors import (
     RetryableError,
+)
+from unit.groups.calls import commit, write
+from unit.groups.fakes import (
+    run,
+    settle,
+    world,
 )
 
 

@@ -6,15 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from groups_calls import commit, join, stable, sync, write
-from groups_fakes import (
-    QUICK,
-    join_request,
-    pass_ms,
-    run,
-    settle,
-    world,
-)
 
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
@@ -28,6 +19,15 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
     StorageFullError,
+)
+from unit.groups.calls import commit, join, stable, sync, write
+from unit.groups.fakes import (
+    QUICK,
+    join_request,
+    pass_ms,
+    run,
+    settle,
+    world,
 )
 
 DAY_MS = 24 * 3600 * 1000

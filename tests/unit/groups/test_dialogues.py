@@ -7,7 +7,8 @@ committed. The option is this folder's own, so pytest knows it when the folder i
 from pathlib import Path
 
 import pytest
-from groups_dialogue import Dialogue
+
+from unit.groups.dialogue import Dialogue
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "groups"
 FILES = sorted(GOLDEN.glob("*.txt"))

@@ -1,10 +1,9 @@
 """Leaders, instances and votes."""
 
-from groups_fakes import join_request
-
 from penstock.groups.member import Member
 from penstock.groups.messages import Protocol
 from penstock.groups.roster import Roster
+from unit.groups.fakes import join_request
 
 
 def member(member_id: str, *protocols: str, instance: str | None = None) -> Member:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from groups_fakes import QUICK, VirtualTimers, join_request, make_group, subscription
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,6 +31,7 @@ from penstock.groups.messages import (
 )
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
+from unit.groups.fakes import QUICK, VirtualTimers, join_request, make_group, subscription
 
 INSTANCES = [None, None, "one", "two"]
 PROTOCOLS = [

@@ -1,11 +1,11 @@
 """Reading topics from a consumer's metadata: of every version, and of garbage."""
 
 import pytest
-from groups_fakes import subscription
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.groups.subscription import subscribed_topics
+from unit.groups.fakes import subscription
 
 
 @given(st.lists(st.text(min_size=1, max_size=20)), st.integers(0, 3), st.binary())

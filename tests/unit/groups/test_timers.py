@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from groups_fakes import pass_ms, run
 
 from penstock.groups.messages import JOIN_TIMER, Timer
 from penstock.groups.timers import GroupTimers
+from unit.groups.fakes import pass_ms, run
 
 
 def test_a_timer_fires_once_and_when_it_is_due() -> None:

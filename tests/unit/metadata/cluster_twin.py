@@ -6,8 +6,6 @@ compared by agent and epoch each time.
 
 from dataclasses import dataclass, field, replace
 
-from twin import Twin
-
 from penstock.metadata.answers import (
     AnyAnswer,
     Done,
@@ -38,6 +36,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry
 from penstock.metadata.rows import AgentStatus
+from unit.metadata.twin import Twin
 
 CLUSTER_ONLY = (Relay, Heartbeat, Fence, DrainAgent, RemoveAgent, ClaimWal, ClaimShard)
 

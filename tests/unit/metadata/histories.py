@@ -3,7 +3,6 @@
 from typing import Any
 
 from hypothesis import strategies as st
-from twin import Partition, Twin
 
 from penstock.metadata.answers import AnyAnswer, Refused, Relayed
 from penstock.metadata.commands import (
@@ -32,6 +31,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
+from unit.metadata.twin import Partition, Twin
 
 WRAP = 1 << 31
 IDS = [bytes([number]) * 16 for number in range(3)]

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from orders import KEY, PLAIN, batch, topic
-
 from penstock.metadata.answers import AnyAnswer, JobOpened, Refusal, Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.commands import (
@@ -26,6 +24,7 @@ from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
 from penstock.replica import Replica
 from penstock.segment import job_object_key
+from unit.metadata.orders import KEY, PLAIN, batch, topic
 
 OTHER = PartitionKey(KEY + 1)
 SIZE = 1_000_000

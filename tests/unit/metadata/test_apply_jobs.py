@@ -5,8 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orders import KEY
-from pipelines import Pipeline, key_of, output, reason, replacing, write
 
 from penstock.metadata.answers import Condemned, Done, JobOpened, Refusal, WriteCommitted
 from penstock.metadata.apply_jobs import AGE_MS_MAX, LEASE_MS_MAX
@@ -21,6 +19,8 @@ from penstock.metadata.commands import (
     ReplaceRuns,
     SaveTable,
 )
+from unit.metadata.orders import KEY
+from unit.metadata.pipelines import Pipeline, key_of, output, reason, replacing, write
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orders import TOPIC_ID
-from pipelines import Pipeline, reason
 
 from penstock.metadata.answers import Done, Refusal
 from penstock.metadata.apply_progress import TABLES_PER_TOPIC_MAX
 from penstock.metadata.commands import DeleteTopic, DropTable, SaveTable
 from penstock.metadata.rows import TableRow
+from unit.metadata.orders import TOPIC_ID
+from unit.metadata.pipelines import Pipeline, reason
 
 
 @pytest.fixture

@@ -4,11 +4,8 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from histories import IDS, assert_equal_to_twin, blunt, commits, expiries, segments, simple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from orders import TestClock, open_order
-from twin import Twin
 
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.commands import AnyCommand, CreateTopic
@@ -16,6 +13,17 @@ from penstock.metadata.entries import decode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica
+from unit.metadata.histories import (
+    IDS,
+    assert_equal_to_twin,
+    blunt,
+    commits,
+    expiries,
+    segments,
+    simple,
+)
+from unit.metadata.orders import TestClock, open_order
+from unit.metadata.twin import Twin
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

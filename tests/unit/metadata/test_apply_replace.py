@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from orders import KEY, TOPIC_ID, batch, commit, store
-from pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, replacing
 
 from penstock.metadata.answers import Condemned, Refusal, RunsReplaced
 from penstock.metadata.changes import RunsMoved
@@ -21,6 +19,8 @@ from penstock.metadata.commands import (
     TrimLog,
 )
 from penstock.metadata.rows import CleanRow
+from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, store
+from unit.metadata.pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, replacing
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orders import KEY, batch, commit
-from pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, write
 
 from penstock.metadata.answers import (
     BatchStatus,
@@ -18,6 +16,8 @@ from penstock.metadata.answers import (
 )
 from penstock.metadata.changes import HeadMoved
 from penstock.metadata.commands import CloseJob, CondemnObjects, ExpireWriters, WriteRun
+from unit.metadata.orders import KEY, batch, commit
+from unit.metadata.pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, write
 
 
 @pytest.fixture

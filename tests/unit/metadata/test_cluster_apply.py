@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orders import KEY, TOPIC_ID, batch, store, topic
 
 from penstock.metadata.answers import (
     AnyAnswer,
@@ -50,6 +49,7 @@ from penstock.metadata.rows import AgentStatus
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import InvalidRequestError
 from penstock.replica import Replica
+from unit.metadata.orders import KEY, TOPIC_ID, batch, store, topic
 
 WAL_ID = b"sixteen bytes id"
 

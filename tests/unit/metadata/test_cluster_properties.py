@@ -7,17 +7,6 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from cluster_twin import ClusterTwin
-from histories import (
-    GROUPS,
-    IDS,
-    OBJECT_KEYS,
-    assert_equal_to_twin,
-    blunt,
-    runs,
-    segments,
-    simple,
-)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,6 +34,17 @@ from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica
+from unit.metadata.cluster_twin import ClusterTwin
+from unit.metadata.histories import (
+    GROUPS,
+    IDS,
+    OBJECT_KEYS,
+    assert_equal_to_twin,
+    blunt,
+    runs,
+    segments,
+    simple,
+)
 
 AGENTS = [1, 2, 3]
 WAL_IDS = [bytes([number]) * 16 for number in range(2)]

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from orders import KEY, TOPIC_ID, batch, commit, open_order
 
 from penstock.metadata.answers import BatchStatus, RunsCommitted
 from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
@@ -18,6 +17,7 @@ from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
 from penstock.replica import Replica, canonical_dump
 from penstock.replica.snapshot import write_snapshot
+from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, open_order
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata"
 VERSIONS = range(1, FORMAT_VERSION + 1)

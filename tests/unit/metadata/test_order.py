@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from orders import TOPIC_ID, CountingRandom, TestClock, batch, commit, open_order, topic
 
 from penstock.metadata.answers import (
     BatchStatus,
@@ -40,6 +39,15 @@ from penstock.replica import JournalEntry
 from penstock.replica import database as database_module
 from penstock.replica import replica as replica_module
 from penstock.replica.database import FREE_BYTES_MIN, FREE_BYTES_MIN_TO_FREE
+from unit.metadata.orders import (
+    TOPIC_ID,
+    CountingRandom,
+    TestClock,
+    batch,
+    commit,
+    open_order,
+    topic,
+)
 
 
 def test_a_new_file_gets_a_cluster_id_and_a_node_id_that_last(tmp_path: Path) -> None:

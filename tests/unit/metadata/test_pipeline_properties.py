@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from orders import KEY, TOPIC_ID, batch, commit, store
-from pipelines import OTHER, Pipeline, check_state, output, replacing
 
 from penstock.metadata.answers import Refusal, RunsReplaced, WriteCommitted
 from penstock.metadata.apply import LogMachine
@@ -27,6 +25,8 @@ from penstock.metadata.commands import (
 from penstock.metadata.queries import Queries
 from penstock.model.ids import PartitionKey
 from penstock.replica import Replica
+from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, store
+from unit.metadata.pipelines import OTHER, Pipeline, check_state, output, replacing
 
 KEYS = (KEY, OTHER)
 INPUT_CHANGED = int(Refusal.INPUT_CHANGED)

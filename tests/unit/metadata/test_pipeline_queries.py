@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orders import KEY, batch, commit
-from pipelines import OTHER, SIZE, Pipeline
 
 from penstock.metadata import pipeline_queries as module
 from penstock.metadata.commands import CloseJob, CondemnObjects, OpenJob, TrimLog
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT
 from penstock.metadata.rows import Backlog, ObjectPlace, RunRows
 from penstock.model.ids import PartitionKey
+from unit.metadata.orders import KEY, batch, commit
+from unit.metadata.pipelines import OTHER, SIZE, Pipeline
 
 
 @pytest.fixture

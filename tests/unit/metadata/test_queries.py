@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic
 
 from penstock.metadata.commands import (
     CommitOffsets,
@@ -18,6 +17,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, NotFoundError
+from unit.metadata.orders import KEY, TOPIC_ID, TestClock, batch, commit, open_order, store, topic
 
 
 @pytest.fixture

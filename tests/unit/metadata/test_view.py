@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from orders import KEY, TOPIC_ID, batch, commit, open_order, store, topic
-
 from penstock.metadata.commands import (
     AlterClusterConfigs,
     AlterTopicConfigs,
@@ -13,6 +11,7 @@ from penstock.metadata.commands import (
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import TopicKey, partition_key
+from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, open_order, store, topic
 
 
 def shown(view: MetadataView) -> object:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counters import Counters, entry
 
 from penstock.model.errors import CorruptDataError, FatalStorageError, StorageFullError
 from penstock.replica import Replica
 from penstock.replica import replica as replica_module
+from unit.replica.counters import Counters, entry
 
 PAGE_BYTES = 4096
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counters import Counters, entry
 
 from penstock.model.errors import (
     CorruptDataError,
@@ -15,6 +14,7 @@ from penstock.model.errors import (
 )
 from penstock.replica import Replica, canonical_dump
 from penstock.replica import database as database_module
+from unit.replica.counters import Counters, entry
 
 
 def open_counters(directory: Path, machine: Counters | None = None) -> Replica[int]:

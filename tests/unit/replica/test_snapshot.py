@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from counters import APPLICATION_ID, Counters, entry
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.replica import JournalEntry, Replica, restore_snapshot, verify_snapshot
+from unit.replica.counters import APPLICATION_ID, Counters, entry
 
 
 def filled(directory: Path, count: int = 20) -> Replica[int]:

@@ -6,8 +6,6 @@ responses by kio's reader.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -21,18 +19,7 @@ from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.registry import BY_MODULE
-
-
-def _load_fakes() -> Any:
-    if "groups_fakes" not in sys.modules:
-        path = Path(__file__).resolve().parents[2] / "groups" / "fakes.py"
-        spec = importlib.util.spec_from_file_location("groups_fakes", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["groups_fakes"] = module
-        spec.loader.exec_module(module)
-    return sys.modules["groups_fakes"]
+from unit.groups import fakes
 
 
 class Face:
@@ -96,7 +83,7 @@ class Face:
                     version,
                     "JoinGroupRequestProtocol",
                     name="range",
-                    metadata=_load_fakes().subscription("flights"),
+                    metadata=fakes.subscription("flights"),
                 ),
             ),
             "reason": None,
@@ -172,7 +159,6 @@ class Face:
 @pytest.fixture
 def on_face(tmp_path: Path) -> Callable[..., Any]:
     """Runs `work(face)` on a fresh broker in virtual time."""
-    fakes = _load_fakes()
 
     def run(
         work: Callable[[Face], Coroutine[Any, Any, None]],
@@ -192,4 +178,4 @@ def on_face(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def settle() -> Any:
-    return _load_fakes().settle
+    return fakes.settle
