@@ -1,6 +1,6 @@
-"""Iceberg's own runtime for Spark 4.1, and the driver by which it reads a SQLite catalog.
+"""Iceberg's own runtime for Spark 4.1, what it reads S3 by, and a SQLite catalog.
 
-Both by Maven, from Maven Central, into .peers/iceberg. Nothing is got where they are there.
+All by Maven, from Maven Central, into .peers/iceberg. Nothing is got where they are there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 ARTIFACTS = (
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     "org.xerial:sqlite-jdbc:3.50.3.0",
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
 )
 JARS = Path(__file__).resolve().parents[2] / ".peers" / "iceberg"
 SECONDS_MAX = 1200

@@ -14,8 +14,13 @@ import pytest
 from peers.iceberg import build, jars
 from peers.spark import is_built, python_of
 from penstock.lake.tables.offsets import OFFSETS_PROPERTY
-from penstock.pipeline.tables.catalog import ancestry, summary_of
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.tables.catalog import ancestry, open_catalog, summary_of
+from penstock.pipeline.tables.job import run_table_once
+from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from support.door import Door, serve_in_thread
+from support.rest_catalog import serve_rest_catalog
+from support.s3 import S3Server
 from support.server import REPOSITORY
 from support.tables import Lake, follow, new_record, produce
 
@@ -43,10 +48,7 @@ def door(lake: Lake, tmp_path: Path) -> Iterator[Door]:
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_native_maintenance_changes_nothing(lake: Lake, door: Door, mode: str) -> None:
-    expected: dict[object, list[str]] = {}
-    for number in range(3):
-        write(door, number, expected, mode)
-        follow(door, lake, "flights", mode=mode, buckets=2)
+    expected = grow(door, lake.settings("flights", mode=mode, buckets=2), commits=3)
     told = maintain(lake)
     assert told["before"] == told["after"] == sorted(expected.values())
     assert told["rewritten"] > told["added"] > 0 or mode == "upsert"
@@ -56,63 +58,113 @@ def test_native_maintenance_changes_nothing(lake: Lake, door: Door, mode: str) -
     (left,) = ancestry(lake.table("flights"))
     assert OFFSETS_PROPERTY not in summary_of(left)
     assert follow(door, lake, "flights", mode=mode).commits == 0
-    write(door, 3, expected, mode)
-    assert follow(door, lake, "flights", mode=mode).commits == 1
-    rows = lake.table("flights").scan().to_arrow().to_pylist()
-    found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
-    assert found == sorted(expected.values())
-    assert maintain(lake)["after"] == found
+    goes_on(door, lake.settings("flights", mode=mode), expected)
+    assert maintain(lake)["after"] == sorted(expected.values())
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_the_command_maintains_by_iceberg_s_procedures(lake: Lake, door: Door, mode: str) -> None:
-    expected: dict[object, list[str]] = {}
-    for number in range(5):
-        write(door, number, expected, mode)
-        follow(door, lake, "flights", mode=mode, buckets=1)
-    files = len(list(lake.table("flights").scan().plan_files()))
-    done = penstock_maintain(door, lake, jars())
-    assert done.returncode == 0, done.stderr[-5000:]
-    told = json.loads(done.stdout)
-    left = len(list(lake.table("flights").scan().plan_files()))
-    assert told["files_joined"] - told["files_written"] == files - left
-    assert (told["files_joined"] > 1) == (mode == "append"), told
-    assert len(lake.table("flights").snapshots()) == 1
-    assert told["snapshots_expired"] >= 4
-    write(door, 5, expected, mode)
-    assert follow(door, lake, "flights", mode=mode).commits == 1
-    rows = lake.table("flights").scan().to_arrow().to_pylist()
-    found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
-    assert found == sorted(expected.values())
+    settings = lake.settings("flights", mode=mode, buckets=1)
+    check_the_command(door, settings, joins=mode == "append")
     if mode == "upsert":
         return  # as with append
     # Rolled back, the table's property is of offsets that its rows don't reach.
     table = lake.table("flights")
     current = table.current_snapshot()
     assert current is not None
-    write(door, 6, expected, mode)
-    follow(door, lake, "flights", mode=mode)
+    grow(door, settings, commits=1)
     lake.table("flights").manage_snapshots().rollback_to_snapshot(current.snapshot_id).commit()
-    told = json.loads(penstock_maintain(door, lake, jars()).stdout)
+    told = json.loads(penstock_maintain(door, settings, jars()).stdout)
     assert told["snapshots_expired"] == 0
     assert "rolled back" in told["not_expired"]
     assert follow(door, lake, "flights", mode=mode).commits == 1
-    without = penstock_maintain(door, lake, [])
+    without = penstock_maintain(door, settings, [])
     assert without.returncode != 0
     assert "Spark doesn't find it by Iceberg's runtime" in without.stderr
     assert "iceberg-spark-runtime-4.1" in without.stderr
 
 
-def penstock_maintain(door: Door, lake: Lake, jars: list[Path]) -> subprocess.CompletedProcess[str]:
-    arguments = ["pipeline", "table", "--topic", "flights", "--maintain", "--native", "--json"]
-    arguments += ["--url", door.client.options.urls[0], "--warehouse", str(lake.folder)]
+def test_a_table_of_a_catalog_over_rest(lake: Lake, door: Door, tmp_path: Path) -> None:
+    lake.folder.mkdir()
+    with serve_rest_catalog(tmp_path, lake.folder.as_uri()) as rest:
+        catalog = CatalogSettings(
+            warehouse=str(lake.folder), properties={"type": "rest", "uri": rest.url}
+        )
+        check_the_command(door, TableSettings(topic="flights", catalog=catalog), joins=True)
+
+
+def test_a_table_in_s3(
+    lake: Lake, door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = S3Server(tmp_path / "s3.log").start()
+    try:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        catalog = CatalogSettings(
+            warehouse=f"s3://{server.make_bucket()}/lake",
+            properties={"uri": f"sqlite:///{tmp_path / 'catalog.db'}"},
+        )
+        check_the_command(door, TableSettings(topic="flights", catalog=catalog), joins=True)
+    finally:
+        server.stop()
+
+
+def check_the_command(door: Door, settings: TableSettings, *, joins: bool) -> None:
+    """It joins files, if there are any to be joined, and expires, and we go on behind it."""
+    expected = grow(door, settings, commits=5)
+    before, _ = files_and_snapshots(settings)
+    done = penstock_maintain(door, settings, jars())
+    assert done.returncode == 0, done.stderr[-5000:]
+    told = json.loads(done.stdout)
+    left, snapshots = files_and_snapshots(settings)
+    assert told["files_joined"] - told["files_written"] == before - left
+    assert (told["files_joined"] > 1) == joins, told
+    assert snapshots == 1
+    assert told["snapshots_expired"] >= 4
+    goes_on(door, settings, expected)
+
+
+def penstock_maintain(
+    door: Door, settings: TableSettings, jars: list[Path]
+) -> subprocess.CompletedProcess[str]:
+    catalog = settings.catalog
+    arguments = ["pipeline", "table", "--topic", settings.topic, "--maintain", "--native", "--json"]
+    arguments += ["--url", door.client.options.urls[0], "--warehouse", catalog.warehouse]
     arguments += ["--master", "local[2]", "--snapshot-age-hours", "0"]
+    for key, value in catalog.properties.items():
+        arguments += ["--catalog-property", f"{key}={value}"]
     added = f"--jars {','.join(map(str, jars))} " if jars else ""
     return subprocess.run(
         [str(python_of(RELEASE)), "-c", "import penstock.cli; penstock.cli.main()", *arguments],
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{added}pyspark-shell"},
-        cwd=lake.folder, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+        cwd="/", capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
     )  # fmt: skip
+
+
+def grow(door: Door, settings: TableSettings, *, commits: int) -> dict[object, list[str]]:
+    """Write to the topic and follow it so often. Returns: by row's identity key and value."""
+    expected: dict[object, list[str]] = {}
+    for number in range(commits):
+        write(door, number, expected, settings.mode)
+        run_table_once(door.client, LocalEngine(1), settings)
+    return expected
+
+
+def goes_on(door: Door, settings: TableSettings, expected: dict[object, list[str]]) -> None:
+    """What is written next is all that the next run adds."""
+    write(door, len(expected), expected, settings.mode)
+    assert run_table_once(door.client, LocalEngine(1), settings).commits == 1
+    with open_catalog(settings.catalog) as catalog:
+        rows = catalog.load_table(settings.identifier).scan().to_arrow().to_pylist()
+    found = sorted([row["key"].decode(), row["value"].decode()] for row in rows)
+    assert found == sorted(expected.values())
+
+
+def files_and_snapshots(settings: TableSettings) -> tuple[int, int]:
+    """How many a table has."""
+    with open_catalog(settings.catalog) as catalog:
+        table = catalog.load_table(settings.identifier)
+        return len(list(table.scan().plan_files())), len(table.snapshots())
 
 
 def write(door: Door, number: int, expected: dict[object, list[str]], mode: str) -> None:

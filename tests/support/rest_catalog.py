@@ -1,7 +1,7 @@
 """A small Iceberg REST catalog over HTTP, its tables in a SQLite catalog of PyIceberg's.
 
-The calls that PyIceberg's client makes for namespaces, tables and commits, by the OpenAPI
-specification of Iceberg; commits are checked by their requirements, as that specification says.
+The calls that the clients of PyIceberg and of Iceberg's Spark make for namespaces, tables and
+commits, by the OpenAPI specification of Iceberg; commits are checked by their requirements, as that specification says.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class RestCatalog:
             identifier = (*namespace, parts[3])
             table = self.catalog.load_table(identifier)
             if method == "POST":
-                commit = CommitTableRequest.model_validate_json(body)
+                # Its path names the table: Iceberg's own client says it nowhere else.
+                named = {"identifier": {"namespace": namespace, "name": parts[3]}}
+                commit = CommitTableRequest.model_validate(named | json.loads(body))
                 done = self.catalog.commit_table(table, commit.requirements, commit.updates)
                 self.before_answer("/".join(parts))
                 return json.loads(done.model_dump_json(by_alias=True))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pyiceberg.types import strtobool
+
 from penstock.model.errors import ConflictError, InvalidRequestError, RetryableError
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.catalog import catalog_properties
@@ -23,11 +25,17 @@ EXTENSIONS: Final = {
 """What a session has to be started with. One without the runtime passes over it, with a warning."""
 _CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 _SQLITE: Final = "sqlite:///"
+_S3_FILES: Final = "org.apache.iceberg.aws.s3.S3FileIO"
+_S3_NAMES: Final = {"s3.endpoint": "s3.endpoint", "s3.region": "client.region"}
+"""PyIceberg's name of what Iceberg's runtime is told of S3. Credentials it finds in the
+environment, as PyIceberg does."""
+_S3_HOSTS: Final = "s3.force-virtual-addressing"
 _CONFLICTS: Final = ("CommitFailedException", "ValidationException")
 _HINT: Final = (
     "Spark 4.1 with PYSPARK_SUBMIT_ARGS='--packages "
     "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0,org.xerial:sqlite-jdbc:3.50.3.0 "
-    "pyspark-shell', for example; without --native, no runtime is needed"
+    "pyspark-shell', for example, and org.apache.iceberg:iceberg-aws-bundle:1.12.0 for S3; without "
+    "--native, no runtime is needed"
 )
 
 
@@ -136,7 +144,17 @@ def _properties(properties: Mapping[str, str]) -> dict[str, str]:
         place = {"type": "rest", "uri": uri}
     else:
         return {}
-    return place | {"warehouse": properties["warehouse"]}
+    return place | {"warehouse": properties["warehouse"], **_s3_properties(properties)}
+
+
+def _s3_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    if not properties["warehouse"].startswith("s3"):
+        return {}
+    found = {_S3_NAMES[key]: properties[key] for key in _S3_NAMES if properties.get(key)}
+    if "s3.endpoint" in found and not strtobool(properties.get(_S3_HOSTS, "false")):
+        # As PyIceberg does: a store of one's own mostly has no host name for each bucket.
+        found["s3.path-style-access"] = "true"
+    return {"io-impl": _S3_FILES, **found}
 
 
 def _snapshots(session: "SparkSession", name: str, settings: TableSettings) -> int:

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkException
 from penstock.model.errors import RetryableError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
+from penstock.pipeline.tables.native import join_natively
+from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from support.door import Door
 from support.tables import Lake, follow, produce_values
 
@@ -33,17 +35,17 @@ class Session:
         self._topic = topic
         self._failure = failure
         self._rows: list[Row] = []
-        self._settings: dict[str, str] = {}
+        self.settings: dict[str, str] = {}
 
     @property
     def conf(self) -> Session:
         return self
 
     def get(self, key: str, default: str | None) -> str | None:
-        return self._settings.get(key, default)
+        return self.settings.get(key, default)
 
     def set(self, key: str, value: str) -> None:
-        self._settings[key] = value
+        self.settings[key] = value
 
     def sql(self, text: str) -> Session:
         table = self._lake.table(self._topic)
@@ -95,6 +97,42 @@ def test_snapshots_stay_while_they_alone_say_what_the_table_holds(
     assert summary.not_expired == ""
     assert summary.snapshots_expired > 0
     assert follow(door, lake, topic).commits == 0
+
+
+class WithoutTable(Session):
+    """Joins nothing, whatever the table."""
+
+    def sql(self, text: str) -> Session:
+        self._rows = [Row(rewritten_data_files_count=0, added_data_files_count=0)]
+        return self
+
+
+def told_of(lake: Lake, **changes: str) -> dict[str, str]:
+    """What a session is told of a catalog over REST whose warehouse is in S3."""
+    session: Any = WithoutTable(lake, "t")
+    properties = {"uri": "http://h:1", "s3.endpoint": "http://h:2", "s3.region": "r", **changes}
+    catalog = CatalogSettings(warehouse="s3://bucket/lake", properties=properties)
+    assert join_natively(session, TableSettings(topic="t", catalog=catalog), files_min=2) == (0, 0)
+    told: dict[str, str] = session.settings
+    return told
+
+
+def test_a_session_is_told_of_s3_as_pyiceberg_is(lake: Lake) -> None:
+    prefix = "spark.sql.catalog.penstock"
+    expected = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "rest",
+        f"{prefix}.uri": "http://h:1",
+        f"{prefix}.warehouse": "s3://bucket/lake",
+        f"{prefix}.cache-enabled": "false",
+        f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        f"{prefix}.s3.endpoint": "http://h:2",
+        f"{prefix}.s3.path-style-access": "true",
+        f"{prefix}.client.region": "r",
+    }
+    assert told_of(lake) == expected
+    del expected[f"{prefix}.s3.path-style-access"]
+    assert told_of(lake, **{"s3.force-virtual-addressing": "true"}) == expected
 
 
 @pytest.mark.parametrize("failure", ["org.apache.iceberg.CommitFailedException: 1", "no space"])
