@@ -86,39 +86,6 @@ class _Task(asyncio.Task[Any]):
     __eq__ = object.__eq__
 
 
-class _Handle(asyncio.Handle):
-    """Doesn't ask whether the loop is being debugged: a run makes handles by the ten thousand."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
-        _fill(self, callback, args, loop, context)
-
-
-class _TimerHandle(asyncio.TimerHandle):
-    """As `_Handle`."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
-        _fill(self, callback, args, loop, context)
-        self._when = when
-        self._scheduled = False
-
-
 def _fill(
     handle: Any,
     callback: Callable[..., object],
@@ -132,6 +99,24 @@ def _fill(
     handle._args = args  # noqa: SLF001
     handle._cancelled = False  # noqa: SLF001
     handle._repr = handle._source_traceback = None  # noqa: SLF001
+
+
+class _Handle(asyncio.Handle):
+    """Doesn't ask whether the loop is being debugged: a run makes handles by the ten thousand."""
+
+    __slots__ = ()
+    __init__ = _fill
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """As `_Handle`."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, *what: Any) -> None:
+        _fill(self, *what)
+        self._when = when
+        self._scheduled = False
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -236,7 +221,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """See asyncio."""
-        handle = _Handle(callback, args, self, context)
+        handle: asyncio.Handle = _Handle(callback, args, self, context)
         self._make_ready(handle)
         return handle
 

@@ -34,6 +34,16 @@ async def copy(store: ObjectStore, copied: CopiedObjects, keys: list[str]) -> No
         await store.put(key, [b"x"])
 
 
+async def restore(
+    store: ObjectStore, attempt: int, keys: list[str], *, goes_on: bool
+) -> CopiedObjects:
+    """One that copies and doesn't end."""
+    copied = CopiedObjects(store, parent=PARENT, attempt=str(attempt))
+    assert await copied.find() is goes_on
+    await copy(store, copied, keys)
+    return copied
+
+
 async def keys_of(store: ObjectStore) -> list[str]:
     return [info.key async for info in store.list("")]
 
@@ -41,16 +51,10 @@ async def keys_of(store: ObjectStore) -> list[str]:
 def test_the_next_restore_goes_on_and_deletes_what_it_does_not_name(tmp_path: Path) -> None:
     async def run() -> None:
         store = open_store(tmp_path)
-        first = CopiedObjects(store, parent=PARENT, attempt="1")
-        assert not await first.find()
-        await copy(store, first, [OLD, BOTH])
-        # It is killed here; and so is the second, before it ends.
-        second = CopiedObjects(store, parent=PARENT, attempt="2")
-        assert await second.find()
-        await copy(store, second, [BOTH])
-        third = CopiedObjects(store, parent=PARENT, attempt="3")
-        assert await third.find()
-        await copy(store, third, [BOTH, NEW])
+        # The first two are killed before they end.
+        await restore(store, 1, [OLD, BOTH], goes_on=False)
+        await restore(store, 2, [BOTH], goes_on=True)
+        third = await restore(store, 3, [BOTH, NEW], goes_on=True)
         assert await keys_of(store) == sorted([NOTE, OLD, BOTH, NEW])
         await third.end()
         assert await keys_of(store) == [BOTH, NEW]
@@ -78,12 +82,8 @@ def test_a_restore_of_another_parent_and_a_cluster_in_its_place_are_told_apart(
 def test_two_restores_at_once_never_delete_what_the_others_cluster_names(tmp_path: Path) -> None:
     async def run() -> None:
         store = open_store(tmp_path)
-        first = CopiedObjects(store, parent=PARENT, attempt="1")
-        assert not await first.find()
-        await copy(store, first, [OLD, BOTH])
-        second = CopiedObjects(store, parent=PARENT, attempt="2")
-        assert await second.find()
-        await copy(store, second, [BOTH, NEW])
+        first = await restore(store, 1, [OLD, BOTH], goes_on=False)
+        await restore(store, 2, [BOTH, NEW], goes_on=True)
         # The first makes the cluster; the second, which is refused, never gets to its end.
         await first.end()
         assert await keys_of(store) == sorted([NOTE, OLD, BOTH, NEW])
@@ -112,9 +112,7 @@ def test_what_agents_of_the_new_cluster_may_have_written_is_not_deleted(tmp_path
         store = open_store(tmp_path)
         below, above = (object_key(agent=1, epoch=epoch, n=1) for epoch in (4, 5))
         await copy(store, CopiedObjects(store, parent=PARENT, attempt="1"), [below, above])
-        second = CopiedObjects(store, parent=PARENT, attempt="2")
-        assert await second.find()
-        await copy(store, second, [NEW])
+        second = await restore(store, 2, [NEW], goes_on=True)
         await second.end(next_epoch=5)
         assert await keys_of(store) == sorted([above, NEW])
 
