@@ -1,7 +1,8 @@
 """A small Iceberg REST catalog over HTTP, its tables in a SQLite catalog of PyIceberg's.
 
 The calls that the clients of PyIceberg and of Iceberg's Spark make for namespaces, tables and
-commits, by the OpenAPI specification of Iceberg; commits are checked by their requirements, as that specification says.
+commits, by the OpenAPI specification of Iceberg; commits are checked by their requirements, as that
+specification says.
 """
 
 from __future__ import annotations
