@@ -96,12 +96,17 @@ def test_a_drained_agent_holds_and_leads_nothing_and_takes_up_again(world: World
     # Not one that has missed a beat, which a busy machine may make it do.
     everybody = {agent.agent_id for agent in world.agents.agents}
     eventually(lambda: leads(first, topic), lambda leaders: leaders == everybody)
-    # Without a wait: what other tests have left in its WAL stays there.
-    done = agent_cli(first, "drain", str(second.agent_id), "--no-wait")
+    walled = f"{topic}-walled"
+    create_topic(first.address, walled, PARTITIONS, penstock_durability="wal")
+    acked = fill(second, walled)
+    # What lies in its WAL is moved at once, though a run may wait for an hour.
+    assert listed(first)[second.agent_id]["wal_runs"] > 0
+    done = agent_cli(first, "drain", str(second.agent_id))
     assert done.returncode == 0, done.stderr
-    assert f"agent {second.agent_id} is draining" in done.stdout
-    row = eventually(lambda: listed(first)[second.agent_id], lambda row: row["shards"] == 0)
-    assert row["status"] == "draining"
+    assert f"agent {second.agent_id} is draining, 0 parts left with it" in done.stdout
+    row = listed(first)[second.agent_id]
+    assert (row["status"], row["shards"], row["wal_runs"]) == ("draining", 0, 0)
+    assert acked.items() <= read_all(first.address, walled, PARTITIONS).items()
     assert second.agent_id not in leads(first, topic)
     # It goes on serving whoever is connected.
     with raw_producer(second.address) as producer:

@@ -36,6 +36,7 @@ from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.queries import Queries
+from penstock.metadata.rows import AgentStatus
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import TopicKey
@@ -98,6 +99,7 @@ class ClusterLog(ServingLog):
         )
         self._ordering = ordering
         self._agent_id = agent_id
+        self._agents_generation = -1
         self._instruments = instruments or NoInstruments()
         self._loop = asyncio.get_running_loop()
         if behind is not None:
@@ -222,6 +224,10 @@ class ClusterLog(ServingLog):
             self._view.apply(entry.changes)
             changes += entry.changes
         self._follow(changes)
+        if self._view.agents_generation != self._agents_generation:
+            self._agents_generation = self._view.agents_generation
+            own = self._view.agent(self._agent_id)
+            self._wal.hurry(hurries=own is not None and own.status is AgentStatus.DRAINING)
         # Answers to this agent's own flushes are given out by callbacks that are queued behind
         # this one: they fill the tail cache, and only then readers look there.
         self._loop.call_soon(self._loop.call_soon, self._wake_readers, changes)

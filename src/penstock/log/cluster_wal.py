@@ -90,6 +90,7 @@ class ClusterWal:
         self._claiming: asyncio.Task[None] | None = None
         self._held: list[AppendRequest] = []
         self._spare: asyncio.Future[None] | None = None
+        self._hurries = False
         self._takeovers = Takeovers(
             readers=readers,
             new_uploader=self._new_uploader,
@@ -132,6 +133,13 @@ class ClusterWal:
         for uploader in self._uploaders():
             drained = await uploader.drain(left_s()) and drained
         return drained
+
+    def hurry(self, *, hurries: bool) -> None:
+        """Keep the own WAL empty, since this agent is being drained; or no more."""
+        if hurries != self._hurries:
+            self._hurries = hurries
+            if self.uploader is not None:
+                self.uploader.hurry(hurries=hurries)
 
     async def close(self) -> None:
         """Stop everything and close the files."""
@@ -207,6 +215,7 @@ class ClusterWal:
         uploader = self._new_uploader(own.wal_key, own.reader, open_files)
         self._own, self.uploader = own, uploader
         self._readers[own.wal_key] = own.reader
+        uploader.hurry(hurries=self._hurries)
         uploader.start(own.runs)
         frame_bytes_max = min(self._limits.frame_bytes_max, own.writer.frame_bytes_max)
         self.flusher = Flusher(

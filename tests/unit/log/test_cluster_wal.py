@@ -9,7 +9,13 @@ from typing_extensions import Buffer
 from penstock.log.fetch.remote_wal import DirectoryWals, FirstThatLeads
 from penstock.log.own_wal import ID_FILE, ensure_wal_id, read_wal_id
 from penstock.metadata.answers import AnyAnswer, BatchStatus, Done, Refusal, Refused
-from penstock.metadata.commands import AnyCommand, CommitRuns, Fence, RunCommit
+from penstock.metadata.commands import (
+    AnyCommand,
+    CommitRuns,
+    DrainAgent,
+    Fence,
+    RunCommit,
+)
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -347,6 +353,51 @@ def test_a_full_wal_is_waited_for_and_appends_go_on_in_order(tmp_path: Path) -> 
             (STORED, number) for number in range(12)
         ]
         assert cluster.loop.time() > 1, "it did get full"
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_agent_that_is_drained_keeps_nothing_in_its_wal(tmp_path: Path) -> None:
+    """Neither what lies there nor what clients that stay bring; undone, it lies there again."""
+
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True, durability="wal")
+        other = await cluster.agent(2)
+        (key,) = await one.topic("t")
+
+        async def is_named_in_wal(number: int) -> bool:
+            assert await one.append(key, b"%d" % number) == (STORED, number)
+            await passing(1.0)
+            assert one.log.uploader is not None
+            return one.log.uploader.pending_bytes > 0
+
+        async def drain(*, draining: bool) -> None:
+            (answer,) = await other.log.commit([DrainAgent(agent=1, draining=draining)])
+            assert isinstance(answer, Done), answer
+
+        assert await is_named_in_wal(0)
+        await drain(draining=True)
+        await passing(1.0)
+        assert one.log.uploader is not None
+        assert one.log.uploader.pending_bytes == 0
+        assert not await is_named_in_wal(1)
+        await drain(draining=False)
+        assert await is_named_in_wal(2)
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_wal_that_a_drained_agent_opens_is_kept_empty_too(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1, wal=True)
+        (answer,) = await one.log.commit([DrainAgent(agent=1, draining=True)])
+        assert isinstance(answer, Done), answer
+        (key,) = await one.topic("t", penstock__durability="wal")
+        assert one.log.uploader is None
+        assert await one.append(key, b"0") == (STORED, 0)
+        await passing(1.0)
+        assert one.log.uploader is not None
+        assert one.log.uploader.pending_bytes == 0
 
     run_cluster(tmp_path, test)
 

@@ -78,7 +78,7 @@ def drain(
     as_json: bool,
     timeout_s: float,
 ) -> None:
-    """Give an agent no new clients and hand over its groups.
+    """Give an agent no new clients, hand over its groups and empty its WAL.
 
     Clients that are connected go on being served; they leave at their next look at the metadata.
     """

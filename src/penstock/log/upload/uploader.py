@@ -39,6 +39,8 @@ from penstock.wal import WalReader
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 1.0
+_HURRY_AGE_S: Final = 0.25
+"""How long a run waits while its agent is being drained: as one does for an object flush."""
 
 
 class Syncs(Protocol):
@@ -111,6 +113,7 @@ class Uploader:
         self._task: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
         self._draining = False
+        self._age_max_s = limits.segment_age_ms / 1000
         self._pending = PendingRuns()
         self.pending_bytes = 0
         """Bytes in the WAL that no segment holds yet."""
@@ -177,6 +180,13 @@ class Uploader:
             self._draining = False
         return True
 
+    def hurry(self, *, hurries: bool) -> None:
+        """Leave nothing in the WAL for long from now on, or let it lie again until enough of it
+        makes a segment."""
+        age_s = self._limits.segment_age_ms / 1000
+        self._age_max_s = min(_HURRY_AGE_S, age_s) if hurries else age_s
+        self._wake.set()
+
     async def close(self) -> None:
         """Stop; what is left stays in the WAL for the next start."""
         if self._task is not None:
@@ -210,7 +220,7 @@ class Uploader:
             now_s = self._clock.monotonic_s()
             age_left_s = None
             if self._oldest_s is not None:
-                age_left_s = self._oldest_s + self._limits.segment_age_ms / 1000 - now_s
+                age_left_s = self._oldest_s + self._age_max_s - now_s
                 if (
                     self._draining
                     or self.pending_bytes >= self._limits.segment_bytes
