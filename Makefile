@@ -81,7 +81,7 @@ lock: $(TEST_STAMP) ## Make the locks anew from pyproject.toml and requirements/
 	  requirements/test.in
 	$(COMPILE) --upgrade --output-file requirements/spark.txt --extra spark pyproject.toml \
 	  --constraints requirements/run.txt --constraints requirements/test.txt
-	for name in spark-4.1 spark-4.2 spark-connect; do \
+	for name in spark-4.1 spark-4.2 spark-connect venv-pack; do \
 	  $(COMPILE) --upgrade --no-deps --output-file requirements/$$name.txt requirements/$$name.in \
 	    || exit 1; \
 	done

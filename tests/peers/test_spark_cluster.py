@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from peers.packed import archive, build
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.java import java_home
 from penstock.version import VERSION
@@ -34,6 +35,16 @@ assert check_executors(spark)
 frame = spark.read.format("penstock").option("url", url).option("subscribe", topic).load()
 rows = frame.groupBy("partition").count().collect()
 print(sorted((row["partition"], row["count"]) for row in rows))
+
+
+def places(_):
+    import numba, penstock, pyarrow
+
+    return [sys.prefix, numba.__file__, penstock.__file__, pyarrow.__file__]
+
+
+for found in spark.sparkContext.parallelize(range(4), 4).map(places).collect():
+    print(*found)
 spark.stop()
 """
 
@@ -62,9 +73,11 @@ def log(server: ServerProcess) -> Iterator[CompactedLog]:
         yield log
 
 
-def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    environment: dict[str, str], *arguments: str, cwd: Path = Path("/")
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd="/", stdin=subprocess.DEVNULL,
+        [sys.executable, *arguments], env=environment, cwd=cwd, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
     )  # fmt: skip
 
@@ -142,8 +155,31 @@ def test_the_connector_reads_there_by_a_spark_of_ones_own(
     environment |= {"SPARK_HOME": str(spark_home()), "JAVA_HOME": str(java_home())}
     read = run(environment, "-c", READ, cluster.master, f"http://{server.http}", log.topic)
     assert read.returncode == 0, read.stderr
-    counts = [(n, sum(p == n for p, _ in log.records)) for n in range(log.partitions)]
-    assert read.stdout.strip() == str(counts)
+    assert read.stdout.splitlines()[0] == counts(log)
+
+
+def test_an_environment_that_venv_pack_packed_is_all_that_executors_need(
+    cluster: SparkCluster, server: ServerProcess, log: CompactedLog, tmp_path: Path
+) -> None:
+    problem = build()
+    if problem:
+        pytest.skip(f"no packed environment: {problem}")
+    # By the path that executors have it at the driver's host plans a read.
+    (tmp_path / "environment").symlink_to(sys.prefix)
+    arguments = ("-c", READ, cluster.master, f"http://{server.http}", log.topic)
+    read = run(shipped(cluster, archive()), *arguments, cwd=tmp_path)
+    assert read.returncode == 0, read.stderr[:8000]
+    first, *places = read.stdout.splitlines()
+    assert first == counts(log)
+    work = f"{cluster.logs}/work"
+    for place in " ".join(places).split():
+        assert place.startswith(work), places
+        assert "/environment" in place
+
+
+def counts(log: CompactedLog) -> str:
+    """What READ prints of it."""
+    return str([(n, sum(p == n for p, _ in log.records)) for n in range(log.partitions)])
 
 
 def test_executors_with_another_python_are_a_clear_error(
