@@ -62,11 +62,11 @@ def consumed(bootstrap: str, topic: str, partitions: int) -> list[Any]:
     try:
         for partition in range(partitions):
             place = TopicPartition(topic, partition, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            _, end = consumer.get_watermark_offsets(place, timeout=60)
             consumer.assign([place])
             seen = 0
             while seen < end:
-                message = consumer.poll(30)
+                message = consumer.poll(120)
                 assert message is not None, f"{topic}-{partition} ended at {seen} of {end}"
                 assert message.error() is None, message.error()
                 records.append(message)
@@ -304,7 +304,7 @@ def test_a_write_opens_one_job_and_closes_it(
     client.info()  # it tries until somebody listens
 
     def calls() -> Counter[str]:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=60) as response:
             text = response.read().decode()
         pattern = r'penstock_pipeline_calls_total\{call="(\w+) \d+"\} (\d+)'
         return Counter({name: int(count) for name, count in re.findall(pattern, text)})

@@ -72,7 +72,7 @@ def rows(spark: SparkSession, topic: str, options: dict[str, str]) -> list[tuple
 def put_calls(world: World) -> list[str]:
     found = []
     for agent in world.agents.agents:
-        with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=60) as response:
             text = response.read().decode()
         found += [line for line in text.splitlines() if line.startswith(PUT_CALL)]
     return found

@@ -118,11 +118,11 @@ def consumed(server: ServerProcess, topic: str, partitions: int) -> Counter[str]
     try:
         for partition in range(partitions):
             place = TopicPartition(topic, partition, 0)
-            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            _, end = consumer.get_watermark_offsets(place, timeout=60)
             consumer.assign([place])
             seen = 0
             while seen < end:
-                message = consumer.poll(30)
+                message = consumer.poll(120)
                 assert message is not None
                 assert message.error() is None, message.error()
                 values[message.value().decode()] += 1
