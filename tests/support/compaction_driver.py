@@ -22,7 +22,7 @@ STEPS = ("opened", "planned", "putting", "put", "committing", "committed")
 SPARK_STEPS = ("committing", "committed")
 """Those of a Spark driver: what its tasks do, they do in other processes."""
 LEASE_MS = 4000
-"""Of a driver that is to die, whose lease's end is waited for. It must not be over before, on a
+"""Of a driver that is to die, whose lease's end tests wait for. It must not be over before, on a
 machine that lets a process wait for seconds."""
 
 
@@ -84,7 +84,7 @@ def main(url: str, engine_name: str, step: str) -> None:
     from penstock.pipeline.engine import LocalEngine, spark_engine
     from penstock.pipeline.objects import ObjectAccess
 
-    if step:
+    if step and engine_name == "local":  # whose lease's end is waited for
         compaction.JobLease = functools.partial(JobLease, lease_ms=LEASE_MS)
     match step:
         case "opened":
