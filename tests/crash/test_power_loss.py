@@ -206,7 +206,8 @@ PLANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_bug_is_found(tmp_path: Path, plant: str) -> None:
-    seeds = range(1000, 1040)
+    # One that a sixth of the seeds show is missed by 40 of them in seven of ten thousand trees.
+    seeds = range(1000, 1200)
     for seed in seeds:
         try:
             World(seed, tmp_path / str(seed), **PLANTS[plant], crashes_too=False).run()
