@@ -22,7 +22,8 @@ from support.door import Door, replacement, serve_in_thread, write_request
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
-    with serve_in_thread(tmp_path / "data") as found:
+    # What a test leaves in the WAL stays there, however long the test takes.
+    with serve_in_thread(tmp_path / "data", segment_age_ms=3_600_000) as found:
         yield found
 
 
