@@ -77,7 +77,7 @@ def test_killed_at_any_step_each_record_is_there_once(
     bad = new_record(b"bad", b"letter", timestamp_ms=BEYOND_MS)
     produce(door, topic, 0, [new_record(None, b"b"), bad, new_record(None, b"c")])
     driver = start_driver(door.client.options, lake, topic, step)
-    assert driver.wait(180) == -9
+    assert driver.wait(600) == -9
     follow(door, lake, topic)
     follow(door, lake, topic)
     assert lake.rows(topic, "value") == [(b"a",), (b"b",), (b"c",)]
@@ -93,7 +93,7 @@ def test_two_drivers_at_once(door: Door, lake: Lake, topic: str) -> None:
     drivers = [start_driver(door.client.options, lake, topic) for _ in range(2)]
     for driver in drivers:
         # One may find the catalog locked and end; the next run goes on.
-        assert driver.wait(180) in (0, 1)
+        assert driver.wait(600) in (0, 1)
     follow(door, lake, topic)
     assert lake.rows(topic, "partition", "offset") == [(0, n) for n in range(50)]
     assert sorted(record.key for record in records_of(door, f"{topic}.dlq")) == [
@@ -143,7 +143,7 @@ def penstock(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
 

@@ -104,5 +104,5 @@ class Topics:
                 **more,
             )
             producer.poll(0)
-        assert producer.flush(60) == 0, f"{name}: records weren't acknowledged"
+        assert producer.flush(180) == 0, f"{name}: records weren't acknowledged"
         assert not errors, errors[:3]

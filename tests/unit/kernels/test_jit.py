@@ -36,7 +36,7 @@ def run(folder: Path | None, home: Path, temporary: Path) -> tuple[str, bool]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -151,7 +151,7 @@ def test_two_that_compile_a_kernel_at_once_keep_each_their_own_code(
     cache._save_index = save_index
     try:
         assert first(1) == 2
-        assert others[0].wait(60) == 0
+        assert others[0].wait(300) == 0
     finally:
         for other in others:
             other.kill()

@@ -15,7 +15,7 @@ def test_a_commit_loads_no_compiler() -> None:
         env={"PYTHONPATH": str(SOURCES)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert done.stdout.split() == ["False"]
