@@ -93,7 +93,7 @@ def test_the_whole_schedule_runs_in_a_session_of_its_own(
         [sys.executable, "-m", "penstock", "pipeline", "run", "--once", "--json",
          "--master", "local[1]", "--memory", "512m", "--url", str(door.server.http_address),
          "--warehouse", str(tmp_path / "warehouse")],
-        env=environment, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
+        env=environment, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outcomes = {line["job"]: line for line in map(json.loads, done.stdout.splitlines())}

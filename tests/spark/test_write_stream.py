@@ -33,7 +33,7 @@ from support.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STARTING_SECONDS_MAX = 300
+STARTING_SECONDS_MAX = 600
 
 
 @pytest.fixture(scope="module")

@@ -188,7 +188,7 @@ def drive(url: str, engine: str = "local", step: str = "") -> subprocess.Complet
     process = start_driver(url, engine, step)
     try:
         # A Spark that starts on a busy machine has taken 100 s.
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
