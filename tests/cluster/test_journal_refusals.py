@@ -6,6 +6,8 @@ no list of them which could lack one; here are those that a real server can be m
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -220,6 +222,61 @@ def test_a_read_that_waits_for_a_lock_is_ended_retriably(
         rows = await answered(lambda: journal.read(0, 9))
         assert isinstance(rows, list)
         assert [row.body for row in rows] == [b"one"]
+        await journal.close()
+
+    play(scenario)
+
+
+def test_a_crash_of_another_backend_is_retriable_and_over_once_the_server_has_recovered(
+    tenant: Tenant,
+) -> None:
+    """The server warns everybody (57P02) and ends them, which is what is seen of it, and is in
+    recovery for a while (57P03)."""
+    settings = PostgresSettings(lock_timeout_ms=0, call_timeout_s=60)
+
+    async def scenario() -> None:
+        await (await tenant.open()).close()
+        journal = await PostgresJournal.open(tenant.url, name=tenant.role, settings=settings)
+        await journal.append(b"one")
+        await journal.head()
+        holder = await psycopg.AsyncConnection.connect(tenant.server.url)
+        await holder.execute(f"LOCK TABLE {tenant.rows} IN ACCESS EXCLUSIVE MODE".encode())
+        read = asyncio.ensure_future(outcome(journal.read(0, 9)))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(tenant.sql, waiting) != "1":
+                assert not read.done()
+        os.kill(holder.info.backend_pid, signal.SIGKILL)
+        assert isinstance(await read, RetryableError)
+        await holder.close()
+        rows = await answered(lambda: journal.read(0, 9))
+        assert isinstance(rows, list)
+        assert [row.body for row in rows] == [b"one"]
+        # The sequence leaves out some positions after a crash.
+        assert isinstance(await answered(lambda: journal.append(b"two")), int)
+        await journal.close()
+
+    play(scenario)
+
+
+def test_a_server_that_shuts_down_refuses_retriably_and_goes_on_afterwards(tenant: Tenant) -> None:
+    """Whoever is connected goes on until it has gone; who comes anew is refused (57P03)."""
+
+    async def scenario() -> None:
+        journal = await tenant.open()
+        assert await journal.append(b"one") == 1
+        tenant.server.begin_stop()
+        async with asyncio.timeout(60):
+            while not isinstance(found := await outcome(tenant.open()), RetryableError):
+                assert isinstance(found, PostgresJournal)
+                await found.close()
+        assert "shutting down" in str(found)
+        assert await journal.append(b"two") == 2
+        await asyncio.to_thread(tenant.server.restart)
+        rows = await answered(lambda: journal.read(0, 9))
+        assert isinstance(rows, list)
+        assert [row.body for row in rows] == [b"one", b"two"]
+        assert await answered(lambda: journal.append(b"three")) == 3
         await journal.close()
 
     play(scenario)

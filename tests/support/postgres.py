@@ -124,6 +124,11 @@ class PostgresServer:
         self._process.wait()
         self._process = None
 
+    def begin_stop(self) -> None:
+        """Let nobody new in, and end once those who are there have gone (a smart shutdown)."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
     def pause(self) -> None:
         """Stop all its processes where they are."""
         self._signal_all(signal.SIGSTOP)
