@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.app.agent_id import agent_id
-from penstock.app.agent_list import list_agents
 from penstock.app.face import open_face
 from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
-from penstock.app.joining import make_membership
+from penstock.app.joining import (
+    agent_sources,
+    make_identity,
+    make_membership,
+    own_wal_folder,
+)
 from penstock.app.layout import DataLayout
 from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
@@ -34,10 +38,8 @@ from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.ordering import Applied
-from penstock.log.own_wal import WalFolder
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
+from penstock.metadata.cluster_order import ClusterOrder
 from penstock.metadata.order import new_cluster_id
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import (
     InvalidRequestError,
@@ -63,7 +65,6 @@ from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
 from penstock.system.waiting import wait
-from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
@@ -226,20 +227,8 @@ class ClusterParts(Parts):
 
     def agent_sources(self) -> "AgentSources":
         """See `Parts`."""
-        from penstock.app.agents_api import AgentSources
-
-        membership = self.membership
-        assert membership is not None
-
-        async def drain(agent: int, draining: bool) -> None:  # noqa: FBT001 - the port's
-            await membership.drain(agent, draining=draining)
-
-        return AgentSources(
-            agents=partial(list_agents, self, membership),
-            drain=drain,
-            remove=membership.remove,
-            take_over=self._take_over,
-        )
+        assert self.membership is not None
+        return agent_sources(self, self.membership, take_over=self._take_over)
 
     def peer_sources(self) -> "PeerSources":
         """See `Parts`."""
@@ -309,14 +298,6 @@ async def _open(
         writer=f"agent-{me}",
     )
     store = open_one(settings.objects)
-    identity = AgentIdentity(
-        agent_id=me,
-        labels=settings.labels,
-        software=VERSION,
-        endpoint=str(environment.advertised),
-        peer=str(environment.peer),
-        level_max=FEATURE_LEVEL_MAX,
-    )
 
     async def open_journal() -> PostgresJournal:
         return await PostgresJournal.open(
@@ -333,7 +314,7 @@ async def _open(
         journal,
         archive,
         layout.replica,
-        identity=identity,
+        identity=make_identity(settings, environment, me=me),
         cluster_id=journal.cluster_id,
         clock=clock,
         random=random,
@@ -382,13 +363,7 @@ async def _open(
         agent_id=me,
         pool=pool,
         on_fatal=environment.on_fatal,
-        wal_folder=WalFolder(
-            device=PosixDevice(layout.root),
-            random=random,
-            file_bytes=settings.wal_file_bytes,
-            bytes_max=settings.wal_bytes_max,
-            fsync=settings.fsync,
-        ),
+        wal_folder=own_wal_folder(settings, layout, random),
         remote_wal=PeerWal(calls, address_of=address_of),
         # What a moment of the window named is deleted only behind it.
         held_since_ms=lambda: order.time_ms - settings.restore_window_ms,

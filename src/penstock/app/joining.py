@@ -1,11 +1,38 @@
-"""An agent's membership, put together: the same in a cluster and among workers of a host."""
+"""An agent among others, put together: the same in a cluster and among the workers of a host."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.app.agent_list import list_agents
+from penstock.app.layout import DataLayout
 from penstock.app.limits import membership_settings
-from penstock.app.parts import Environment
+from penstock.app.parts import Environment, Parts
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
+from penstock.log.own_wal import WalFolder
+from penstock.metadata.cluster_order import AgentIdentity
 from penstock.metadata.ordering import Ordering
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.metadata.view import MetadataView
+from penstock.ports.random import Random
+from penstock.system.files import PosixDevice
+from penstock.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.app.agents_api import AgentSources
+
+
+def make_identity(settings: ServerSettings, environment: Environment, *, me: int) -> AgentIdentity:
+    """What the others are told of an agent."""
+    return AgentIdentity(
+        agent_id=me,
+        labels=settings.labels,
+        software=VERSION,
+        endpoint=str(environment.advertised),
+        peer=str(environment.peer or ""),
+        level_max=FEATURE_LEVEL_MAX,
+    )
 
 
 def make_membership(
@@ -27,4 +54,38 @@ def make_membership(
         clock=environment.clock,
         on_fenced=environment.on_fatal,
         settings=membership_settings(settings),
+    )
+
+
+def own_wal_folder(settings: ServerSettings, layout: DataLayout, random: Random) -> WalFolder:
+    """Where an agent has its WAL, once something asks for one."""
+    return WalFolder(
+        device=PosixDevice(layout.root),
+        random=random,
+        file_bytes=settings.wal_file_bytes,
+        bytes_max=settings.wal_bytes_max,
+        fsync=settings.fsync,
+    )
+
+
+def agent_sources(
+    parts: Parts,
+    membership: Membership,
+    *,
+    take_over: Callable[[str], Awaitable[int]] | None = None,
+    without_secret: bool = False,
+) -> "AgentSources":
+    """What the HTTP calls about agents are answered from."""
+    # Imported behind the Kafka port, which clients wait for.
+    from penstock.app.agents_api import AgentSources
+
+    async def drain(agent: int, draining: bool) -> None:  # noqa: FBT001 - the port's
+        await membership.drain(agent, draining=draining)
+
+    return AgentSources(
+        agents=partial(list_agents, parts, membership),
+        drain=drain,
+        remove=membership.remove,
+        take_over=take_over,
+        without_secret=without_secret,
     )

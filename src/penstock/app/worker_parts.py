@@ -14,13 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.app.agent_id import agent_id
-from penstock.app.agent_list import list_agents
 from penstock.app.embedded_parts import EmbeddedParts, Storage, open_storage
 from penstock.app.face import open_face
 from penstock.app.host_wals import HostWals
 from penstock.app.instruments import LogInstruments
 from penstock.app.jobs import Job
-from penstock.app.joining import make_membership
+from penstock.app.joining import (
+    agent_sources,
+    make_identity,
+    make_membership,
+    own_wal_folder,
+)
 from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import LeftoverWals
 from penstock.app.limits import log_limits
@@ -33,19 +37,14 @@ from penstock.log.append.lane import Delivery
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.ordering import Applied
-from penstock.log.own_wal import WalFolder
 from penstock.metadata.changes import ShardMoved
-from penstock.metadata.cluster_order import AgentIdentity
 from penstock.metadata.order import Order
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import InvalidRequestError, PenstockError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
-from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
-from penstock.version import VERSION
 from penstock.workers.hub import WorkerHub
 from penstock.workers.order import HostOrder
 from penstock.workers.streams import socket_path
@@ -111,7 +110,7 @@ class WriterParts(EmbeddedParts):
 
     def agent_sources(self) -> "AgentSources":
         """See `Parts`."""
-        return _agent_sources(self, self.membership)
+        return agent_sources(self, self.membership, without_secret=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,7 +214,7 @@ class WorkerParts(Parts):
     def agent_sources(self) -> "AgentSources":
         """See `Parts`."""
         assert self.membership is not None
-        return _agent_sources(self, self.membership)
+        return agent_sources(self, self.membership, without_secret=True)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -395,14 +394,7 @@ async def _open_worker(
     order = HostOrder(
         path=socket_path(shared.root),
         queries=queries,
-        identity=AgentIdentity(
-            agent_id=me,
-            labels=settings.labels,
-            software=VERSION,
-            endpoint=str(environment.advertised),
-            peer=str(environment.peer or ""),
-            level_max=FEATURE_LEVEL_MAX,
-        ),
+        identity=make_identity(settings, environment, me=me),
         clock=clock,
         random=random,
     )
@@ -426,13 +418,7 @@ async def _open_worker(
         agent_id=me,
         pool=pool,
         on_fatal=environment.on_fatal,
-        wal_folder=WalFolder(
-            device=PosixDevice(layout.root),
-            random=random,
-            file_bytes=settings.wal_file_bytes,
-            bytes_max=settings.wal_bytes_max,
-            fsync=settings.fsync,
-        ),
+        wal_folder=own_wal_folder(settings, layout, random),
         remote_wal=remote,
         is_keeper=lambda: False,
         instruments=LogInstruments(metrics),
@@ -470,18 +456,4 @@ async def _open_worker(
         order=order,
         shards=shards,
         environment=environment,
-    )
-
-
-def _agent_sources(parts: Parts, membership: Membership) -> "AgentSources":
-    from penstock.app.agents_api import AgentSources
-
-    async def drain(agent: int, draining: bool) -> None:  # noqa: FBT001 - the port's
-        await membership.drain(agent, draining=draining)
-
-    return AgentSources(
-        agents=partial(list_agents, parts, membership),
-        drain=drain,
-        remove=membership.remove,
-        without_secret=True,
     )
