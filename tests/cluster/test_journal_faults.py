@@ -19,7 +19,7 @@ from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.replica.postgres.checks import check_durability
 from penstock.system import SystemClock
 from support.cluster_orders import Agent, outcome
-from support.postgres import PostgresServer
+from support.postgres import PATIENT, PostgresServer
 from support.tcp_proxy import TcpProxy
 
 ONE = [AllocateProducerIds(count=1)]
@@ -34,6 +34,7 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
 async def connected(
     url: str, name: str, *, settings: PostgresSettings | None = None
 ) -> PostgresJournal:
+    settings = settings or PostgresSettings(**PATIENT)
     return await PostgresJournal.open(
         url, name=name, new_cluster_id=lambda: "a-cluster", settings=settings
     )
@@ -346,7 +347,7 @@ def test_what_was_not_replicated_is_not_called_done(
 
     async def scenario() -> None:
         # As long as it takes to find the backend that waits, on a slow machine.
-        settings = PostgresSettings(append_timeout_s=120)
+        settings = PostgresSettings(**PATIENT)
         journal = await connected(own_postgres.url, journal_name, settings=settings)
         assert await journal.append(b"one") == 1
         loop = asyncio.get_running_loop()
@@ -403,7 +404,7 @@ def test_an_append_that_fails_takes_those_behind_it_along(
     own_postgres: PostgresServer, journal_name: str
 ) -> None:
     async def scenario() -> None:
-        settings = PostgresSettings(lock_timeout_ms=300)
+        settings = PostgresSettings(**PATIENT | {"lock_timeout_ms": 300})
         journal = await connected(own_postgres.url, journal_name, settings=settings)
         await journal.append(b"one")
         holder = await psycopg.AsyncConnection.connect(own_postgres.url)
@@ -431,7 +432,7 @@ def test_hints_wake_a_follower_that_polls_seldom(
 ) -> None:
     async def scenario() -> None:
         # Whoever has just heard a hint sends none, and what it heard may have come late here.
-        settings = PostgresSettings(notify_quiet_ms=0)
+        settings = PostgresSettings(**PATIENT, notify_quiet_ms=0)
         mine = await connected(own_postgres.url, journal_name, settings=settings)
         other = await connected(own_postgres.url, journal_name, settings=settings)
         async with asyncio.timeout(60):
@@ -463,7 +464,7 @@ def test_a_server_that_loses_commits_is_refused_or_told_better(
         if name == "fsync":
             with pytest.raises(InvalidRequestError, match="fsync is off"):
                 await connected(own_postgres.url, journal_name)
-            allowed = PostgresSettings(allow_fsync_off=True)
+            allowed = PostgresSettings(**PATIENT, allow_fsync_off=True)
             journal = await connected(own_postgres.url, journal_name, settings=allowed)
         else:
             # It is a setting of the session, so that the session sets it.

@@ -24,11 +24,11 @@ from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.replica.postgres.pipeline import StatementError
 from penstock.system import SystemClock
 from support.cluster_orders import Agent, outcome
-from support.postgres import PostgresServer
+from support.postgres import PATIENT, PostgresServer
 
 ONE = [AllocateProducerIds(count=1)]
 SCENARIO_S = 300
-QUICK = PostgresSettings(lock_timeout_ms=200)
+QUICK = PostgresSettings(**PATIENT | {"lock_timeout_ms": 200})
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def test_too_many_connections_are_retriable(tenant: Tenant) -> None:
 def test_a_read_that_waits_for_a_lock_is_ended_retriably(
     tenant: Tenant, way: str, sqlstate: str
 ) -> None:
-    settings = PostgresSettings(lock_timeout_ms=200 if way == "lock" else 0, call_timeout_s=60)
+    settings = PostgresSettings(**PATIENT | {"lock_timeout_ms": 200 if way == "lock" else 0})
 
     async def scenario() -> None:
         await (await tenant.open()).close()
@@ -232,7 +232,7 @@ def test_a_crash_of_another_backend_is_retriable_and_over_once_the_server_has_re
 ) -> None:
     """The server warns everybody (57P02) and ends them, which is what is seen of it, and is in
     recovery for a while (57P03)."""
-    settings = PostgresSettings(lock_timeout_ms=0, call_timeout_s=60)
+    settings = PostgresSettings(**PATIENT | {"lock_timeout_ms": 0})
 
     async def scenario() -> None:
         await (await tenant.open()).close()

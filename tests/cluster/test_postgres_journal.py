@@ -10,6 +10,7 @@ import uvloop
 from penstock.ports.journal import Journal
 from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.testing.journal_conformance import JournalSuite, JournalWorld
+from support.postgres import PATIENT
 
 
 class _World:
@@ -35,7 +36,7 @@ class _World:
 
 
 class TestContract(JournalSuite):
-    settings = PostgresSettings()
+    settings = PostgresSettings(**PATIENT)
 
     @pytest.fixture(autouse=True)
     def _database(self, postgres_url: str, journal_name: str) -> None:
@@ -54,4 +55,4 @@ class TestOnTheServersLoop(TestContract):
 
 
 class TestWithoutHints(TestContract):
-    settings = PostgresSettings(notifies=False)
+    settings = PostgresSettings(**PATIENT, notifies=False)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -22,6 +23,13 @@ from support.ports import free_port
 
 _NOBODY = 65534
 _START_S = 120
+PATIENT: dict[str, Any] = {
+    "connect_timeout_s": 60,
+    "append_timeout_s": 120.0,
+    "call_timeout_s": 60.0,
+    "lock_timeout_ms": 60_000,
+}
+"""Of `PostgresSettings`, where no call is to be given up: a busy disk may sync for many seconds."""
 DEFAULTS = {
     "fsync": "on",
     "synchronous_commit": "on",
