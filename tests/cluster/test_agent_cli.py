@@ -80,7 +80,7 @@ def test_nothing_is_done_without_the_clusters_secret(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == WITHOUT_SECRET

@@ -36,6 +36,8 @@ ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "1"))
 ACKED_MIN = 1000
 STAYS = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
 """What is in a WAL stays there."""
+MOVES = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "110000"}
+"""It is moved by whoever ends in order."""
 
 
 @CLIENTS_WARN
@@ -87,7 +89,7 @@ def verify(data: Path) -> str:
 
 
 def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_path: Path) -> None:
-    with workers_host(tmp_path, WORKERS, {"SEGMENT_AGE_MS": "600000"}) as host:
+    with workers_host(tmp_path, WORKERS, MOVES) as host:
         sent = fill(host, "t", 100)
         stopped = host.signal(1, signal.SIGSTOP)
         workers = host.kill_parent()
@@ -110,7 +112,7 @@ def test_workers_whose_parent_was_killed_drain_and_nobody_gets_in_between(tmp_pa
 
 
 def test_workers_whose_parent_was_killed_move_all_they_have(tmp_path: Path) -> None:
-    with workers_host(tmp_path, WORKERS, {"SEGMENT_AGE_MS": "600000"}) as host:
+    with workers_host(tmp_path, WORKERS, MOVES) as host:
         fill(host, "t", 300)
         eventually(lambda: wal_files_with_records(host), lambda count: count == WORKERS)
         _, alive = psutil.wait_procs(host.kill_parent(), timeout=120)

@@ -18,7 +18,7 @@ import pytest
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.ports.journal import Journal
 
-_SCENARIO_S = 60
+_SCENARIO_S = 180
 
 
 class JournalWorld(Protocol):
