@@ -1,7 +1,7 @@
 """Metadata, topics and partitions: every version, through kio's writer and reader."""
 
 import asyncio
-import time
+import sys
 import uuid
 from datetime import timedelta
 from types import SimpleNamespace
@@ -170,7 +170,7 @@ def test_a_name_that_collides_is_not_created(
 
 
 @pytest.mark.parametrize("leaders", [(7,), (7, 8, 9)])
-def test_metadata_of_5000_partitions_takes_well_under_100_ms(
+def test_metadata_of_a_partition_costs_few_calls(
     add_topic: Any, broker: Any, leaders: tuple[int, ...]
 ) -> None:
     for number in range(500):
@@ -180,10 +180,20 @@ def test_metadata_of_5000_partitions_takes_well_under_100_ms(
     context = RequestContext(3, 12, 1, "test", "127.0.0.1", broker, nothing)
     topics = [handler._known(topic) for topic in broker.view.topics()]
     handler._encode_partitions.cache_clear()
-    started = time.process_time()
-    encoded = handler._encode_topics(topics, context)
-    # Ten times what it takes here; a machine under load counts only this process's time.
-    assert time.process_time() - started < 0.1
+    calls = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    # Counted, since other processes move every clock. Eight to a partition take 4 ms; all of them
+    # are to take well under 100.
+    sys.setprofile(count)
+    try:
+        encoded = handler._encode_topics(topics, context)
+    finally:
+        sys.setprofile(None)
+    assert calls < 5000 * 16
     assert len(encoded) > 5000 * 26
 
 
