@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
+from penstock.log.append.broken import KnownProducer
 from penstock.log.append.durable import OpenFiles, WalBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
@@ -60,6 +61,7 @@ class ClusterWal:
         ordering: Ordering,
         view: MetadataView,
         queries: Callable[[], Queries],
+        known_producer: KnownProducer,
         tail: TailCache,
         store: ObjectStore,
         numbers: ObjectNumbers,
@@ -75,6 +77,7 @@ class ClusterWal:
         self._ordering = ordering
         self._view = view
         self._queries = queries
+        self._known_producer = known_producer
         self._tail = tail
         self._store = store
         self._numbers = numbers
@@ -229,6 +232,7 @@ class ClusterWal:
                 # Its frame lies in the WAL, though nothing names it.
                 on_unnamed=lambda generation: uploader.added(0, generation=generation),
             ),
+            known_producer=self._known_producer,
             clock=self._clock,
             flush_bytes=frame_bytes_max,
             bytes_max=frame_bytes_max,

@@ -131,6 +131,7 @@ _PIPELINE_VERSION: Final = 3
 _WITH_OBJECTS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _OBJECTS)
 
 _NEWEST: Final = 2**63 - 1
+_PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
 _GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
 
 
@@ -278,15 +279,15 @@ class Queries(PipelineQueries):
 
     def producers_of(self, key: PartitionKey) -> list[ActiveProducer]:
         """Producers of a partition, by id."""
+        rows = self._execute(f"{_PRODUCERS} WHERE partition_key = ? ORDER BY producer_id", (key,))
+        return [_active_producer(*row) for row in rows]
+
+    def producer(self, key: PartitionKey, producer_id: int) -> ActiveProducer | None:
+        """One producer of a partition."""
         rows = self._execute(
-            "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
-            " WHERE partition_key = ? ORDER BY producer_id",
-            (key,),
+            f"{_PRODUCERS} WHERE partition_key = ? AND producer_id = ?", (key, producer_id)
         )
-        return [
-            ActiveProducer(producer_id, epoch, unpack_ranges(sequences)[-2], last_timestamp)
-            for producer_id, epoch, sequences, last_timestamp in rows
-        ]
+        return _active_producer(*rows[0]) if rows else None
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -446,3 +447,9 @@ def _of_version_1(statement: str) -> str:
     for columns, instead in _VERSION_1:
         statement = statement.replace(columns, instead)
     return statement
+
+
+def _active_producer(
+    producer_id: int, epoch: int, sequences: bytes, last_timestamp: int
+) -> ActiveProducer:
+    return ActiveProducer(producer_id, epoch, unpack_ranges(sequences)[-2], last_timestamp)

@@ -67,6 +67,59 @@ def test_a_failed_put_takes_what_stood_behind_it_along_and_nothing_else(
     run_cluster(tmp_path, test)
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_producer_that_took_its_failed_batch_elsewhere_may_come_back(
+    tmp_path: Path, failing: int
+) -> None:
+    """Where it had failed that batch was awaited for ever, and what came behind it refused."""
+
+    async def test(cluster: Cluster) -> None:
+        one, other = await cluster.agent(1), await cluster.agent(2)
+        (key,) = await one.topic("t")
+        for number in range(failing):
+            assert await one.append(key, b"%d" % number, producer=(7, 0, number)) == (STORED, 0)
+        cluster.store.away = RetryableError("put", "store", "it is away")
+        for number in range(failing, 3):
+            with pytest.raises(RetryableError):
+                await one.append(key, b"%d" % number, producer=(7, 0, number))
+        await passing(10)  # until none is tried any more
+        cluster.store.away = None
+        with pytest.raises(RetryableError, match="an earlier batch"):
+            await one.append(key, b"2", producer=(7, 0, 2))
+        await other.catch_up()
+        for number in range(failing, 3):
+            sent = await other.append(key, b"%d" % number, producer=(7, 0, number))
+            assert sent == (STORED, number)
+        await one.catch_up()
+        assert await one.append(key, b"3", producer=(7, 0, 3)) == (STORED, 3)
+        assert await one.read_all(key) == [(number, b"%d" % number) for number in range(4)]
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_older_batch_whose_answer_was_lost_is_no_follower_of_a_failed_one(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        for number in range(2):
+            assert await agent.append(key, b"%d" % number, producer=(7, 0, number)) == (
+                STORED,
+                number,
+            )
+        cluster.store.away = RetryableError("put", "store", "it is away")
+        with pytest.raises(RetryableError):
+            await agent.append(key, b"2", producer=(7, 0, 2))
+        await passing(10)  # until it isn't tried any more
+        cluster.store.away = None
+        # As a producer sends them again that was told of neither.
+        assert await agent.append(key, b"1", producer=(7, 0, 1)) == (BatchStatus.DUPLICATE, 1)
+        assert await agent.append(key, b"2", producer=(7, 0, 2)) == (STORED, 2)
+
+    run_cluster(tmp_path, test)
+
+
 def test_a_put_whose_reply_was_lost_is_made_again_under_the_same_key(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)

@@ -82,6 +82,7 @@ class Bench:
         self.flusher = Flusher(
             ordering=self.ordering,
             bytes_store=self.bytes,
+            known_producer=lambda *_: None,
             clock=SystemClock(),
             flush_bytes=100,
             bytes_max=100,

@@ -217,6 +217,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]], *, here: bool = Fals
         lane = CommitLane(
             wal=wal,  # type: ignore[arg-type]
             order=order,  # type: ignore[arg-type]
+            known_producer=lambda *_: None,
             clock=clock,
             limits=LogLimits(frame_bytes_max=1000),
             deliver=deliver,

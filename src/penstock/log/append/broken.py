@@ -1,18 +1,32 @@
-"""Where failed appends broke off their producers' sequences. Pure.
+"""Where failed appends broke off their producers' sequences. No I/O of its own.
 
 What a producer had sent behind a failed batch must fail as well: a partition that does not know
 the producer takes any first sequence, so a later one would be stored, and the failed one's retry
-would be refused for ever.
+would be refused for ever. The failed batch is awaited until it comes again, or until the state says
+that it, or one behind it, was stored: its producer may have sent it to another agent.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.model.errors import RetryableError
+from penstock.metadata.rows import ActiveProducer
+from penstock.metadata.sequences import SEQUENCE_COUNT, SEQUENCE_MASK
+from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.ids import PartitionKey
+
+KnownProducer = Callable[[PartitionKey, int], ActiveProducer | None]
+"""What the state has of a producer (its id) in a partition; it may be late."""
 
 BROKEN_MAX: Final = 10_000
 """Producers of partitions whose failed batch is remembered; the oldest are forgotten."""
+
+
+class _Awaited(NamedTuple):
+    """From `place` on, batches with a later sequence wait for that of `sequence`."""
+
+    place: int
+    sequence: int
 
 
 class BrokenSequences:
@@ -22,10 +36,10 @@ class BrokenSequences:
     place in that order it is about; else the defaults do.
     """
 
-    def __init__(self) -> None:
-        self._awaited: dict[tuple[int, int, int], tuple[int, int]] = {}
-        """(partition, producer, epoch) -> place and sequence of the batch that failed and is
-        awaited."""
+    def __init__(self, known: KnownProducer) -> None:
+        self._known = known
+        self._awaited: dict[tuple[PartitionKey, int, int], _Awaited] = {}
+        """By partition, producer and epoch."""
 
     def __bool__(self) -> bool:
         """Whether any failed batch is awaited."""
@@ -37,9 +51,14 @@ class BrokenSequences:
             batch = append.batch
             if batch.producer_id >= 0:
                 key = (append.partition_key, batch.producer_id, batch.producer_epoch)
+                sequence = batch.base_sequence
                 known = self._awaited.get(key)
-                if known is None or place < known[0]:
-                    self._awaited[key] = (place, batch.base_sequence)
+                if known is not None:
+                    # Each by itself: a retry of the earliest fails at a later place than others.
+                    place = min(place, known.place)
+                    if not _is_before(sequence, known.sequence):
+                        sequence = known.sequence
+                self._awaited[key] = _Awaited(place, sequence)
         while len(self._awaited) > BROKEN_MAX:
             del self._awaited[next(iter(self._awaited))]
 
@@ -53,13 +72,24 @@ class BrokenSequences:
             batch = append.batch
             key = (append.partition_key, batch.producer_id, batch.producer_epoch)
             awaited = self._awaited.get(key)
-            if awaited is None or place < awaited[0]:
+            if awaited is None or place < awaited.place:
                 continue
-            if awaited[1] == batch.base_sequence:
+            if awaited.sequence == batch.base_sequence or self._is_over(*key, awaited.sequence):
                 del self._awaited[key]
-            else:
+            elif _is_before(awaited.sequence, batch.base_sequence):
                 found = True
         return found
+
+    def _is_over(self, key: PartitionKey, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Whether the state is past the batch that is awaited."""
+        try:
+            known = self._known(key, producer_id)
+        except PenstockError:
+            # Who stands behind it is told to try again, and so is this.
+            return False
+        if known is None or known.epoch < epoch:
+            return False
+        return known.epoch > epoch or not _is_before(known.last_sequence, sequence)
 
 
 def follower_error() -> RetryableError:
@@ -67,3 +97,8 @@ def follower_error() -> RetryableError:
     return RetryableError(
         "append", "log", "an earlier batch of the same producer failed", "send both again"
     )
+
+
+def _is_before(one: int, other: int) -> bool:
+    """Whether a sequence is an earlier one; they wrap (`penstock.metadata.sequences`)."""
+    return 0 < (other - one) & SEQUENCE_MASK < SEQUENCE_COUNT // 2

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from penstock.log.append.broken import BrokenSequences, follower_error
+from penstock.log.append.broken import BrokenSequences, KnownProducer, follower_error
 from penstock.log.append.flight import Flight, Waiting
 from penstock.log.append.gathering import Gathering
 from penstock.log.append.lane import AppendRequest
@@ -74,6 +74,7 @@ class Flusher:
         *,
         ordering: Submits,
         bytes_store: ByteStore,
+        known_producer: KnownProducer,
         clock: Clock,
         flush_bytes: int,
         bytes_max: int,
@@ -92,7 +93,7 @@ class Flusher:
         self._over = over
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._broken = BrokenSequences()
+        self._broken = BrokenSequences(known_producer)
         self._pending = Gathering(flush_bytes=flush_bytes, bytes_max=bytes_max)
         self._due_s = float("inf")
         self._timer: asyncio.TimerHandle | None = None

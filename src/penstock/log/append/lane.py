@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from penstock.log.append.broken import BrokenSequences, follower_error
+from penstock.log.append.broken import BrokenSequences, KnownProducer, follower_error
 from penstock.log.append.frames import FrameCommitter, FrameWriter, Orderer, WalFullError
 from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, take_answer
 from penstock.log.limits import LogLimits
@@ -96,6 +96,7 @@ class CommitLane:
     """Group commit of appends and commands.
 
     Args:
+        known_producer: of whichever thread a turn runs on.
         deliver: called on the event loop with each group's outcome, before anybody waiting for
             it goes on: it updates the views.
         announce: called after those who waited were answered: it wakes who reads, so that 500
@@ -109,6 +110,7 @@ class CommitLane:
         *,
         wal: FrameWriter,
         order: Orderer,
+        known_producer: KnownProducer,
         clock: Clock,
         limits: LogLimits,
         deliver: Callable[[Delivery], None],
@@ -132,7 +134,7 @@ class CommitLane:
         self._is_held = False
         self._is_delivering = False
         """Whoever is answered may append again at once; its turn comes after all are answered."""
-        self._broken = BrokenSequences()
+        self._broken = BrokenSequences(known_producer)
         self._arrived: list[_Item] = []
         self._arrived_bytes = 0
         self._begin_handle: asyncio.Handle | None = None
