@@ -22,7 +22,7 @@ from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
-from penstock.log.upload.segments import segment_run
+from penstock.log.upload.segments import segment_run, segment_run_by_steps
 from penstock.metadata.answers import Refused, SegmentStored
 from penstock.metadata.commands import MovedRun, StoreSegment
 from penstock.metadata.committer import Committer
@@ -33,7 +33,7 @@ from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import build_segment
+from penstock.segment import SegmentRun, build_segment
 from penstock.wal import WalReader
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 _HURRY_AGE_S: Final = 0.25
 """How long a run waits while its agent is being drained: as one does for an object flush."""
+_BREATH_S: Final = 0.001
+"""In which requests are served between two steps of describing what is in memory."""
 
 
 class Syncs(Protocol):
@@ -69,7 +71,7 @@ class WalFiles(Protocol):
 
 
 class Uploader:
-    """One task on the event loop; reading, copying and storing happen in the pool.
+    """One task on the event loop; reading and storing happen in the pool.
 
     Args:
         database: where the WAL's frames hold entries, what has applied them; None elsewhere.
@@ -318,17 +320,13 @@ class Uploader:
         topic_ids = self._sort_keys([move.partition_key for move in moves])
         cached = [self._cached_views(move) for move in moves]
 
+        described = [
+            await self._describe(topic_ids[move.partition_key], move, views)
+            for move, views in zip(moves, cached, strict=True)
+        ]
+
         def build() -> tuple[list[Buffer], int, list[MovedRun]]:
-            segment = build_segment(
-                [
-                    segment_run(
-                        topic_ids[move.partition_key],
-                        move,
-                        views if views is not None else [self._read_run(run) for run in move.runs],
-                    )
-                    for move, views in zip(moves, cached, strict=True)
-                ]
-            )
+            segment = build_segment(described)
             runs = moved_runs(moves, segment.positions)
             return list(segment.parts), segment.size_bytes, runs
 
@@ -348,6 +346,30 @@ class Uploader:
             self._numbers.end(number, named=is_named)
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
+
+    async def _describe(
+        self, place: tuple[bytes, int], move: PartitionMove, views: list[memoryview] | None
+    ) -> SegmentRun:
+        loop = asyncio.get_running_loop()
+        if views is None:
+            return await loop.run_in_executor(
+                self._pool,
+                lambda: segment_run(place, move, [self._read_run(run) for run in move.runs]),
+            )
+        # Here, a little at a time: a thread of the pool would fight this one for the interpreter.
+        steps = segment_run_by_steps(place, move, views)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                run: SegmentRun = end.value
+                return run
+            rested = loop.create_future()
+            timer = loop.call_later(_BREATH_S, rested.set_result, None)
+            try:
+                await rested
+            finally:
+                timer.cancel()
 
     def _read_run(self, run: StoredRun) -> memoryview:
         try:
