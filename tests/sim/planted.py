@@ -23,9 +23,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
-SEEDS_MAX = 500
+SEEDS_MAX = 200
 FIRST_SEED = 1
-SECONDS_MAX = 1800
+SECONDS_MAX = 600
 FOUND = re.compile(r"^SEED (\d+): ([a-z-]+):", re.MULTILINE)
 
 
