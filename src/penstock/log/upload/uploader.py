@@ -10,7 +10,7 @@ that, a file that the next start finds free.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol
 
@@ -41,8 +41,13 @@ logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 _HURRY_AGE_S: Final = 0.25
 """How long a run waits while its agent is being drained: as one does for an object flush."""
-_BREATH_S: Final = 0.001
-"""In which requests are served between two steps of describing what is in memory."""
+
+
+class _OthersTurn:
+    """Awaited, lets all else that is ready on the event loop go first, once."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
 
 
 class Syncs(Protocol):
@@ -364,12 +369,7 @@ class Uploader:
             except StopIteration as end:
                 run: SegmentRun = end.value
                 return run
-            rested = loop.create_future()
-            timer = loop.call_later(_BREATH_S, rested.set_result, None)
-            try:
-                await rested
-            finally:
-                timer.cancel()
+            await _OthersTurn()
 
     def _read_run(self, run: StoredRun) -> memoryview:
         try:
