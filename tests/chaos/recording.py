@@ -37,8 +37,8 @@ class Recorder:
         value = f"{producer}:{partition}:{number}:{next(self._values)}"
         return Sending(producer, library, partition, number, value, time.monotonic())
 
-    def sent(self, sending: Sending, outcome: Outcome, offset: int = -1) -> None:
-        """A send ended."""
+    def sent(self, sending: Sending, outcome: Outcome, offset: int | None = -1) -> None:
+        """A send ended. `offset`: None or negative, where the library doesn't know it."""
         send = Send(
             sending.producer,
             sending.library,
@@ -46,7 +46,7 @@ class Recorder:
             sending.number,
             sending.value,
             outcome,
-            offset,
+            -1 if offset is None else offset,
             sending.began_s,
             time.monotonic(),
             sending.idempotent,

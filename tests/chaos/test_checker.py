@@ -9,6 +9,7 @@ import pytest
 
 from chaos.checker import check
 from chaos.history import CommittedOffset, EndOffset, History, Outcome, Poll, Seen, Send
+from chaos.recording import Recorder
 
 
 def sound() -> History:
@@ -31,6 +32,15 @@ def sound() -> History:
         CommittedOffset("g", 0, 3, True, 3, 4),
     ]
     return history
+
+
+def test_an_acknowledgement_may_lack_its_offset() -> None:
+    recorder = Recorder()
+    sending = recorder.sending("p", "lib", 0, 0)
+    recorder.sent(sending, Outcome.ACKED, None)
+    assert not check(recorder.history).ok, "it was acknowledged and is not there"
+    recorder.history.final = [Seen(0, 0, sending.value)]
+    assert check(recorder.history).ok
 
 
 def test_a_sound_history_has_no_anomaly() -> None:
