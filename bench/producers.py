@@ -74,20 +74,7 @@ def write(port: int, count: int, done: list[int]) -> None:
 def answers(connection: socket.socket, requests: list[bytes]) -> list[bytes]:
     """To each of the requests, which are sent at once, its whole frame."""
     connection.sendall(b"".join(requests))
-    buffered = bytearray()
-    found: list[bytes] = []
-    while len(found) < len(requests):
-        chunk = connection.recv(1 << 20)
-        if not chunk:
-            raise ConnectionError("the server closed the connection")
-        buffered += chunk
-        while len(buffered) >= 4:
-            size = 4 + struct.unpack_from(">i", buffered)[0]
-            if len(buffered) < size:
-                break
-            found.append(bytes(buffered[:size]))
-            del buffered[:size]
-    return found
+    return wire.read_frames(connection, len(requests))
 
 
 def sample(server: Running, done: int) -> Sample:
@@ -128,7 +115,7 @@ def measure(count: int, expiration_s: float) -> dict[str, object]:
             samples.append(sample(server, done[0]))
             if sys.stderr.isatty():
                 print(f"\r{done[0]:,} of {count:,} producers", end="", file=sys.stderr)
-            writer.join(1)
+            writer.join(0.2)
         seconds = time.monotonic() - started
 
         def fifth(number: int) -> dict[str, float]:

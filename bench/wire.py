@@ -37,7 +37,7 @@ def record_batch(value: bytes, *, producer_id: int = -1) -> bytes:
     # attributes, timestamp delta, offset delta, key length -1 as varint, value, no headers
     body = b"\x00\x00\x00\x01" + varint(len(value)) + value + b"\x00"
     record = varint(len(body)) + body
-    # attributes, last offset delta, two timestamps, no producer, one record
+    # attributes, last offset delta, two timestamps, producer, one record
     producer = (-1, -1, -1) if producer_id < 0 else (producer_id, 0, 0)
     checked = struct.pack(">hiqqqhii", 0, 0, 0, 0, *producer, 1) + record
     tail = struct.pack(">ibI", 0, 2, crc32c(checked)) + checked
@@ -111,13 +111,22 @@ def ask(connection: socket.socket, message: bytes) -> bytes:
 
 def read_frame(connection: socket.socket) -> bytes:
     """One whole frame with its length."""
-    got = bytearray()
-    need = 4
-    while len(got) < need:
+    return read_frames(connection, 1)[0]
+
+
+def read_frames(connection: socket.socket, count: int) -> list[bytes]:
+    """So many whole frames with their lengths, which must be all that comes."""
+    buffered = bytearray()
+    found: list[bytes] = []
+    while len(found) < count:
         chunk = connection.recv(1 << 20)
         if not chunk:
             raise ConnectionError("the server closed the connection")
-        got += chunk
-        if len(got) >= 4:
-            need = 4 + struct.unpack_from(">i", got)[0]
-    return bytes(got)
+        buffered += chunk
+        while len(buffered) >= 4:
+            size = 4 + struct.unpack_from(">i", buffered)[0]
+            if len(buffered) < size:
+                break
+            found.append(bytes(buffered[:size]))
+            del buffered[:size]
+    return found

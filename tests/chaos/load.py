@@ -7,7 +7,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from chaos import clients
 from chaos.clients import Load
@@ -15,6 +14,7 @@ from chaos.history import Seen
 from chaos.line_load import line_group_member, line_producer
 from chaos.recording import Recorder
 from support.line_client import LineProgram
+from support.probe import ask_end
 from support.waiting import eventually
 
 ACKED_SECONDS_MAX = 240.0
@@ -129,7 +129,10 @@ class LoadRun:
             TopicPartition(load.topic, number, OFFSET_BEGINNING)
             for number in range(load.partitions)
         ]
-        ends = {place.partition: _end(consumer, place) for place in places}
+        ends = {
+            place.partition: ask_end(consumer, place, patience_s=FINAL_SECONDS_MAX)
+            for place in places
+        }
         consumer.assign(places)
         found: list[Seen] = []
         reached = dict.fromkeys(ends, 0)
@@ -144,19 +147,3 @@ class LoadRun:
                 reached[message.partition()] = message.offset() + 1
         consumer.close()
         return found
-
-
-def _end(consumer: Any, place: Any) -> int:
-    """Asked again where the client still knows a leader that has ended just now."""
-    from confluent_kafka import KafkaException
-
-    deadline = time.monotonic() + FINAL_SECONDS_MAX
-    while True:
-        try:
-            end: int = consumer.get_watermark_offsets(place, timeout=20)[1]
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return end

@@ -205,7 +205,7 @@ class Probe:
         )
         places = [TopicPartition(self.topic, number) for number in range(self.partitions)]
         for place in places:
-            place.offset = _end(consumer, place)
+            place.offset = ask_end(consumer, place)
         consumer.assign(places)
         ready.set()
         while not self._stop.is_set():
@@ -244,7 +244,7 @@ def read_all(
         }
     )
     places = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
-    ends = {place.partition: _end(consumer, place) for place in places}
+    ends = {place.partition: ask_end(consumer, place) for place in places}
     consumer.assign(places)
     found: dict[tuple[int, int], str] = {}
     reached = dict.fromkeys(ends, 0)
@@ -261,14 +261,14 @@ def read_all(
     return found
 
 
-def _end(consumer: Any, place: Any) -> int:
-    """Asked again while the client still knows a leader that is gone."""
+def ask_end(consumer: Any, place: Any, *, patience_s: float = PATIENCE_S) -> int:
+    """Of a partition; asked again while the client still knows a leader that is gone."""
     from confluent_kafka import KafkaException
 
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while True:
         try:
-            end: int = consumer.get_watermark_offsets(place, timeout=10)[1]
+            end: int = consumer.get_watermark_offsets(place, timeout=20)[1]
         except KafkaException:
             if time.monotonic() > deadline:
                 raise

@@ -36,10 +36,10 @@ from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.queries import Queries
-from penstock.metadata.rows import ActiveProducer, AgentStatus
+from penstock.metadata.rows import AgentStatus
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, RetryableError
-from penstock.model.ids import PartitionKey, TopicKey
+from penstock.model.ids import TopicKey
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
@@ -112,10 +112,6 @@ class ClusterLog(ServingLog):
             clock=clock,
             limits=limits,
         )
-
-        def known_producer(key: PartitionKey, producer_id: int) -> ActiveProducer | None:
-            return queries().producer(key, producer_id)
-
         self._objects = Flusher(
             ordering=ordering,
             bytes_store=ObjectBytes(
@@ -125,7 +121,7 @@ class ClusterLog(ServingLog):
                 pool=pool,
                 flights_max=limits.flush_puts_max,
             ),
-            known_producer=known_producer,
+            known_producer=self._known_producer,
             clock=clock,
             flush_bytes=limits.flush_bytes,
             bytes_max=2 * limits.flush_bytes,
@@ -141,7 +137,7 @@ class ClusterLog(ServingLog):
             ordering=ordering,
             view=view,
             queries=self._found_in_pool,
-            known_producer=known_producer,
+            known_producer=self._known_producer,
             tail=self.tail,
             store=store,
             numbers=self.numbers,

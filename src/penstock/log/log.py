@@ -29,11 +29,10 @@ from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.commands import PIPELINE_COMMANDS, AnyCommand, SetFeatureLevel
 from penstock.metadata.queries import Queries
-from penstock.metadata.rows import ActiveProducer
 from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, StorageFullError
-from penstock.model.ids import PartitionKey, TopicKey
+from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
@@ -97,14 +96,10 @@ class Log(ServingLog):
         self._queries = self._fresh_queries
         self._instruments = instruments or NoInstruments()
         self._spare: asyncio.Future[None] | None = None
-
-        def known_producer(key: PartitionKey, producer_id: int) -> ActiveProducer | None:
-            return queries().producer(key, producer_id)
-
         self.lane = CommitLane(
             wal=wal_writer,
             order=order,
-            known_producer=known_producer,
+            known_producer=self._known_producer,
             clock=clock,
             limits=limits,
             deliver=self._deliver,
@@ -120,7 +115,7 @@ class Log(ServingLog):
                 pool=pool,
                 flights_max=limits.flush_puts_max,
             ),
-            known_producer=known_producer,
+            known_producer=self._known_producer,
             clock=clock,
             flush_bytes=limits.flush_bytes,
             bytes_max=2 * limits.flush_bytes,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
+from penstock.log.append.broken import KnownProducer
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan, PartitionAppend
 from penstock.log.fetch.blocks import BlockCache
@@ -76,6 +77,9 @@ class ServingLog(ABC):
         self._behind = behind
         self._found_in_pool: Callable[[], Queries] = lambda: self._queries()  # noqa: PLW0108 - it changes
         """Queries that find all that was appended; for threads of the pool."""
+        self._known_producer: KnownProducer = lambda key, producer_id: queries().producer(
+            key, producer_id
+        )
         self._producer_ids: list[int] = []
         self._producer_ids_lock = asyncio.Lock()
         self.numbers = ObjectNumbers(identity)

@@ -1,21 +1,18 @@
-"""A partition's batches are described for a segment in steps, between which others have a turn."""
+"""Batches are described for a segment in slices, between which others have a turn."""
 
 import asyncio
-from collections.abc import Generator
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.log.upload import uploader as uploader_module
 from penstock.log.upload.plan import PartitionMove
-from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_run_by_steps
+from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs_in_turns
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
-from penstock.segment import SegmentRun
+from penstock.segment import RunDescriber, SegmentRun
 from support.cluster_rig import Cluster, one_batch, run_cluster
 
 KEY = PartitionKey(1 << 20)
@@ -35,23 +32,27 @@ def batches(count: int) -> tuple[PartitionMove, list[memoryview]]:
     return PartitionMove(partition_key=KEY, runs=runs, length=sum(map(len, views))), views
 
 
-@pytest.mark.parametrize("count", [1, VIEWS_AT_ONCE, 2 * VIEWS_AT_ONCE + 1])
-def test_steps_are_short_and_come_to_the_same(count: int) -> None:
-    move, views = batches(count)
-    steps = segment_run_by_steps(PLACE, move, views)
+@pytest.mark.parametrize("counts", [[1], [VIEWS_AT_ONCE], [2 * VIEWS_AT_ONCE + 1], [70, 70, 70]])
+def test_turns_are_short_and_come_to_the_same(counts: list[int]) -> None:
+    items = [(PLACE, *batches(count)) for count in counts]
+
+    async def whole() -> list[SegmentRun]:
+        return await segment_runs_in_turns(items)
+
+    turns = whole()
     taken = 0
     while True:
         try:
-            next(steps)
+            turns.send(None)
         except StopIteration as end:
-            by_steps: SegmentRun = end.value
+            in_turns: list[SegmentRun] = end.value
             break
         taken += 1
-    assert taken == -(-count // VIEWS_AT_ONCE)
-    whole = segment_run(PLACE, move, views)
-    assert by_steps == whole
-    assert (whole.record_count, whole.end_offset) == (count, count)
-    assert b"".join(map(bytes, whole.parts)) == b"".join(views)
+    assert taken == -(-sum(counts) // VIEWS_AT_ONCE)
+    assert in_turns == [segment_run(*item) for item in items]
+    for (_, _, views), run in zip(items, in_turns, strict=True):
+        assert (run.record_count, run.end_offset) == (len(views), len(views))
+        assert b"".join(map(bytes, run.parts)) == b"".join(views)
 
 
 def test_what_does_not_follow_on_is_no_run() -> None:
@@ -60,23 +61,17 @@ def test_what_does_not_follow_on_is_no_run() -> None:
         segment_run(PLACE, move, [views[0], views[2], views[1]])
 
 
-def test_others_have_a_turn_between_two_steps(
+def test_others_have_a_turn_between_two_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
+    add = RunDescriber.add
 
-    def telling(*arguments: Any) -> Generator[None, None, SegmentRun]:
-        steps = segment_run_by_steps(*arguments)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                run: SegmentRun = end.value
-                return run
-            seen.append("step")
-            yield
+    def telling(described: RunDescriber, view: memoryview) -> None:
+        seen.append("view")
+        add(described, view)
 
-    monkeypatch.setattr(uploader_module, "segment_run_by_steps", telling)
+    monkeypatch.setattr(RunDescriber, "add", telling)
 
     async def test(cluster: Cluster) -> None:
         one = await cluster.agent(1, wal=True, durability="wal")
@@ -92,14 +87,13 @@ def test_others_have_a_turn_between_two_steps(
 
         def other() -> None:
             seen.append("other")
-            if not draining.done() and seen.count("step") < 3:
+            if not draining.done() and seen.count("view") < count:
                 cluster.loop.call_soon(other)
 
         other()
         assert await draining
-        steps = [index for index, what in enumerate(seen) if what == "step"]
-        assert len(steps) == 3
-        assert all("other" in seen[a:b] for a, b in pairwise(steps))
+        slices = [len(list(run)) for what, run in groupby(seen) if what == "view"]
+        assert slices == [VIEWS_AT_ONCE] * 3
         assert len(await one.read_all(key)) == count
 
     run_cluster(tmp_path, test)

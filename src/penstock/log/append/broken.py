@@ -74,9 +74,12 @@ class BrokenSequences:
             awaited = self._awaited.get(key)
             if awaited is None or place < awaited.place:
                 continue
-            if awaited.sequence == batch.base_sequence or self._is_over(*key, awaited.sequence):
+            is_behind = _is_before(awaited.sequence, batch.base_sequence)
+            if awaited.sequence == batch.base_sequence or (
+                is_behind and self._is_over(*key, awaited.sequence)
+            ):
                 del self._awaited[key]
-            elif _is_before(awaited.sequence, batch.base_sequence):
+            elif is_behind:
                 found = True
         return found
 

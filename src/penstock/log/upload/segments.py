@@ -1,7 +1,7 @@
-"""Describing one partition's batches for a segment's index. Pure."""
+"""Describing partitions' batches for a segment's index. Pure."""
 
-from collections.abc import Generator, Sequence
-from itertools import islice
+import types
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final
 
 from penstock.log.upload.plan import PartitionMove
@@ -10,39 +10,56 @@ from penstock.segment import RunDescriber, SegmentRun
 
 VIEWS_AT_ONCE: Final = 100
 """About 0.15 ms of CPU."""
+Place = tuple[bytes, int]
+"""Topic id and partition."""
 
 
-def segment_run(
-    place: tuple[bytes, int], move: PartitionMove, views: Sequence[memoryview]
-) -> SegmentRun:
+def segment_run(place: Place, move: PartitionMove, views: Sequence[memoryview]) -> SegmentRun:
     """Describe one partition's batches for the segment's index; checks that they follow on."""
-    steps = segment_run_by_steps(place, move, views)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            run: SegmentRun = end.value
-            return run
+    described = _begin(move)
+    for view in views:
+        described.add(view)
+    return _end(described, place, move)
 
 
-def segment_run_by_steps(
-    place: tuple[bytes, int], move: PartitionMove, views: Sequence[memoryview]
-) -> Generator[None, None, SegmentRun]:
-    """`segment_run`, for whoever has other work to do in between."""
-    subject = f"partition key {move.partition_key}"
-    described = RunDescriber(
-        base_offset=move.runs[0].base_offset, operation="build segment", subject=subject
-    )
-    left = iter(views)
-    while some := list(islice(left, VIEWS_AT_ONCE)):
-        for view in some:
+@types.coroutine
+def segment_runs_in_turns(
+    items: Iterable[tuple[Place, PartitionMove, Sequence[memoryview]]],
+) -> Generator[None, None, list[SegmentRun]]:
+    """`segment_run` of each item. Awaited, it lets all else that is ready on the event loop go
+    first behind every VIEWS_AT_ONCE views, and once at its end."""
+    runs = []
+    left = VIEWS_AT_ONCE
+    for place, move, views in items:
+        described = _begin(move)
+        for view in views:
             described.add(view)
+            left -= 1
+            if not left:
+                yield
+                left = VIEWS_AT_ONCE
+        runs.append(_end(described, place, move))
+    if left < VIEWS_AT_ONCE:
         yield
+    return runs
+
+
+def _begin(move: PartitionMove) -> RunDescriber:
+    return RunDescriber(
+        base_offset=move.runs[0].base_offset, operation="build segment", subject=_subject(move)
+    )
+
+
+def _end(described: RunDescriber, place: Place, move: PartitionMove) -> SegmentRun:
     if described.end_offset != move.runs[-1].end_offset or described.length != move.length:
         raise CorruptDataError(
             "build segment",
-            subject,
+            _subject(move),
             f"{described.length} bytes up to offset {described.end_offset}, the journal names "
             f"{move.length} bytes up to {move.runs[-1].end_offset}",
         )
     return described.describe(*place)
+
+
+def _subject(move: PartitionMove) -> str:
+    return f"partition key {move.partition_key}"

@@ -10,7 +10,7 @@ that, a file that the next start finds free.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Final, Protocol
 
@@ -22,7 +22,7 @@ from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
-from penstock.log.upload.segments import segment_run, segment_run_by_steps
+from penstock.log.upload.segments import segment_run, segment_runs_in_turns
 from penstock.metadata.answers import Refused, SegmentStored
 from penstock.metadata.commands import MovedRun, StoreSegment
 from penstock.metadata.committer import Committer
@@ -41,13 +41,6 @@ logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
 _HURRY_AGE_S: Final = 0.25
 """How long a run waits while its agent is being drained: as one does for an object flush."""
-
-
-class _OthersTurn:
-    """Awaited, lets all else that is ready on the event loop go first, once."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
 
 
 class Syncs(Protocol):
@@ -325,13 +318,22 @@ class Uploader:
         topic_ids = self._sort_keys([move.partition_key for move in moves])
         cached = [self._cached_views(move) for move in moves]
 
-        described = [
-            await self._describe(topic_ids[move.partition_key], move, views)
+        # What is in memory here, a little at a time: a thread of the pool would fight this one for
+        # the interpreter.
+        in_memory = await segment_runs_in_turns(
+            (topic_ids[move.partition_key], move, views)
             for move, views in zip(moves, cached, strict=True)
-        ]
+            if views is not None
+        )
 
         def build() -> tuple[list[Buffer], int, list[MovedRun]]:
-            segment = build_segment(described)
+            described = iter(in_memory)
+            segment = build_segment(
+                [
+                    self._read_and_describe(move, topic_ids) if views is None else next(described)
+                    for move, views in zip(moves, cached, strict=True)
+                ]
+            )
             runs = moved_runs(moves, segment.positions)
             return list(segment.parts), segment.size_bytes, runs
 
@@ -352,24 +354,11 @@ class Uploader:
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
 
-    async def _describe(
-        self, place: tuple[bytes, int], move: PartitionMove, views: list[memoryview] | None
+    def _read_and_describe(
+        self, move: PartitionMove, topic_ids: dict[PartitionKey, tuple[bytes, int]]
     ) -> SegmentRun:
-        loop = asyncio.get_running_loop()
-        if views is None:
-            return await loop.run_in_executor(
-                self._pool,
-                lambda: segment_run(place, move, [self._read_run(run) for run in move.runs]),
-            )
-        # Here, a little at a time: a thread of the pool would fight this one for the interpreter.
-        steps = segment_run_by_steps(place, move, views)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                run: SegmentRun = end.value
-                return run
-            await _OthersTurn()
+        views = [self._read_run(run) for run in move.runs]
+        return segment_run(topic_ids[move.partition_key], move, views)
 
     def _read_run(self, run: StoredRun) -> memoryview:
         try:
