@@ -26,7 +26,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 
 help: ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS=... is handed on to run, pipeline, unit and demo."
+	@echo "  PYTHON=python3.12 chooses the interpreter; DATA=dir is the server's; MINUTES=, N=, SEED= are of chaos and sim; ARGS=... is handed on."
 
 run: $(RUN_STAMP) ## Start a server on 127.0.0.1:9092 and 127.0.0.1:8080 (data in .data).
 	@exec $(RUN_ENV)/bin/penstock serve --data $(DATA) $(ARGS)
