@@ -158,16 +158,21 @@ def run_partitions(server: Running) -> Row:
     return row
 
 
+def chosen_names(cases: list[Case]) -> list[str]:
+    """The servers that run any of the cases, or those of them that SERVERS names."""
+    only = os.environ.get("SERVERS")
+    return [
+        name
+        for name in contenders()
+        if any(name in case.contenders for case in cases) and (not only or name in only.split(","))
+    ]
+
+
 def run_round(number_of_round: int, cases: list[Case], folder: Path, keep: Any) -> None:
     """All cases of one round; the server that begins changes from round to round."""
     keep({"contender": "floor", "case": "fsync", "ok": True, **measure_floor(folder)})
     known = contenders()
-    only = os.environ.get("SERVERS")
-    names = [
-        name
-        for name in known
-        if any(name in case.contenders for case in cases) and (not only or name in only.split(","))
-    ]
+    names = chosen_names(cases)
     if number_of_round % 2:
         names.reverse()
     for name in names:
@@ -279,7 +284,8 @@ def main() -> int:
         print(report(json.loads(options.table.read_text())))
         return 0
     cases = chosen(options.workloads)
-    install_kafka()
+    if "kafka" in chosen_names(cases):
+        install_kafka()
     results_folder = BENCH / "results"
     results_folder.mkdir(exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S")

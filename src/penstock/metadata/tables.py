@@ -16,7 +16,7 @@ from penstock.metadata.cluster_tables import ClusterTables
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
-from penstock.model.ids import PARTITION_BITS, PartitionKey, TopicId, TopicKey
+from penstock.model.ids import PARTITION_BITS, TopicId, TopicKey
 from penstock.replica.statements import insert_rows
 
 PRODUCERS_CACHED_MAX: Final = 20_000
@@ -441,9 +441,3 @@ class Tables:
             self.partitions.clear()
         if len(self._groups) > GROUPS_CACHED_MAX:
             self._groups.clear()
-
-
-def partition_range(topic_key: TopicKey) -> tuple[PartitionKey, PartitionKey]:
-    """The half-open range of a topic's partition keys."""
-    first = topic_key << PARTITION_BITS
-    return PartitionKey(first), PartitionKey(first + (1 << PARTITION_BITS))

@@ -22,7 +22,6 @@ ProducerId = NewType("ProducerId", int)
 
 PARTITION_BITS: Final = 20
 PARTITION_COUNT_MAX: Final = (1 << PARTITION_BITS) - 1
-NO_PRODUCER: Final = ProducerId(-1)
 
 
 def partition_key(topic_key: TopicKey, partition: int) -> PartitionKey:

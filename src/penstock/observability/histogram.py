@@ -64,14 +64,3 @@ class Histogram:
             total += count
             rows.append((bound, total))
         return rows
-
-    def quantile(self, fraction: float) -> float:
-        """The upper bound under which `fraction` of the values lie; 0 when there are none, and
-        the greatest bound for values beyond it."""
-        wanted = fraction * self.count
-        total = 0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            total += count
-            if total and total >= wanted:
-                return bound
-        return self.bounds[-1] if self.count else 0.0

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 DEFAULT_MASTER: Final = "local[*]"
 DEFAULT_MEMORY: Final = "1g"
 CONNECT_PREFIX: Final = "sc://"
-ARROW_ROWS_MAX: Final = 10_000
 
 _LOGGING: Final = Path(__file__).parent / "log4j2.properties"
 _CHECKED_TASKS_MAX: Final = 64
@@ -289,11 +287,6 @@ def parallelism(spark: "SparkSession") -> int:
 def is_connect(spark: "SparkSession") -> bool:
     """Whether it is a Spark Connect session, which has no SparkContext."""
     return "connect" in type(spark).__module__
-
-
-def spark_version() -> str:
-    """The version of the pyspark package."""
-    return version("pyspark")
 
 
 def _python_version() -> str:

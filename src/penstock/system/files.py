@@ -37,10 +37,6 @@ _MAP_BYTES_MIN: Final = 256 << 10
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 """Read what the page cache has and never wait for the disk (Linux 4.14). 0: the system can't."""
 
-PROBE_BYTES: Final = 128 << 10
-"""Cached pages come and go in stretches about as long as what the kernel reads ahead; one byte of
-each is asked for. Source: read_ahead_kb of Linux, 128 by default."""
-
 
 @functools.cache
 def _null() -> int:
