@@ -17,13 +17,3 @@ def test_cumulative_counts_are_the_numbers_of_values_up_to_each_bound(values: li
     assert rows[-1][0] == "+Inf"
     assert histogram.count == len(values)
     assert abs(histogram.sum - sum(values)) < 1e-6
-
-
-def test_a_quantile_is_the_bound_under_which_that_share_lies() -> None:
-    histogram = Histogram((1.0, 2.0, 4.0))
-    assert histogram.quantile(0.5) == 0.0
-    for value in (0.5, 0.6, 1.5, 100.0):
-        histogram.observe(value)
-    assert histogram.quantile(0.5) == 1.0
-    assert histogram.quantile(0.75) == 2.0
-    assert histogram.quantile(1.0) == 4.0
