@@ -33,10 +33,9 @@ def check_together(settings: ServerSettings) -> None:
     Raises:
         InvalidRequestError: names the settings that contradict one another.
     """
+    check_places(settings)
     kafka = parse_address(settings.kafka, setting="kafka")
     http = parse_address(settings.http, setting="http") if settings.http else None
-    if not settings.data:
-        raise InvalidRequestError("read setting", "data", "the data directory has no name")
     if settings.advertised:
         advertised = parse_address(settings.advertised, setting="advertised")
         if advertised.is_wildcard or advertised.port == 0:
@@ -93,6 +92,37 @@ def check_together(settings: ServerSettings) -> None:
         )
 
 
+def check_places(settings: ServerSettings) -> None:
+    """Check what says where journal and bytes are, which is all that a reader of them needs.
+
+    Raises:
+        InvalidRequestError: names the settings that contradict one another.
+    """
+    if not settings.data:
+        raise _refused("data", "the data directory has no name", "give a directory")
+    if not is_cluster(settings):
+        if settings.objects:
+            # Else everything would stay on the local disk without a word.
+            raise _refused(
+                "objects",
+                "it is for a cluster; a server alone keeps its objects in the data directory",
+                "set journal, or leave objects out",
+            )
+        return
+    if not settings.journal.startswith(_JOURNAL_SCHEMES):
+        raise _refused("journal", "it is no URL of a journal", "postgresql://USER@HOST/DATABASE")
+    if _NAME.fullmatch(settings.cluster_name) is None:
+        raise _refused(
+            "cluster_name",
+            f"{settings.cluster_name!r} can't be part of a table's name",
+            "a letter, then at most 39 letters, digits and underscores, all lower case",
+        )
+    if not settings.objects:
+        raise _refused(
+            "objects", "agents of a cluster share a store", "s3://BUCKET/PREFIX or file:///PATH"
+        )
+
+
 def _check_cluster(settings: ServerSettings) -> None:
     if settings.workers > 1 and is_cluster(settings):
         raise _refused("workers", "agents of a cluster are one process each", "start several")
@@ -109,18 +139,6 @@ def _check_cluster(settings: ServerSettings) -> None:
         )
     if not is_cluster(settings):
         return
-    if not settings.journal.startswith(_JOURNAL_SCHEMES):
-        raise _refused("journal", "it is no URL of a journal", "postgresql://USER@HOST/DATABASE")
-    if _NAME.fullmatch(settings.cluster_name) is None:
-        raise _refused(
-            "cluster_name",
-            f"{settings.cluster_name!r} can't be part of a table's name",
-            "a letter, then at most 39 letters, digits and underscores, all lower case",
-        )
-    if not settings.objects:
-        raise _refused(
-            "objects", "agents of a cluster share a store", "s3://BUCKET/PREFIX or file:///PATH"
-        )
     if not settings.cluster_secret:
         raise _refused(
             "cluster_secret",

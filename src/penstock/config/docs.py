@@ -7,11 +7,12 @@ _HEAD = """\
 
 Made from `penstock.config.settings`; `make docs` makes it anew.
 
-A setting is taken from, the later ones first: the command line (`--segment-bytes 16MiB`), the
-environment (`PENSTOCK_SEGMENT_BYTES=16MiB`), a TOML file (`segment_bytes = "16MiB"`, named by
-`--config FILE` or `PENSTOCK_CONFIG`), its default. Sizes and durations are numbers in the unit
-that ends the name, or text with a unit: B, KiB, MiB, GiB, TiB, KB, MB, GB, TB; ms, s, min, h, d.
-An unknown name in the file or the environment is an error, which names the nearest setting.
+A setting is taken from the first of these that gives it: the command line (`--segment-bytes
+16MiB`), the environment (`PENSTOCK_SEGMENT_BYTES=16MiB`), a TOML file (`segment_bytes =
+"16MiB"`, named by `--config FILE` or `PENSTOCK_CONFIG`), its default. Sizes and durations are
+numbers in the unit that ends the name, or text with a unit: B, KiB, MiB, GiB, TiB, KB, MB, GB,
+TB; ms, s, min, h, d. An unknown name in the file or the environment is an error, which names
+the nearest setting.
 """
 
 

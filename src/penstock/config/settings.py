@@ -116,7 +116,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         _cluster(
             "URL of the store of segment objects: `s3://BUCKET/PREFIX`, `gs://`, `az://` or "
-            "`file://`; all agents of a cluster share it. Empty: in the data directory.",
+            "`file://`; all agents of a cluster share it. Only with `journal`: a server alone "
+            "keeps them in the data directory.",
         ),
     ] = ""
     cluster_name: Annotated[
@@ -131,7 +132,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "Cluster",
             "What agents show one another, and what calls to the HTTP API must carry as "
             "`Authorization: Bearer ...`. Needed in a cluster; 16 characters at least. Give it by "
-            "the environment or a file that only the server reads.",
+            "the environment, by a file that holds it alone and that "
+            "`PENSTOCK_CLUSTER_SECRET_FILE` names, or in a settings file that only the server "
+            "reads.",
             secret=True,
         ),
     ] = ""

@@ -7,7 +7,7 @@ name, source and what is allowed.
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +18,20 @@ from penstock.model.errors import InvalidRequestError, NotFoundError
 
 CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 """Names the TOML file where no --config is given."""
-CLIENT_VARIABLES: Final = frozenset({"PENSTOCK_SERVER", "PENSTOCK_STATUS_URL"})
-"""Read by the commands that talk to a server; a server ignores them."""
+SECRET_FILE_VARIABLE: Final = "PENSTOCK_CLUSTER_SECRET_FILE"  # noqa: S105 - its name
+"""Names a file that holds `cluster_secret` alone: it goes before the secret's own variable, as it
+does in jobs."""
+OTHERS_VARIABLES: Final = frozenset(
+    {
+        "PENSTOCK_SERVER",
+        "PENSTOCK_STATUS_URL",
+        "PENSTOCK_KERNEL_CACHE",
+        "PENSTOCK_REGISTRY_USER",
+        "PENSTOCK_REGISTRY_PASSWORD",
+    }
+)
+"""Read by commands that talk to a server, and by jobs; a server ignores them."""
+_SECRET: Final = "cluster_secret"  # noqa: S105 - a setting's name
 LIKENESS_MIN: Final = 0.6
 PIPELINE_SECTION: Final = "pipeline"
 """Of a TOML file: the settings of `penstock pipeline`, whose variables have its prefix."""
@@ -32,6 +44,7 @@ def load_settings(
     file: Path | None,
     environment: Mapping[str, str],
     command_line: Mapping[str, str],
+    check: Callable[[ServerSettings], None] = check_together,
 ) -> ServerSettings:
     """The settings of a server.
 
@@ -40,6 +53,7 @@ def load_settings(
             names, if any.
         environment: all variables; those with the prefix PENSTOCK_ are read.
         command_line: text by setting name.
+        check: says what must hold between them; a command that is no server asks for less.
 
     Raises:
         InvalidRequestError: a name is unknown or a value not allowed.
@@ -55,10 +69,12 @@ def load_settings(
             values[name] = _parse(name, value, f"file {file}")
     for name, value in _from_environment(environment).items():
         values[name] = _parse(name, value, f"environment variable {_variable(name)}")
+    if secret_file := environment.get(SECRET_FILE_VARIABLE):
+        values[_SECRET] = _read_secret(Path(secret_file))
     for name, value in command_line.items():
         values[name] = _parse(name, value, f"option {setting_fields()[name].option}")
     settings = ServerSettings(**values)
-    check_together(settings)
+    check(settings)
     return settings
 
 
@@ -105,13 +121,24 @@ def _read_toml(file: Path) -> dict[str, Any]:
     return table
 
 
+def _read_secret(file: Path) -> str:
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        detail = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidRequestError("read secret", str(file), detail) from error
+    if not secret:
+        raise InvalidRequestError("read secret", str(file), "it is empty")
+    return secret
+
+
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     by_variable = {field.variable: field.name for field in setting_fields().values()}
     values = {}
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
-        if variable == CONFIG_VARIABLE or variable in CLIENT_VARIABLES:
+        if variable in (CONFIG_VARIABLE, SECRET_FILE_VARIABLE) or variable in OTHERS_VARIABLES:
             continue
         if variable.startswith(_RESERVED_PREFIXES):
             continue

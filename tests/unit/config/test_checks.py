@@ -47,6 +47,7 @@ def test_a_cluster_s_settings_hold_together() -> None:
         ({"cluster_secret": "short"}, "16 characters"),
         ({**CLUSTER, "journal": "mysql://db"}, "postgresql://"),
         ({**CLUSTER, "objects": ""}, "share a store"),
+        ({"objects": "s3://bucket/prefix"}, "objects .*set journal"),
         ({**CLUSTER, "cluster_secret": ""}, "cluster_secret"),
         ({**CLUSTER, "cluster_name": "Drop Table"}, "cluster_name"),
         ({**CLUSTER, "workers": 2}, "workers"),

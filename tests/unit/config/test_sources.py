@@ -1,13 +1,18 @@
 """Settings come from defaults, file, environment, command line, each above those before it."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+import penstock
+from penstock.config.checks import check_places
 from penstock.config.fields import setting_fields
 from penstock.config.settings import ServerSettings
 from penstock.config.sources import load_settings
 from penstock.model.errors import InvalidRequestError, NotFoundError
+
+SECRET = "0123456789abcdef"
 
 
 def load(
@@ -70,6 +75,62 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(
     with pytest.raises(InvalidRequestError, match=nearest) as refusal:
         load(environment=environment)
     assert next(iter(environment)) in str(refusal.value)
+
+
+def test_whatever_variable_some_part_of_the_program_reads_a_server_puts_up_with(
+    tmp_path: Path,
+) -> None:
+    """They stand in one environment file or container with the server's own."""
+    root = Path(penstock.__path__[0])
+    texts = [path.read_text() for path in root.rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"\bPENSTOCK_[A-Z_]*[A-Z]\b", text)}
+    named.remove("PENSTOCK_PIPELINE")  # where the names of options begin
+    file = tmp_path / "empty.toml"
+    file.touch()
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    values = {"PENSTOCK_CONFIG": str(file), "PENSTOCK_CLUSTER_SECRET_FILE": str(secret)}
+    for field in setting_fields().values():
+        values[field.variable] = field.show(field.default)
+    assert {"PENSTOCK_CLUSTER_SECRET_FILE", "PENSTOCK_REGISTRY_USER"} < named
+    for name in sorted(named):
+        load(environment={name: values.get(name, "x")})
+
+
+def test_the_environment_may_name_a_file_that_holds_the_secret(tmp_path: Path) -> None:
+    """As systemd's credentials and Kubernetes' secrets do; jobs read it from there, too."""
+    file = tmp_path / "secret"
+    file.write_text(SECRET + "\n")
+    named = {"PENSTOCK_CLUSTER_SECRET_FILE": str(file)}
+    assert load(environment=named).cluster_secret == SECRET
+    assert load(
+        'cluster_secret = "of-the-settings-file"', named, folder=tmp_path
+    ).cluster_secret == (SECRET)
+    given = {"cluster_secret": "of-the-command-line"}
+    assert load(environment=named, command_line=given).cluster_secret == given["cluster_secret"]
+    assert load(environment={"PENSTOCK_CLUSTER_SECRET_FILE": ""}).cluster_secret == ""
+
+
+def test_a_secret_s_file_that_is_not_there_or_holds_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    with pytest.raises(InvalidRequestError, match=str(file)):
+        load(environment={"PENSTOCK_CLUSTER_SECRET_FILE": str(file)})
+    file.write_text(" \n")
+    with pytest.raises(InvalidRequestError, match=str(file)):
+        load(environment={"PENSTOCK_CLUSTER_SECRET_FILE": str(file)})
+
+
+def test_a_command_that_only_reads_a_cluster_needs_no_more_than_its_places(tmp_path: Path) -> None:
+    """What differs between agents, and the secret, is in their environment and not in the file."""
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        'kafka = "0.0.0.0:9092"\nhttp = "0.0.0.0:8080"\nallow_insecure = true\n'
+        'journal = "postgresql://db/penstock"\nobjects = "s3://logs/prod"\n'
+    )
+    settings = load_settings(file=file, environment={}, command_line={}, check=check_places)
+    assert settings.objects == "s3://logs/prod"
+    with pytest.raises(InvalidRequestError):
+        load_settings(file=file, environment={}, command_line={})
 
 
 def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:

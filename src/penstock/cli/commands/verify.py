@@ -12,6 +12,7 @@ from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import engine_options, make_door, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
+from penstock.config.checks import check_places
 from penstock.config.sources import load_settings
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.system.clock import SystemClock
@@ -117,7 +118,9 @@ def command(
     if engine is not None or master is not None:
         raise click.UsageError("--engine and --master go with --url")
     if config_file is not None:
-        settings = load_settings(file=config_file, environment=os.environ, command_line={})
+        settings = load_settings(
+            file=config_file, environment=os.environ, command_line={}, check=check_places
+        )
         if settings.journal:
             objects, journal = settings.objects, settings.journal
             cluster_name = settings.cluster_name
