@@ -28,9 +28,9 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "group": Lazy("group", "List, describe, reset and delete consumer groups."),
     "pipeline": Lazy("pipeline", "Run jobs on what is stored: compaction, tables, export, import."),
     "status": Lazy("status", "Show what a server says about itself."),
-    "verify": Lazy("verify", "Read everything in a data directory and check it."),
+    "verify": Lazy("verify", "Read everything in a data directory or a cluster and check it."),
     "backup": Lazy("backup", "Copy a data directory, online."),
-    "restore": Lazy("restore", "Make a data directory from a backup."),
+    "restore": Lazy("restore", "Make a data directory or a cluster from a backup or a bucket."),
 }
 
 
@@ -70,7 +70,10 @@ def _leave(status: int) -> NoReturn:
 def _run() -> int:
     try:
         result = root.main(standalone_mode=False)
-    except click.exceptions.Abort:
+    except click.exceptions.Abort as abort:
+        # click makes one of Ctrl-C too, also where it asks a question; "no" is an answer.
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            return INTERRUPTED_EXIT_STATUS
         click.echo("aborted", err=True)
         return ERROR_EXIT_STATUS
     except click.ClickException as error:

@@ -1,8 +1,8 @@
 """Options and arguments that commands share."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import click
 
@@ -11,6 +11,8 @@ from penstock.config.addresses import parse_address
 from penstock.model.errors import InvalidRequestError
 
 DEFAULT_SERVER = "127.0.0.1:9092"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MS_MAX: Final = (1 << 63) - 1
 
 Command = Callable[..., Any]
 
@@ -77,9 +79,12 @@ def parse_time(text: str) -> int:
     """A time as ms since the epoch: such a number, or ISO 8601, in UTC where it names no zone.
 
     Raises:
-        InvalidRequestError: it is neither.
+        InvalidRequestError: it is neither, or before 1970, or in no record's 64 bits.
     """
     if text.isascii() and text.isdigit():
+        # The number of digits first: Python refuses to read some thousand of them.
+        if len(text) > len(str(_TIME_MS_MAX)) or int(text) > _TIME_MS_MAX:
+            raise InvalidRequestError("read time", text[:40], f"more ms than {_TIME_MS_MAX}")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -89,4 +94,7 @@ def parse_time(text: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    if moment < _EPOCH:
+        # Below zero a server reads its own words, such as -1 for the latest offset.
+        raise InvalidRequestError("read time", text, "it is before 1970")
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

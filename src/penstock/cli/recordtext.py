@@ -9,13 +9,18 @@ partition and, when printed, topic and offset. Keys and values are UTF-8 text, n
 import base64
 import binascii
 import json
-from typing import Any
+from typing import Any, Final
 
 from penstock.cli.client.fetching import FetchedRecord
 from penstock.cli.client.producing import NewRecord
 from penstock.model.errors import InvalidRequestError
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+TIMESTAMP_MIN: Final = -1
+"""A record without a timestamp."""
+TIMESTAMP_MAX: Final = (1 << 63) - 2
+"""Of which the difference to the least still fits 64 bits, as a batch holds them."""
 
 
 def read_text_line(
@@ -53,11 +58,11 @@ def read_json_line(line: bytes, *, headers: Headers, now_ms: int, place: str) ->
         return NewRecord(
             key=_to_bytes(value.get("key")),
             value=_to_bytes(value.get("value")),
-            headers=headers + tuple((str(name), _to_bytes(item)) for name, item in pairs),
-            timestamp=int(value.get("timestamp", now_ms)),
+            headers=headers + tuple((_to_name(name), _to_bytes(item)) for name, item in pairs),
+            timestamp=_to_timestamp(value.get("timestamp"), now_ms),
             partition=None if value.get("partition") is None else int(value["partition"]),
         )
-    except (ValueError, TypeError, binascii.Error) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as error:
         raise InvalidRequestError("read record", place, f"no record in JSON: {error}") from None
 
 
@@ -82,6 +87,21 @@ def json_line(record: FetchedRecord) -> bytes:
         "headers": [[name, _to_json(item)] for name, item in record.headers],
     }
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _to_timestamp(value: Any, now_ms: int) -> int:
+    if value is None:
+        return now_ms
+    timestamp = int(value)
+    if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+        raise ValueError("its timestamp is not in ms since 1970, in 64 bits")
+    return timestamp
+
+
+def _to_name(value: Any) -> str:
+    name = str(value)
+    name.encode()  # half a surrogate pair has no UTF-8
+    return name
 
 
 def _to_bytes(value: Any) -> bytes | None:

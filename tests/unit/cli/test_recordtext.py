@@ -10,6 +10,8 @@ from penstock.cli.client.fetching import FetchedRecord
 from penstock.cli.client.offsets import TopicPartition
 from penstock.cli.recordtext import json_line, read_json_line, read_text_line, text_line
 from penstock.model.errors import InvalidRequestError
+from penstock.records.decode import Record, decode_batch
+from penstock.records.encode import encode_batch
 
 some_bytes = st.none() | st.binary(max_size=20)
 records = st.builds(
@@ -40,11 +42,58 @@ def test_a_json_value_that_is_no_text_is_produced_as_json() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"[]", b"{", b'{"headers": 5}', b'{"key": {"base64": "%"}}', b'{"partition": "x"}'],
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"headers": 5}',
+        b'{"key": {"base64": "%"}}',
+        b'{"key": {"base64": 5}}',
+        b'{"partition": "x"}',
+        b'{"partition": Infinity}',
+        b'{"partition": NaN}',
+        b'{"timestamp": 1e999}',
+        b'{"timestamp": 99999999999999999999}',
+        b'{"timestamp": 9223372036854775808}',
+        b'{"timestamp": -2}',
+        b'{"timestamp": %s}' % (b"9" * 5000),
+        b'{"key": "\\ud800"}',
+        b'{"value": "\\udfff"}',
+        b'{"value": {"a": "\\ud800"}}',
+        b'{"headers": {"\\ud800": "x"}}',
+        b'{"headers": [["name", "\\ud800"]]}',
+        b"[" * 200_000,
+        b'{"value": %s1%s}' % (b"[" * 100_000, b"]" * 100_000),
+        b"\xff",
+    ],
+    ids=lambda line: line[:40],
 )
 def test_a_line_that_is_no_record_is_refused_with_its_place(line: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="f line 7"):
         read_json_line(line, headers=(), now_ms=0, place="f line 7")
+
+
+@pytest.mark.parametrize("timestamp", [-1, 0, (1 << 63) - 2])
+def test_any_timestamp_that_is_taken_can_be_encoded(timestamp: int) -> None:
+    """-1: a record without a timestamp, which is printed so too."""
+    line = b'{"timestamp": %d}' % timestamp
+    taken = read_json_line(line, headers=(), now_ms=7, place="here").timestamp
+    records = [
+        Record(offset_delta=delta, timestamp=time_ms, key=None, value=None, headers=())
+        for delta, time_ms in enumerate((-1, taken, -1))
+    ]
+    assert [row.timestamp for row in decode_batch(memoryview(encode_batch(records)))] == [
+        -1,
+        taken,
+        -1,
+    ]
+
+
+def test_null_is_as_what_is_left_out() -> None:
+    line = b'{"timestamp": null, "partition": null, "key": null, "value": null, "headers": null}'
+    nothing = read_json_line(b"{}", headers=(), now_ms=7, place="here")
+    assert read_json_line(line, headers=(), now_ms=7, place="here") == nothing
+    assert nothing.timestamp == 7
 
 
 def test_a_key_ends_at_the_first_separator() -> None:

@@ -1,7 +1,6 @@
 """Calls of a server's HTTP port, as the commands make them."""
 
 import json
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -10,9 +9,9 @@ from typing import Any, Final
 import click
 
 from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.pipeline.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, find_secret
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
-SECRET_VARIABLE: Final = "PENSTOCK_CLUSTER_SECRET"  # noqa: S105 - a variable's name
 
 
 def http_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -51,16 +50,17 @@ def open_call(
 ) -> Any:
     """Make a call and return the response, which the caller reads and closes.
 
-    The cluster's secret is taken from PENSTOCK_CLUSTER_SECRET, if it is set.
+    The cluster's secret is taken from PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET, if
+    one of them is set.
 
     Raises:
-        InvalidRequestError: the server refused it.
+        InvalidRequestError: the server refused it, or the secret's file can't be read.
         RetryableError: the server doesn't answer.
     """
     target = base_url(url) + path
     all_headers = dict(headers or {})
-    if secret := os.environ.get(SECRET_VARIABLE):
-        all_headers["authorization"] = f"Bearer {secret}"
+    if secret := find_secret():
+        all_headers["authorization"] = secret.header
     data = None
     if body is not None:
         data = json.dumps(body).encode()
@@ -73,7 +73,10 @@ def open_call(
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise InvalidRequestError(
-                operation, target, "the cluster's secret is needed", f"set {SECRET_VARIABLE}"
+                operation,
+                target,
+                "the cluster's secret is needed",
+                f"set {SECRET_VARIABLE} or {SECRET_FILE_VARIABLE}",
             ) from None
         try:
             detail = json.load(error)["error"]
