@@ -1,7 +1,8 @@
 """Topics as Parquet files: docs/spark.md says what they look like.
 
-One file per partition and range of offsets, named by both, so that an attempt that is repeated
-writes the same file again. The manifest comes last: an export without one is not whole.
+One file per partition and range of offsets, named by both and by the export, so that an attempt
+that is repeated writes the same file again, and none of another export. The manifest comes after
+them: an export without one is not whole. An older export is deleted after that.
 """
 
 import itertools
@@ -47,6 +48,8 @@ SCHEMA: Final = pa.schema(
     ]
 )
 COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
+_NAME_DIGITS: Final = 16
+"""Of an export's id, in its files' names."""
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 Watch = Callable[[int, int, int], None]
@@ -120,7 +123,8 @@ def export_topic(
     Args:
         target: a directory or URL; executors must reach it too.
         file_bytes: about so much of the log goes into a file.
-        overwrite: delete an export, or what is left of one, that is there.
+        overwrite: whether an export, or what is left of one, may be there. The new manifest takes
+            the place of its own, and then its files are deleted: cut anywhere, one is whole.
 
     Raises:
         NotFoundError: no such topic.
@@ -137,9 +141,9 @@ def export_topic(
             "export",
             folder,
             f"{len(there)} files are there already",
-            "--overwrite deletes them first",
+            "--overwrite deletes them once the new ones are written",
         )
-    files.delete(there)
+    export_id = client.random.token_bytes(16).hex()
     with JobLease(client, kind=KIND, name=f"export {name}") as lease:
         found = client.topics(names=[name])
         if not found.topics:
@@ -151,7 +155,7 @@ def export_topic(
                 door=client.options,
                 files=files_options,
                 folder=folder,
-                name=file_name(wanted),
+                name=file_name(wanted, export_id),
                 wanted=wanted,
                 compression=compression,
             )
@@ -169,7 +173,7 @@ def export_topic(
                 watch(done_bytes, total, records)
         manifest = Manifest(
             version=VERSION,
-            export_id=client.random.token_bytes(16).hex(),
+            export_id=export_id,
             cluster_id=client.info().cluster_id,
             topic=name,
             topic_id=topic.topic_id,
@@ -180,6 +184,8 @@ def export_topic(
             files=[written[index] for index in range(len(items))],
         )
     files.put(f"{folder}/{MANIFEST}", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    kept = {f"{folder}/{name}" for name in (MANIFEST, *(file.name for file in manifest.files))}
+    files.delete([url for url in there if url not in kept])
     return Exported(
         topic=name,
         url=folder,
@@ -230,7 +236,8 @@ def plan_files(
     """Ranges that together are all of a topic, each about `file_bytes` of the log, and their bytes.
 
     Together they hold every offset from the log's start to the high watermark: those that
-    compaction left out too, so that an import knows that they are gaps.
+    compaction left out too, so that an import knows that they are gaps. A partition whose records
+    are all gone has an empty range at its end, which says where the next record goes.
     """
     runs: dict[int, list[tuple[int, int]]] = {}
     for page in pages:
@@ -249,7 +256,8 @@ def plan_files(
                 continue
             planned += _split(topic.topic_id, partition, start, cut, gathered, file_bytes)
             start, gathered = cut, 0
-        if start < state.high_watermark:
+        is_emptied = state.log_start == state.high_watermark > 0
+        if start < state.high_watermark or is_emptied:
             planned.append(
                 (Range(topic.topic_id, partition, start, state.high_watermark), gathered)
             )
@@ -272,9 +280,12 @@ def folder_name(topic: str) -> str:
     return topic
 
 
-def file_name(wanted: Range) -> str:
-    """Sorted by name, files are sorted by partition and offset."""
-    return f"{wanted.partition:06}-{wanted.start:020}-{wanted.end:020}.parquet"
+def file_name(wanted: Range, export_id: str) -> str:
+    """Sorted by name, the files of an export are sorted by partition and offset."""
+    return (
+        f"{wanted.partition:06}-{wanted.start:020}-{wanted.end:020}"
+        f"-{export_id[:_NAME_DIGITS]}.parquet"
+    )
 
 
 # -- on executors ----------------------------------------------------------------------------------

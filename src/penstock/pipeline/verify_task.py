@@ -203,6 +203,11 @@ class _Walk:
         self._expected = run.base_offset
         self._position = run.position
         self._batches = 0
+        self._skipped_to = run.base_offset
+
+    def skip_to(self, offset: int) -> None:
+        """The next batch is the one that holds `offset`, wherever it begins."""
+        self._skipped_to = offset
 
     def take(self, batch: memoryview) -> bool:
         """Returns: false if it is damaged, so that what follows can't be told."""
@@ -255,7 +260,8 @@ class _Walk:
         if not self._raw:
             if header.base_offset < self._expected or header.end_offset > self._run.end_offset:
                 return f"base offset {header.base_offset} where {self._expected} is due"
-            if header.base_offset > self._expected and header.base_offset > self._run.clean_end:
+            may_lack_before = max(self._run.clean_end, self._skipped_to)
+            if header.base_offset > max(self._expected, may_lack_before):
                 return f"base offset {header.base_offset} where {self._expected} is due"
         # An import that keeps offsets writes such batches too, without a producer.
         if header.record_count < span and not is_clean and header.producer_id >= 0:
@@ -272,27 +278,41 @@ def _check_wal(client: DoorClient, item: WalItem) -> Checked:
     subject = _subject(run, "a WAL")
     walk = _Walk(run, subject, checked, raw=False)
     offset = run.base_offset
-    try:
-        while offset < run.end_offset:
+    while offset < run.end_offset:
+        try:
             body, following = client.records(
                 run.topic_id, run.partition, offset, run.end_offset, bytes_max=PART_BYTES
             )
-            view = memoryview(body)
-            at = 0
-            while at < len(view):
-                size = _size(view[at:])
-                batch = view[at : at + size]
-                if stored_header(batch, 0).base_offset >= run.end_offset:
-                    break
-                if not walk.take(batch):
-                    return checked
-                at += size
-            offset = max(following, offset + 1)
-    except NotFoundError as error:
-        checked.gone = error.detail
-        return checked
+        except NotFoundError as error:
+            log_start = _log_start(client, run)
+            if not offset < log_start < run.end_offset:
+                checked.gone = error.detail
+                return checked
+            # DeleteRecords leaves the run whole: what lies behind the log's start is there.
+            offset = log_start
+            walk.skip_to(log_start)
+            continue
+        view = memoryview(body)
+        at = 0
+        while at < len(view):
+            size = _size(view[at:])
+            batch = view[at : at + size]
+            if stored_header(batch, 0).base_offset >= run.end_offset:
+                break
+            if not walk.take(batch):
+                return checked
+            at += size
+        offset = max(following, offset + 1)
     checked.runs += 1
     return checked
+
+
+def _log_start(client: DoorClient, run: NamedRun) -> int:
+    """Where a run's log begins now; -1: its partition is gone."""
+    found = client.topics(topic_ids=[run.topic_id]).topics
+    if not found or run.partition >= len(found[0].partitions):
+        return -1
+    return found[0].partitions[run.partition].log_start
 
 
 def _size(view: memoryview) -> int:

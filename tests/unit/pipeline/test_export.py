@@ -61,10 +61,10 @@ def rows_of(door: Door, name: str) -> list[list[Row]]:
     return found
 
 
-def fill(topics: Topics, **configs: str) -> str:
+def fill(topics: Topics, *, name: str = "", first: int = 0) -> str:
     """Three partitions: many records, few with every oddity, none."""
-    name = topics.make(3, **configs)
-    values: list[bytes | None] = [b"%d" % n * 50 for n in range(2000)]
+    name = topics.make(3, name=name)
+    values: list[bytes | None] = [b"%d" % (first + n) * 50 for n in range(2000)]
     topics.write(
         name, values, partition=0, keys=[b"k%d" % (n % 7) for n in range(2000)],
         timestamps=[1_700_000_000_000 + n for n in range(2000)], compression_type="zstd",
@@ -271,6 +271,87 @@ def test_an_export_is_not_mixed_with_an_older_one(
     assert len(listed) == again.files
 
 
+def test_the_old_export_stays_if_the_topic_is_gone(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    name = fill(topics)
+    export(door, name, tmp_path)
+    before = rows_of(door, name)
+    topics.delete(name)
+    with pytest.raises(NotFoundError, match="no such topic"):
+        export(door, name, tmp_path, overwrite=True)
+    copy = topics.make(3)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert rows_of(door, copy) == before
+
+
+@pytest.mark.parametrize("step", ["file", "manifest", "deletion"])
+def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
+    door: Door,
+    topics: Topics,
+    engine: LocalEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """Killed after a file is written, before the manifest, and before old files are deleted. The
+    topic was made anew in between, so that what is mixed of both is seen."""
+    name = fill(topics)
+    export(door, name, tmp_path, file_bytes=2000)
+    old = rows_of(door, name)
+    topics.delete(name)
+    fill(topics, name=name, first=10_000)
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if step == "manifest":
+            patch.setattr(TableFiles, "put", cut)
+        if step == "deletion":
+            patch.setattr(TableFiles, "delete", cut)
+        with pytest.raises(KeyboardInterrupt):
+            export(
+                door, name, tmp_path, file_bytes=2000, overwrite=True,
+                watch=cut if step == "file" else None,
+            )  # fmt: skip
+    copy = topics.make(3)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    assert rows_of(door, copy) == (rows_of(door, name) if step == "deletion" else old)
+    again = export(door, name, tmp_path, overwrite=True)
+    assert len(list((tmp_path / name).glob("*.parquet"))) == again.files
+
+
+def test_a_partition_that_retention_emptied_keeps_its_next_offset(
+    door: Door, topics: Topics, engine: LocalEngine, tmp_path: Path
+) -> None:
+    """A group that had read it to the end goes on with the first record that comes."""
+    name = topics.make(2)
+    topics.write(name, [b"%d" % n for n in range(100)])
+    topics.trim(name, 0, 100)
+    export(door, name, tmp_path)
+    copy = topics.make(2)
+    import_topic(door.client, engine, f"{tmp_path}/{name}", name=copy)
+    (found,) = door.client.topics(names=[copy]).topics
+    assert [state.high_watermark for state in found.partitions] == [100, 0]
+    topics.write(copy, [b"next"])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": topics.bootstrap,
+            "group.id": copy,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.commit(offsets=[TopicPartition(copy, 0, 100)], asynchronous=False)
+    consumer.assign([TopicPartition(copy, 0)])
+    message = consumer.poll(120)
+    consumer.close()
+    assert message is not None
+    assert message.error() is None
+    assert (message.offset(), message.value()) == (100, b"next")
+
+
 def test_a_topic_that_is_not_there_is_told(door: Door, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such topic"):
         export(door, "nobody", tmp_path)
@@ -292,6 +373,7 @@ def test_planned_files_hold_every_offset_once() -> None:
             PartitionState(log_start=5, high_watermark=100, size_bytes=0),
             PartitionState(log_start=0, high_watermark=0, size_bytes=0),
             PartitionState(log_start=0, high_watermark=10, size_bytes=0),
+            PartitionState(log_start=7, high_watermark=7, size_bytes=0),
         ],
     )  # fmt: skip
     runs = [(0, 0, 20, 10), (0, 20, 40, 10), (0, 40, 90, 200), (2, 0, 10, 3)]
@@ -308,7 +390,7 @@ def test_planned_files_hold_every_offset_once() -> None:
     planned = plan_files(topic, [page], file_bytes=15)
     ranges = [(wanted.partition, wanted.start, wanted.end) for wanted, _ in planned]
     assert ranges[0] == (0, 5, 40)
-    assert ranges[-1] == (2, 0, 10)
+    assert ranges[-2:] == [(2, 0, 10), (3, 7, 7)]
     firsts = [one for one in ranges if one[0] == 0]
     assert all(a[2] == b[1] for a, b in itertools.pairwise(firsts))
     assert firsts[-1][2] == 100

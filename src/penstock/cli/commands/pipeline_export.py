@@ -33,7 +33,11 @@ _MIB = 1 << 20
     show_default=True,
     help="About so much of the log goes into one file.",
 )
-@click.option("--overwrite", is_flag=True, help="Delete what is there of an export.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Take the place of an export: its files are deleted once the new ones are written.",
+)
 @door_options
 @engine_options
 @json_option
