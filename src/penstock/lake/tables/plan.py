@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.lake.door import PartitionState, Range
+from penstock.model.errors import ConflictError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,23 @@ class RunExtent:
 def plan_wanted(
     topic_id: str, partitions: Sequence[PartitionState], held: Mapping[int, int]
 ) -> Wanted:
-    """From what the table holds to the high watermark; a new partition from its log's start."""
+    """From what the table holds to the high watermark; a new partition from its log's start.
+
+    Raises:
+        ConflictError: the table holds more than the log does. Going on where it ends would pass
+            over other records of the same offsets.
+    """
+    ends = [state.high_watermark for state in partitions]
+    for partition, offset in sorted(held.items()):
+        end = ends[partition] if partition < len(ends) else 0
+        if offset > end:
+            raise ConflictError(
+                "follow topic",
+                f"partition {partition} of topic {topic_id}",
+                f"was followed up to offset {offset}, and its high watermark is {end}",
+                "the log has gone back (a restore?): roll the table back to a snapshot from before "
+                "that time, or drop it and make it anew with --restart",
+            )
     ranges: list[Range] = []
     lost: list[Range] = []
     for partition, state in enumerate(partitions):

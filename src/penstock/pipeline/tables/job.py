@@ -8,7 +8,7 @@ table or the log's start is not what it was.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from pyiceberg.catalog import Catalog
@@ -21,6 +21,7 @@ from penstock.lake.tables.offsets import (
 )
 from penstock.lake.tables.plan import (
     RunExtent,
+    Wanted,
     cut_ranges,
     offsets_after,
     plan_wanted,
@@ -51,7 +52,7 @@ from penstock.pipeline.tables.dead_letters import (
 )
 from penstock.pipeline.tables.files import TableFiles, files_options
 from penstock.pipeline.tables.kinds import TableKind, Written, kind_of, target_of
-from penstock.pipeline.tables.settings import TableSettings, resolve
+from penstock.pipeline.tables.settings import UPSERT, TableSettings, resolve
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.clock import SystemClock
@@ -127,15 +128,13 @@ def run_table_once(
 
     Raises:
         NotFoundError: there is no such topic.
-        InvalidRequestError, CorruptDataError: the table is stopped until somebody acts; its state
-            says so too.
+        InvalidRequestError, CorruptDataError, ConflictError: the table is stopped until somebody
+            acts; its state says so too.
         RetryableError: the door, the store or the catalog does not answer; call again later.
     """
     topics = client.topics(names=[settings.topic]).topics
     if not topics:
-        raise NotFoundError(
-            "make a table", settings.topic, "there is no such topic", "its table stays as it is"
-        )
+        raise _no_topic(settings.topic)
     topic = topics[0]
     settings = resolve(settings, topic.configs)
     job = TableJob(
@@ -267,7 +266,7 @@ class TableJob:
                 truncations += 1
                 if truncations > TRUNCATIONS_MAX:
                     raise
-                self._topic = self._client.topics(topic_ids=[self._topic.topic_id]).topics[0]
+                self._look_again()
 
     def _find_table(self, catalog: Catalog, kind: TableKind) -> Table | None:
         settings, topic = self._settings, self._topic
@@ -303,21 +302,9 @@ class TableJob:
                 self._client.drop_table(topic.topic_id, settings.full_name)
                 self._progress = None
         owner = table.properties.get(TOPIC_ID_PROPERTY, "")
-        if owner != topic.topic_id:
-            if not settings.adopt:
-                holds = f"holds rows of topic {owner}" if owner else "is not Penstock's"
-                raise InvalidRequestError(
-                    "follow topic",
-                    topic.name,
-                    f"table {settings.full_name} {holds}, and this topic is {topic.topic_id}",
-                    "--adopt goes on in it from this topic's start; penstock.table.name names "
-                    "another one",
-                )
-            with (
-                translated("adopt table", settings.full_name),
-                table.transaction() as transaction,
-            ):
-                transaction.set_properties({TOPIC_ID_PROPERTY: topic.topic_id})
+        is_anothers = owner != topic.topic_id
+        if is_anothers:
+            self._check_adoption(owner)
         mode = table.properties.get(MODE_PROPERTY, settings.mode)
         if mode != settings.mode:
             raise InvalidRequestError(
@@ -327,12 +314,54 @@ class TableJob:
                 "name another table",
             )
         kind.check(table)
+        if is_anothers:
+            # Last: refused above, it must not be this topic's already when it is asked for again.
+            with (
+                translated("adopt table", settings.full_name),
+                table.transaction() as transaction,
+            ):
+                transaction.set_properties({TOPIC_ID_PROPERTY: topic.topic_id})
         return table
+
+    def _check_adoption(self, owner: str) -> None:
+        settings, topic = self._settings, self._topic
+        holds = f"holds rows of topic {owner}" if owner else "is not Penstock's"
+        if not settings.adopt:
+            raise InvalidRequestError(
+                "follow topic",
+                topic.name,
+                f"table {settings.full_name} {holds}, and this topic is {topic.topic_id}",
+                "penstock.table.name names another one; a table that is appended to goes on from "
+                "this topic's start with --adopt",
+            )
+        if settings.mode == UPSERT:
+            # Offsets and times of another topic say nothing of which record is the newer one: its
+            # rows would stay, and this topic's records be dropped.
+            raise InvalidRequestError(
+                "adopt table",
+                settings.full_name,
+                f"it {holds}, and of a table of one row per key nobody can tell whether its rows "
+                f"or the records of topic {topic.topic_id} are newer",
+                "name another table by --table or penstock.table.name, or drop this one and make "
+                "it anew with --restart",
+            )
 
     # -- plans -----------------------------------------------------------------------------------
 
-    def _wanted(self, held: Mapping[int, int]) -> Any:
-        return plan_wanted(self._topic.topic_id, self._topic.partitions, held)
+    def _wanted(self, held: Mapping[int, int]) -> Wanted:
+        try:
+            return plan_wanted(self._topic.topic_id, self._topic.partitions, held)
+        except ConflictError:
+            # Perhaps only this look at the topic is older than another driver's commit.
+            self._look_again()
+            return plan_wanted(self._topic.topic_id, self._topic.partitions, held)
+
+    def _look_again(self) -> None:
+        """Ask for the topic's state as it is now. Raises: NotFoundError: it is gone."""
+        topics = self._client.topics(topic_ids=[self._topic.topic_id]).topics
+        if not topics:
+            raise _no_topic(self._topic.name)
+        self._topic = topics[0]
 
     def _pieces(self, ranges: Sequence[Range]) -> list[tuple[Range, int]]:
         if not ranges:
@@ -495,6 +524,10 @@ class TableJob:
                 "--restart makes it anew from the log's start",
             )
         return table
+
+
+def _no_topic(name: str) -> NotFoundError:
+    return NotFoundError("make a table", name, "there is no such topic", "its table stays as it is")
 
 
 def _layout(table: Table) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from penstock.lake.tables.plan import (
     plan_wanted,
     share_out,
 )
+from penstock.model.errors import ConflictError
 
 TOPIC = "0" * 32
 
@@ -33,6 +35,15 @@ def test_what_is_wanted_and_what_is_lost() -> None:
     assert wanted.ranges == (area(0, 4, 10), area(1, 5, 10), area(2, 5, 10))
     # Partition 2 is new: it had promised nothing that could be lost.
     assert wanted.lost == (area(1, 2, 5), area(3, 6, 7))
+
+
+@pytest.mark.parametrize("held", [{0: 11}, {0: 10, 2: 1}])
+def test_a_log_that_has_gone_back_is_nothing_to_go_on_in(held: dict[int, int]) -> None:
+    """Nor is one that has fewer partitions than were followed."""
+    partitions = [state(0, 10), state(5, 10)]
+    with pytest.raises(ConflictError, match="gone back"):
+        plan_wanted(TOPIC, partitions, held)
+    assert plan_wanted(TOPIC, partitions, {0: 10, 1: 10, 2: 0}).ranges == ()
 
 
 @st.composite

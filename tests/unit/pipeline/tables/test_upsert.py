@@ -202,6 +202,25 @@ def test_a_table_s_mode_is_for_life(door: Door, lake: Lake, topic: str) -> None:
         upserted(door, lake, topic)
 
 
+@pytest.mark.parametrize("told", ["upsert", "append"])
+def test_a_table_of_one_row_per_key_is_not_adopted(
+    door: Door, lake: Lake, topic: str, told: str
+) -> None:
+    """Its rows would be told older and newer than the new topic's by the old one's offsets."""
+    write(door, topic, [(b"x", b"filler")] * 5 + [(b"k", b"old")])
+    upserted(door, lake, topic)
+    door.delete(topic)
+    door.create(topic, 2)
+    write(door, topic, [(b"k", b"new")])
+    with pytest.raises(InvalidRequestError, match=r"one row per key|was made for upsert"):
+        follow(door, lake, topic, mode=told, adopt=True)
+    # Refused means untouched: without --adopt it is still another topic's.
+    with pytest.raises(InvalidRequestError, match="holds rows of topic"):
+        upserted(door, lake, topic)
+    assert held(lake, topic)[b"k"] == b"old"
+    assert upserted(door, lake, topic, table="anew").rows == 1
+
+
 def test_the_mode_may_be_the_topic_s(door: Door, lake: Lake) -> None:
     door.create("by-config", configs={"penstock.table.mode": "upsert", "penstock.table.name": "x"})
     write(door, "by-config", [(b"a", b"1"), (b"a", b"2")])

@@ -1,0 +1,65 @@
+"""A log that holds less than its table does: a restore to an earlier point, or so it seems."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import ConflictError
+from penstock.pipeline.tables import job
+from support.door import Door, serve_in_thread
+from support.tables import Lake, follow, produce_values
+
+TOPIC = "flights"
+
+
+def test_a_log_that_has_gone_back_stops_the_table(lake: Lake, tmp_path: Path) -> None:
+    now, earlier = tmp_path / "now", tmp_path / "earlier"
+    with serve_in_thread(now) as door:
+        door.create(TOPIC, 2)
+        produce_values(door, TOPIC, [b"a", b"b"])
+        first = follow(door, lake, TOPIC).snapshot_id
+        topics = door.topics
+    shutil.copytree(now, earlier)
+    with serve_in_thread(now) as door:
+        door.topics |= topics
+        produce_values(door, TOPIC, [b"c", b"d", b"e"])
+        assert follow(door, lake, TOPIC).rows == 3
+    with serve_in_thread(earlier) as door:
+        door.topics |= topics
+        produce_values(door, TOPIC, [b"C"])
+        with pytest.raises(ConflictError, match=r"up to offset 5, and its high watermark is 3"):
+            follow(door, lake, TOPIC)
+        (progress,) = door.client.tables(topics[TOPIC][0])
+        assert '"status":"stopped"' in progress.state
+        lake.table(TOPIC).manage_snapshots().rollback_to_snapshot(first).commit()
+        assert follow(door, lake, TOPIC).rows == 1
+    assert lake.rows(TOPIC, "value") == [(b"a",), (b"b",), (b"C",)]
+
+
+def test_a_driver_that_is_slow_does_not_take_another_one_s_rows_for_that(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce_values(door, topic, [b"a"])
+    follow(door, lake, topic)
+    real = job.open_catalog
+    faster: list[int] = []
+
+    @contextmanager
+    def open_catalog(settings: Any) -> Iterator[Any]:
+        # The slow one has asked what the topic holds, and not yet what the table does.
+        if not faster:
+            faster.append(1)
+            produce_values(door, topic, [b"b"])
+            follow(door, lake, topic)
+        with real(settings) as catalog:
+            yield catalog
+
+    monkeypatch.setattr(job, "open_catalog", open_catalog)
+    assert follow(door, lake, topic).offsets == {0: 2}
+    assert lake.rows(topic, "value") == [(b"a",), (b"b",)]
