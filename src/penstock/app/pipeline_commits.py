@@ -17,6 +17,7 @@ from penstock.app.pipeline_checks import Claim, check_objects
 from penstock.app.pipeline_objects import check_job
 from penstock.lake import door
 from penstock.lake.door import (
+    LEASE_MS_MAX,
     JobOpen,
     JobRequest,
     Range,
@@ -47,7 +48,6 @@ from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key, partition_of, topic_key_of
 
 LEASE_MS_MIN: Final = 1000
-LEASE_MS_MAX: Final = 3_600_000
 AGE_MS_MAX: Final = 7 * 86_400_000
 NAME_LENGTH_MAX: Final = 200
 _NO_TOPIC: Final = TopicKey(0)

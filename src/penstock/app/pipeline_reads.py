@@ -16,6 +16,7 @@ from penstock.app.pipeline_objects import sign_or_none
 from penstock.lake import door
 from penstock.lake.door import (
     API_VERSION,
+    ITEMS_MAX,
     Info,
     Offsets,
     OffsetsRequest,
@@ -39,7 +40,6 @@ from penstock.records.batch import stored_header
 
 RUNS_MAX: Final = 100_000
 """Of one page: about 10 MB of JSON."""
-ITEMS_MAX: Final = 10_000
 RECORDS_BYTES_MAX: Final = 64 << 20
 _PATTERN_LENGTH_MAX: Final = 1000
 _AFTER: Final = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)

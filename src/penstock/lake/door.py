@@ -30,6 +30,10 @@ STORED_PATH: Final = PREFIX + "/stored"
 NEXT_OFFSET_HEADER: Final = "penstock-next-offset"
 RUN_FIELDS: Final = 8
 """Integers per run in `RunPage.rows`."""
+LEASE_MS_MAX: Final = 3_600_000
+"""Agents give no job a longer lease."""
+ITEMS_MAX: Final = 10_000
+"""Of a call that takes several: keys, partitions, times."""
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):

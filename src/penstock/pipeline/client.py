@@ -49,6 +49,8 @@ __all__ = ["DoorClient", "DoorOptions", "JobLease", "RefusedError"]
 T = TypeVar("T")
 
 ACCESSES_PER_CALL: Final = 1000
+TIMES_PER_CALL: Final = 1000
+"""Each may take the agent a read of the store, one after the other."""
 ACCESS_SECONDS: Final = 900
 RECORDS_BYTES: Final = 8 << 20
 RUNS_PER_PAGE: Final = 50_000
@@ -202,8 +204,11 @@ class DoorClient:
         Raises:
             NotFoundError: no such topic or partition.
         """
-        request = OffsetsRequest(items=list(items))
-        return self._post(door.OFFSETS_PATH, request, Offsets, "look up", "offsets").offsets
+        found: list[int] = []
+        for start in range(0, len(items), TIMES_PER_CALL):
+            request = OffsetsRequest(items=list(items[start : start + TIMES_PER_CALL]))
+            found += self._post(door.OFFSETS_PATH, request, Offsets, "look up", "offsets").offsets
+        return found
 
     def runs(
         self, ranges: Sequence[Range] | None = None, *, with_wal: bool = True

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.lake.door import RECORDS_PATH, RUN_FIELDS, Range
+from penstock.lake.door import ITEMS_MAX, RECORDS_PATH, RUN_FIELDS, Range
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.pipeline.client import JobLease
 from penstock.pipeline.ranges import LogTruncatedError
@@ -110,6 +110,17 @@ def test_offsets_are_looked_up_by_time(door: Door) -> None:
         door.client.offsets([("0" * 32, 0, 0)])
     with pytest.raises(InvalidRequestError):
         door.client.offsets([("x", 0, 0)])
+
+
+def test_more_times_than_a_call_takes_are_looked_up(door: Door) -> None:
+    """As a read by timestamp over that many partitions asks for."""
+    topic_id = door.create("t")
+    for at in range(3):
+        door.produce("t", 0, count=1, timestamp_ms=at)
+    items = [(topic_id, 0, at % 4) for at in range(ITEMS_MAX + 1)]
+    expected = [-1 if at % 4 == 3 else at % 4 for at in range(ITEMS_MAX + 1)]
+    assert door.client.offsets(items) == expected
+    assert door.client.offsets([]) == []
 
 
 def test_a_range_in_the_middle_is_read_in_small_parts(door: Door) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from penstock.lake.door import LEASE_MS_MAX
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.client import DoorOptions
 from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
@@ -141,7 +142,7 @@ def parse(options: Mapping[str, str], *, mode: Mode) -> ReadOptions:
         columns=columns,
         pushes_filters=given.flag("filterPushdown", default=False),
         batch_bytes=given.integer("batchBytes", 2 << 20, least=1),
-        lease_ms=given.integer("leaseMs", 3_600_000, least=0),
+        lease_ms=given.integer("leaseMs", LEASE_MS_MAX, least=0, most=LEASE_MS_MAX),
     )
 
 

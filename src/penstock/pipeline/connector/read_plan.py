@@ -1,5 +1,6 @@
 """How a read is divided into tasks: ranges of about equal bytes, cut where runs end. Pure."""
 
+import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +53,8 @@ def divide(
         for one in ranges
         for piece in _cut(one, goal, division.task_rows, runs.get((one.topic_id, one.partition)))
     ]
-    return _gather(cut, goal, division.task_rows)
+    tasks = _gather(cut, goal, division.task_rows)
+    return tasks if division.tasks_min is None else _at_least(tasks, division.tasks_min)
 
 
 def _goal(ranges: Sequence[TopicRange], division: Division) -> int:
@@ -166,3 +168,45 @@ def _gather(
         size += piece.size_bytes
         rows += piece.rows
     return tasks
+
+
+def _at_least(tasks: list[list[TopicRange]], count: int) -> list[list[TopicRange]]:
+    """So many tasks, or as many as there are offsets: the largest is cut in two, and again."""
+    place = {
+        (piece.topic_id, piece.partition): at
+        for at, piece in enumerate(piece for task in tasks for piece in task)
+    }
+
+    def entry(task: list[TopicRange]) -> tuple[int, int, int, int, list[TopicRange]]:
+        first = task[0]
+        size, rows = sum(one.size_bytes for one in task), sum(one.rows for one in task)
+        return -size, -rows, place[first.topic_id, first.partition], first.start, task
+
+    heap = [entry(task) for task in tasks]
+    heapq.heapify(heap)
+    whole = []
+    while heap and len(heap) + len(whole) < count:
+        largest = heapq.heappop(heap)
+        if largest[1] == -1:
+            whole.append(largest)
+            continue
+        for half in _halves(largest[-1]):
+            heapq.heappush(heap, entry(half))
+    return [task for *_, task in sorted([*heap, *whole], key=lambda one: one[2:4])]
+
+
+def _halves(task: list[TopicRange]) -> tuple[list[TopicRange], list[TopicRange]]:
+    if len(task) == 1:
+        (one,) = task
+        middle = one.start + one.rows // 2
+        before = one.size_bytes * (middle - one.start) // one.rows
+        return (
+            [replace(one, end=middle, size_bytes=before)],
+            [replace(one, start=middle, size_bytes=one.size_bytes - before)],
+        )
+    half, at = sum(one.size_bytes for one in task) // 2, 1
+    gathered = task[0].size_bytes
+    while at < len(task) - 1 and gathered + task[at].size_bytes <= half:
+        gathered += task[at].size_bytes
+        at += 1
+    return task[:at], task[at:]

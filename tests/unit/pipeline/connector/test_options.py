@@ -105,6 +105,7 @@ def test_durations(text, ms):
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "none of error, latest"),
         ({"minPartitions": "0"}, "at least 1"),
         ({"failOnDataLoss": "yes"}, "neither true nor false"),
+        ({"leaseMs": "3600001"}, "from 0 to 3600000"),
         ({"columns": "value,valu"}, "is no column"),
         ({"columns": "value,value"}, "one twice"),
         ({"objects": "s3"}, "none of auto, agent, ambient"),

@@ -187,6 +187,22 @@ def test_no_task_has_more_records_than_allowed(world):
 
 
 @given(worlds())
+def test_so_many_tasks_at_least_as_are_wanted_and_as_there_are_records_for(world):
+    runs, ranges, division = world
+    tasks = divide(ranges, division, Cluster(runs).lookup)
+    assert len(tasks) >= min(division.tasks_min or 0, sum(one.rows for one in ranges))
+
+
+def test_tasks_that_are_missing_come_from_the_largest():
+    """Three partitions, none of which is half as long again as a task should be."""
+    ranges = [a_range(partition, 0, 100, size) for partition, size in enumerate((900, 1000, 950))]
+    tasks = divide(ranges, Division(parallelism=2, task_bytes=MIB, tasks_min=4), Cluster({}).lookup)
+    assert [spans([task]) for task in tasks] == [
+        [(0, 0, 100)], [(1, 0, 50)], [(1, 50, 100)], [(2, 0, 100)],
+    ]  # fmt: skip
+
+
+@given(worlds())
 def test_a_plan_made_again_is_the_same(world):
     runs, ranges, division = world
     assert divide(ranges, division, Cluster(runs).lookup) == divide(
