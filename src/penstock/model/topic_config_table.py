@@ -476,10 +476,10 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         check=_table_name,
         documentation=(
             "The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the "
-            "topic's name, where what is no letter, digit or `_` becomes `_`."
+            "topic's name, where what is no letter, digit or `_` becomes `_`. Retention waits for "
+            "the table of this name and for no other."
         ),
-        standing=_S,
-        reason="the pipeline's tables act on it",
+        standing=_H,
     ),
     TopicConfig(
         name="penstock.table.partition",

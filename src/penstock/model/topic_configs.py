@@ -127,6 +127,8 @@ class TopicSettings:
     """-1: as the agent says."""
     table: str
     """What follows the topic as a table: `iceberg`, or empty: nothing does."""
+    table_name: str
+    """What it is called; empty: by the topic's name (`penstock.model.table_names`)."""
     table_retention_wait_ms: int
     """How long retention waits for that table at most."""
 
@@ -163,5 +165,6 @@ def topic_settings(
         durability=text("penstock.durability"),
         flush_interval_ms=number("penstock.flush.interval.ms"),
         table=text("penstock.table"),
+        table_name=text("penstock.table.name"),
         table_retention_wait_ms=number("penstock.table.retention.wait.ms"),
     )

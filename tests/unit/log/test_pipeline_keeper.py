@@ -6,6 +6,8 @@ Each test fails without the rule that it names.
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.app.pipeline_status import PipelineStatus
 from penstock.log.retention.keeper import ONCE_PREFIX
 from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
@@ -307,9 +309,9 @@ def test_silent_writers_are_forgotten_those_of_one_write_after_a_day(tmp_path: P
 # -- tables --------------------------------------------------------------------------------------
 
 
-async def save(rig: Rig, offset: int) -> None:
+async def save(rig: Rig, offset: int, table: str = "penstock.t") -> None:
     (topic,) = rig.view.topics()
-    saved = SaveTable(topic_id=topic.topic_id, table="db.t", offsets=[0, offset])
+    saved = SaveTable(topic_id=topic.topic_id, table=table, offsets=[0, offset])
     await rig.log.commit([saved])
 
 
@@ -342,6 +344,39 @@ def test_retention_waits_for_an_enabled_table_and_for_no_other(tmp_path: Path) -
         disabled = AlterTopicConfigs(topic_id=topic.topic_id, unset=["penstock.table"])
         await rig.log.commit([disabled])
         assert await keeper.trim_expired() == 1
+        assert keeper.partitions_kept_for_tables == 0
+
+    run_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("configured", "name"), [("", "penstock.t"), ("now", "penstock.now"), ("lake.now", "lake.now")]
+)
+def test_retention_waits_for_the_table_that_the_topic_names_alone(
+    tmp_path: Path, configured: str, name: str
+) -> None:
+    """Not for one that was run once by hand, or before the name was changed: it may never go on."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic(
+            "t",
+            retention_bytes="1",
+            penstock_table="iceberg",
+            penstock_table_name=configured,
+            penstock_table_retention_wait_ms=str(WAIT_S * 1000),
+        )
+        for value in (b"a", b"b", b"c"):
+            await rig.append(key, value)
+            await rig.drain()
+        keeper = rig.log.keeper
+        await save(rig, 3, "penstock.by_hand")
+        await save(rig, 3, "penstock.before")
+        assert await keeper.trim_expired() == 0, "of the enabled one nothing is known yet"
+        await save(rig, 0, "penstock.by_hand")
+        await save(rig, 2, name)
+        assert await keeper.trim_expired() == 1
+        assert rig.log.log_start(key) == 2
+        assert keeper.lost_to_tables == {}
         assert keeper.partitions_kept_for_tables == 0
 
     run_rig(tmp_path, test)

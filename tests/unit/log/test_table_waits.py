@@ -1,7 +1,7 @@
 """How long retention waits for tables: as long as promised, no longer, and in whole runs."""
 
-from penstock.log.retention.table_waits import TableWaits, Wanted, followed_offset
-from penstock.metadata.rows import StoredRun, TableRow
+from penstock.log.retention.table_waits import TableWaits, Wanted
+from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 
 NOW = 1_790_000_000_000
@@ -105,20 +105,3 @@ def test_a_table_that_has_died_is_not_waited_for_anew_at_each_start() -> None:
     assert Waiting(old, old, old, NOW).start(0, newest_ms=None) is None
     # Without timestamps nobody knows how old they are.
     assert Waiting(-1, -1, -1, NOW).start(0, newest_ms=old) is None
-
-
-def test_all_tables_of_a_topic_count() -> None:
-    def table(**offsets: int) -> TableRow:
-        return TableRow(
-            topic_id=b"t",
-            table="x",
-            offsets={int(name[1:]): offset for name, offset in offsets.items()},
-            snapshot_id=1,
-            state="",
-            time_ms=0,
-        )
-
-    both = [table(p0=5, p1=9), table(p0=7)]
-    assert followed_offset(both, 0) == 5
-    assert followed_offset(both, 1) == 0
-    assert followed_offset([], 0) == 0

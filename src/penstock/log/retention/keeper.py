@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.plan import new_log_start
-from penstock.log.retention.table_waits import TableWaits, Wanted, followed_offset
+from penstock.log.retention.table_waits import TableWaits, Wanted
 from penstock.metadata.answers import Condemned
 from penstock.metadata.commands import (
     CloseJob,
@@ -37,6 +37,7 @@ from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
 from penstock.model.ids import PartitionKey, partition_key, partition_of
+from penstock.model.table_names import table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -178,13 +179,17 @@ class Keeper:
     def _after_tables(
         self, queries: Queries, topic: Topic, settings: TopicSettings, wanted: Wanted, now_ms: int
     ) -> int | None:
-        tables = queries.table_rows(topic.topic_id)
+        # The one that the topic's configs name, and no other that was run by hand, or before its
+        # name was changed: nobody may be following with it any more.
+        name = table_name(topic.name, settings.table_name)
+        rows = queries.table_rows(topic.topic_id)
+        table = next((row for row in rows if row.table == name), None)
         number = partition_of(PartitionKey(wanted.partition_key))
-        followed = followed_offset(tables, number)
+        followed = 0 if table is None else table.offsets.get(number, 0)
         start = self._waits.new_log_start(
             wanted,
             followed=followed,
-            newest_ms=min((row.time_ms for row in tables), default=None),
+            newest_ms=None if table is None else table.time_ms,
             now_ms=now_ms,
             wait_ms=settings.table_retention_wait_ms,
         )

@@ -1,10 +1,10 @@
-"""How long retention waits for the tables that follow a topic. Pure.
+"""How long retention waits for the table that follows a topic. Pure.
 
-What has outlived its retention stays while a table that is enabled hasn't followed it, for at most
-the topic's `penstock.table.retention.wait.ms` from when the keeper first found it so. The keeper
-remembers that in memory, so another keeper, or the next start, begins to count anew; a table that
-has told of no progress for all of the bound holds back only what isn't older by its own timestamps
-than retention and the bound together.
+What has outlived its retention stays while the table hasn't followed it, for at most the topic's
+`penstock.table.retention.wait.ms` from when the keeper first found it so. The keeper remembers that
+in memory, so another keeper, or the next start, begins to count anew; a table that has told of no
+progress for all of the bound holds back only what isn't older by its own timestamps than retention
+and the bound together.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.metadata.queries import StoredRun
-from penstock.metadata.rows import TableRow
 
 _MARKS_MAX: Final = 64
 """Remembered per partition, so that what is waited for is let go in so many steps."""
@@ -44,9 +43,9 @@ class TableWaits:
         """The log start offset that may be set; None: none yet.
 
         Args:
-            followed: the offset up to which all tables have followed the partition.
-            newest_ms: when the slowest of them last told of progress; None: none ever did.
-            wait_ms: how long to wait for them at most.
+            followed: the offset up to which the table has followed the partition.
+            newest_ms: when it last told of progress; None: it never did.
+            wait_ms: how long to wait for it at most.
         """
         if wanted.log_start <= followed or wait_ms <= 0:
             self._marks.pop(wanted.partition_key, None)
@@ -91,8 +90,3 @@ class TableWaits:
             marks.append((wanted.log_start, now_ms))
         self._marks[wanted.partition_key] = marks
         return free
-
-
-def followed_offset(tables: Sequence[TableRow], partition: int) -> int:
-    """The offset up to which all tables have followed a partition; 0 where there is none yet."""
-    return min((row.offsets.get(partition, 0) for row in tables), default=0)

@@ -8,8 +8,8 @@ import msgspec
 
 from penstock.lake.tables.formats import SchemaText
 from penstock.model.errors import InvalidRequestError
+from penstock.model.table_names import table_name
 
-DEFAULT_NAMESPACE: Final = "penstock"
 APPEND: Final = "append"
 UPSERT: Final = "upsert"
 RAW: Final = "raw"
@@ -83,14 +83,12 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identifier(self) -> tuple[str, ...]:
         """Namespaces and name in the catalog."""
-        if not self.table:
-            return DEFAULT_NAMESPACE, re.sub(r"[^A-Za-z0-9_]", "_", self.topic)
-        parts = tuple(self.table.split("."))
+        parts = tuple(table_name(self.topic, self.table).split("."))
         if not all(_NAME.fullmatch(part) for part in parts):
             raise InvalidRequestError(
                 "name a table", self.table, "names have letters, digits and _", "as sales.orders"
             )
-        return parts if len(parts) > 1 else (DEFAULT_NAMESPACE, *parts)
+        return parts
 
     @property
     def full_name(self) -> str:
