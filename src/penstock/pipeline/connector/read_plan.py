@@ -184,7 +184,7 @@ def _at_least(tasks: list[list[TopicRange]], count: int) -> list[list[TopicRange
 
     heap = [entry(task) for task in tasks]
     heapq.heapify(heap)
-    whole = []
+    whole: list[tuple[int, int, int, int, list[TopicRange]]] = []
     while heap and len(heap) + len(whole) < count:
         largest = heapq.heappop(heap)
         if largest[1] == -1:
