@@ -5,7 +5,8 @@ are answered. A request does not start while the peer leaves an earlier reply un
 Back-pressure: bytes of requests in progress and of unsent replies are counted per connection and
 per server; above a limit the connection is not read from until they are gone.
 Endings: an unknown API, an unsupported version, a malformed request or an oversized frame ends
-this connection alone, after the requests before it were answered, with one log line.
+this connection alone, after the requests before it were answered, with one log line. So does a
+Produce with acks=0 that failed, since nothing else can tell its producer.
 """
 
 import asyncio
@@ -111,8 +112,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._out_has_files = False
         self._files: FileSender | None = None
         """Made in `connection_made` where regions of files can be sent."""
-        # What came in wrong: the connection ends once all that came before is answered.
-        self._fault: InvalidRequestError | None = None
+        # What came in wrong: the connection ends once all that came before is answered. Or what
+        # befell a request that gets no answer (`end_when_answered`).
+        self._fault: PenstockError | None = None
         # What a handler raised: the connection ends now.
         self._failure: BaseException | None = None
         self._fault_api = ""
@@ -257,6 +259,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Count a reply that is being read already, until it is there."""
         self._reserved_bytes += byte_count
         self._host.budget.take(byte_count)
+
+    def end_when_answered(self, error: PenstockError) -> None:
+        """See `ReplySink`. A handler's, while its exchange is in flight."""
+        if self._fault is None:
+            self._fault = error
+            self._fault_api = self._in_flight[0].api.name
 
     # -- the server's side ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from penstock.log.fetch.regions import FileRegion
 
 if TYPE_CHECKING:
     from penstock.kafka.broker import Broker
+    from penstock.model.errors import PenstockError
 
 Reply = Sequence[Buffer | FileRegion] | None
 """A response's body as buffers of bytes, without size and header; None: the request gets no
@@ -78,6 +79,10 @@ class ConnectionState:
         back when the request is answered."""
         self._sink.reserve_reply(byte_count)
 
+    def end(self, error: "PenstockError") -> None:
+        """Close the connection once what has been received is answered; the log says why."""
+        self._sink.end_when_answered(error)
+
 
 class ReplySink(Protocol):
     """The side of a connection that `ConnectionState` asks."""
@@ -96,6 +101,10 @@ class ReplySink(Protocol):
 
     def reserve_reply(self, byte_count: int) -> None:
         """Count reply bytes in the making."""
+        ...
+
+    def end_when_answered(self, error: "PenstockError") -> None:
+        """Read no more, and close once what was received is answered."""
         ...
 
 

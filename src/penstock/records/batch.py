@@ -43,7 +43,8 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
-CODEC_MAX: Final = 4
+ZSTD: Final = 4
+CODEC_MAX: Final = ZSTD
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH: Final = Struct(">qi")
@@ -58,6 +59,8 @@ class BatchFault(enum.Enum):
     """What is wrong with a batch that a client sent."""
 
     TRUNCATED = "truncated"
+    """Nothing, or the beginning of a batch."""
+    LENGTH = "length"
     MAGIC = "magic"
     CRC = "crc"
     TOO_LARGE = "too large"
@@ -151,9 +154,8 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
         if HEADER_BYTES <= batch_length + LENGTH_END < size:
             # Kafka: since Produce v3, exactly one batch per partition.
             raise BatchError(BatchFault.INVALID, f"more than one batch in {size} bytes")
-        raise BatchError(
-            BatchFault.TRUNCATED, f"batch length says {batch_length + LENGTH_END} of {size} bytes"
-        )
+        fault = BatchFault.TRUNCATED if batch_length + LENGTH_END > size else BatchFault.LENGTH
+        raise BatchError(fault, f"batch length says {batch_length + LENGTH_END} of {size} bytes")
     if size > limits.message_bytes_max:
         raise BatchError(
             BatchFault.TOO_LARGE,
@@ -273,6 +275,11 @@ class StoredHeader:
     max_timestamp: int
     producer_id: int
     record_count: int
+
+
+def codec_of(batch: memoryview) -> int:
+    """The compression codec of a whole batch, as in its attributes."""
+    return batch[22] & CODEC_MASK
 
 
 def crc_is_right(batch: memoryview) -> bool:

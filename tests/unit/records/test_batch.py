@@ -76,6 +76,11 @@ def test_a_flipped_bit_anywhere_is_refused_or_lies_outside_the_crc(
         check_batch(memoryview(batch), limits(timestamp_after_max_ms=2**62), NOW)
 
 
+def with_length(batch: bytearray, length: int) -> bytearray:
+    batch[8:12] = length.to_bytes(4, "big", signed=True)
+    return batch
+
+
 def test_a_good_batch_is_described() -> None:
     batch = encode_batch(
         [record(0), record(1, NOW + 5)], producer_id=7, producer_epoch=1, base_sequence=3
@@ -116,6 +121,9 @@ def test_a_good_batch_is_described() -> None:
         (BatchFault.TRUNCATED, encode_batch([record()])[:-1], {}),
         (BatchFault.TRUNCATED, encode_batch([record()])[:40], {}),
         (BatchFault.TRUNCATED, bytearray(), {}),
+        (BatchFault.TRUNCATED, with_length(encode_batch([record()]), 1 << 20), {}),
+        (BatchFault.LENGTH, with_length(encode_batch([record()]), 40), {}),
+        (BatchFault.LENGTH, with_length(encode_batch([record()]), -1), {}),
         (BatchFault.MAGIC, bytearray(b"\0" * 16 + b"\1" + b"\0" * 20), {}),
     ],
 )

@@ -13,7 +13,6 @@ from penstock.kafka import fresh
 from penstock.kafka.context import (
     ConnectionState,
     LateReply,
-    Reply,
     ReplyFuture,
     RequestContext,
 )
@@ -31,17 +30,20 @@ from penstock.kafka.produce_repeat import KnownProduce, known_produce
 from penstock.log.append.plan import PartitionAppend
 from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.view import Topic
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import partition_key
 from penstock.model.topic_configs import topic_settings
-from penstock.records.batch import BatchError, BatchFault, BatchLimits, check_batch
+from penstock.records.batch import ZSTD, BatchError, BatchFault, BatchLimits, check_batch, codec_of
 
 API_KEY: Final = 0
 VERSIONS: Final = (3, 13)
 RAW: Final = True
+ZSTD_FROM: Final = 7
+"""KIP-110: the version of those who know zstd."""
 
 _CODES: Final = {
-    BatchFault.TRUNCATED: ErrorCode.CORRUPT_MESSAGE,
+    BatchFault.TRUNCATED: ErrorCode.INVALID_RECORD,
+    BatchFault.LENGTH: ErrorCode.CORRUPT_MESSAGE,
     BatchFault.CRC: ErrorCode.CORRUPT_MESSAGE,
     BatchFault.MAGIC: ErrorCode.INVALID_RECORD,
     BatchFault.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
@@ -177,6 +179,10 @@ class _Produce:
             answer.error_code = _CODES[error.fault]
             answer.message = error.detail
             return answer
+        if self._version < ZSTD_FROM and codec_of(batch.view) == ZSTD:
+            answer.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            answer.message = f"zstd is allowed in Produce from version {ZSTD_FROM} on"
+            return answer
         if batch.length > self._broker.log.append_bytes_max:
             answer.error_code = ErrorCode.MESSAGE_TOO_LARGE
             answer.message = (
@@ -233,10 +239,27 @@ class _Produce:
     def _finish(self) -> None:
         if self.reply.done():  # the connection is gone; what was stored stays stored
             return
-        reply: Reply = None
         if self._request.acks != 0:
-            reply = [encode_produce(self._topics, self._version)]
-        self.reply.give(reply)
+            self.reply.give([encode_produce(self._topics, self._version)])
+            return
+        failure = self._first_failure()
+        if failure is not None:
+            # Nobody is answered. As in Kafka the connection's end has the producer ask for the
+            # metadata: else one that goes by a topic's id sends to what was deleted for minutes.
+            self._context.connection.end(failure)
+        self.reply.give(None)
+
+    def _first_failure(self) -> PenstockError | None:
+        for topic, answers in self._topics:
+            for answer in answers:
+                if answer.error_code:
+                    return RetryableError(
+                        "append with acks=0 to",
+                        f"partition {answer.partition} of {topic.name or topic.topic_id.hex()}",
+                        ErrorCode(answer.error_code).name,
+                        answer.message or "",
+                    )
+        return None
 
 
 _NO_RECORDS: Final = memoryview(b"")
