@@ -79,10 +79,7 @@ class StreamPlanner:
     ) -> StreamOffsets:
         """Where the batch from `start` on ends; `start` if there is to be none yet."""
         topics = self._find()
-        known = StreamOffsets(
-            topics={n: t for n, t in start.topics.items() if self._follows(n)},
-            initial=start.initial,
-        )
+        known = self._followed(start)
         for name in self._options.names or self._options.assigned or ():
             if name not in known.topics and name not in {topic.name for topic in topics}:
                 raise NotFoundError("read stream", f"topic {name!r}", "there is no such topic")
@@ -104,13 +101,17 @@ class StreamPlanner:
 
     def partitions(self, start: StreamOffsets, end: StreamOffsets) -> list[InputPartition]:
         """The tasks of a batch."""
-        if start == end:
-            return []
-        followed = StreamOffsets(topics={n: t for n, t in end.topics.items() if self._follows(n)})
-        ranges = stream_plan.ranges(start, followed, self._find(), self._losses())
-        tasks = divide(ranges, division(self._options), self._door().runs)
-        door = self._options.door
-        return [ReadPartition(task, door) for task in tasks]
+        return self._tasks(start, end, self._losses()) if start != end else []
+
+    def partitions_after(
+        self, start: StreamOffsets, end: StreamOffsets
+    ) -> tuple[list[InputPartition], StreamOffsets]:
+        """The tasks of a batch whose end may have been planned without its start, and what is known
+        once they are done."""
+        losses = self._losses()
+        stream_plan.check_start(self._followed(start), self._find(), losses)
+        tasks = self._tasks(start, end, losses)
+        return tasks, stream_plan.remembered(start, end, losses.records)
 
     def newest(self) -> StreamOffsets:
         """Where all that is subscribed ends now."""
@@ -139,6 +140,14 @@ class StreamPlanner:
             self._client.close()
             self._client = None
 
+    def _tasks(
+        self, start: StreamOffsets, end: StreamOffsets, losses: Losses
+    ) -> list[InputPartition]:
+        ranges = stream_plan.ranges(start, self._followed(end), self._find(), losses)
+        tasks = divide(ranges, division(self._options), self._door().runs)
+        door = self._options.door
+        return [ReadPartition(task, door) for task in tasks]
+
     def _waits(
         self, start: StreamOffsets, topics: Sequence[TopicState], rows_min: int | None
     ) -> bool:
@@ -148,6 +157,10 @@ class StreamPlanner:
         if waited_ms >= self._options.trigger_delay_ms:
             return False
         return stream_plan.available(start, topics, self._options.assigned) < rows_min
+
+    def _followed(self, offsets: StreamOffsets) -> StreamOffsets:
+        topics = {name: topic for name, topic in offsets.topics.items() if self._follows(name)}
+        return StreamOffsets(topics=topics, initial=offsets.initial)
 
     def _follows(self, name: str) -> bool:
         if self._options.pattern is not None:
@@ -257,8 +270,8 @@ class PlainStreamReader(_StreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a batch; its end is where the next one begins."""
-        self._end = from_json(end)
-        return super().partitions(start, end)
+        tasks, self._end = self._planner.partitions_after(from_json(start), from_json(end))
+        return tasks
 
 
 def stream_reader(options: ReadOptions, columns: Sequence[str]) -> DataSourceStreamReader:

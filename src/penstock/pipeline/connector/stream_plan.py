@@ -115,11 +115,16 @@ def ranges(
             continue
         for partition, first in _first_offsets(before, known, initial=start.initial).items():
             last = known.partitions[partition]
-            if last <= first:
+            if last == first:
                 continue
             state = _state(topic, partition)
+            if last < first:
+                if start.initial:
+                    # An end from before the start, where Spark says neither to the other.
+                    continue
+                raise _went_back(name, partition, first, last)
             if last > state.high_watermark:
-                raise _went_back(name, partition, last, state)
+                raise _went_back(name, partition, last, state.high_watermark)
             if first < state.log_start:
                 available = min(state.log_start, last)
                 losses.truncated(name, partition, wanted=first, available=available)
@@ -128,6 +133,45 @@ def ranges(
             if first < last:
                 answer.append(chosen.range(first, last))
     return answer
+
+
+def check_start(start: StreamOffsets, topics: Sequence[TopicState], losses: Losses) -> None:
+    """What `advance` looks at before it plans, for a batch whose end was planned without its start.
+
+    Args:
+        start: of what the stream follows.
+
+    Raises: as `advance`.
+    """
+    if start.initial:
+        return
+    found = {topic.name: topic for topic in topics}
+    for name, before in start.topics.items():
+        topic = found.get(name)
+        _check_known(name, before, topic, losses)
+        if topic is None:
+            continue
+        for partition, first in before.partitions.items():
+            state = _state(topic, partition)
+            if first > state.high_watermark:
+                raise _went_back(name, partition, first, state.high_watermark)
+
+
+def remembered(start: StreamOffsets, end: StreamOffsets, lost: Mapping[str, int]) -> StreamOffsets:
+    """The end of a batch with all that its start knew, as `advance` would have planned it.
+
+    Args:
+        lost: per topic, the records that the batch skipped.
+    """
+    topics = dict(end.topics)
+    for name, before in start.settled().topics.items() if not start.initial else ():
+        known = end.topics.get(name, before)
+        topics[name] = replace(
+            known,
+            partitions={**before.partitions, **known.partitions},
+            lost=max(known.lost, before.lost + lost.get(name, 0)),
+        )
+    return StreamOffsets(topics=topics)
 
 
 def available(start: StreamOffsets, topics: Sequence[TopicState], assigned: Assigned) -> int:
@@ -176,7 +220,7 @@ def _begins(
         # A partition that comes while the query runs began at 0, and is wanted from there on.
         first = 0 if known is None else known.partitions.get(partition, 0)
         if first > state.high_watermark:
-            raise _went_back(topic.name, partition, first, state)
+            raise _went_back(topic.name, partition, first, state.high_watermark)
         skipped = first < state.log_start
         if skipped:
             losses.truncated(topic.name, partition, wanted=first, available=state.log_start)
@@ -230,11 +274,11 @@ def _settled(topics: Mapping[str, TopicOffsets]) -> dict[str, TopicOffsets]:
     return {name: replace(topic, begun={}) for name, topic in topics.items()}
 
 
-def _went_back(name: str, partition: int, wanted: int, state: PartitionState) -> ConflictError:
+def _went_back(name: str, partition: int, wanted: int, high_watermark: int) -> ConflictError:
     return ConflictError(
         "read stream",
         f"{name}-{partition}",
-        f"was read up to offset {wanted}, and its high watermark is {state.high_watermark}",
+        f"was read up to offset {wanted}, and its high watermark is {high_watermark}",
         "the log has gone back (a restore?); begin a new checkpoint",
     )
 
