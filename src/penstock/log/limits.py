@@ -44,7 +44,8 @@ class LogLimits:
     producer_id_expiration_ms: int = 86_400_000
     producer_id_block: int = 1000
     writer_expiration_ms: int = 30 * 86_400_000
-    """The last batch of a pipeline's writer is forgotten when it has been silent so long."""
+    """The last batch of a pipeline's writer is forgotten when it has been silent so long; that of
+    a table's dead letters never (`TABLE_WRITER_PREFIX` of `penstock.model.table_names`)."""
     once_writer_expiration_ms: int = 86_400_000
     """Of one whose id was made for one write (`ONCE_PREFIX` of `penstock.log.retention.keeper`)."""
 

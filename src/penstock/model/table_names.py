@@ -3,6 +3,9 @@
 import re
 from typing import Final
 
+TABLE_WRITER_PREFIX: Final = "table:"
+"""Begins the id of the writer of a table's dead letters. It is remembered for ever: so long the
+table names the last ones, and nothing else tells that they were written."""
 _DEFAULT_NAMESPACE: Final = "penstock"
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 

@@ -26,6 +26,7 @@ from penstock.metadata.commands import (
     WriteRun,
 )
 from penstock.model.ids import PartitionKey
+from penstock.model.table_names import TABLE_WRITER_PREFIX
 from penstock.segment import job_object_key
 from support.cluster_rig import Cluster, passing, run_cluster
 from support.log_rig import NOW, Rig, run_rig
@@ -292,16 +293,18 @@ def test_silent_writers_are_forgotten_those_of_one_write_after_a_day(tmp_path: P
         await write(ONCE_PREFIX + "x", 0)
         await write("stream", 1)
         await write("other", 2)
+        await write(TABLE_WRITER_PREFIX + "x", 3)
         rig.clock.advance(DAY_S)
         assert await rig.log.keeper.expire_writers() == 0
         rig.clock.advance(1)
         assert await rig.log.keeper.expire_writers() == 1
-        assert known() == ["other", "stream"]
+        assert known() == ["other", "stream", "table:x"]
         rig.clock.advance(20 * DAY_S)
-        await write("stream", 3)
+        await write("stream", 4)
         rig.clock.advance(10 * DAY_S)
         assert await rig.log.keeper.expire_writers() == 1
-        assert known() == ["stream"]
+        # A table names its last dead letters for ever: were they written?
+        assert known() == ["stream", "table:x"]
 
     run_rig(tmp_path, test)
 

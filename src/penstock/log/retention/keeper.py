@@ -37,7 +37,7 @@ from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
 from penstock.model.ids import PartitionKey, partition_key, partition_of
-from penstock.model.table_names import table_name
+from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -233,7 +233,8 @@ class Keeper:
             expired = [
                 (writer_id, time_ms)
                 for writer_id, time_ms in page
-                if time_ms < now_ms - self._writer_expiration_ms(writer_id)
+                if not writer_id.startswith(TABLE_WRITER_PREFIX)
+                and time_ms < now_ms - self._writer_expiration_ms(writer_id)
             ]
             if expired:
                 await self._committer.commit([ExpireWriters(writers=expired)])

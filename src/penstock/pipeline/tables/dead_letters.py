@@ -2,7 +2,8 @@
 
 The table's commit decides which of them count: it names their files and a batch number in
 DEAD_LETTERS_PROPERTY. The write follows the commit, under that number, so that whoever finds it
-missing (the same run, the next one, another driver) can do it, and the log takes it once.
+missing (the same run, the next one, another driver) can do it, and the log takes it once. It is the
+log, too, that remembers what was written, for as long as there is the table.
 """
 
 import tempfile
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from penstock.kernels.encode import EncodedBatch, encode
 from penstock.lake.door import OutputObject, TopicState, WriteRequest, WriteRun
 from penstock.lake.tables.rows import BAD_SCHEMA
-from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import TableFiles
@@ -167,11 +168,24 @@ class DeadLetterTopic:
             InvalidRequestError: there is no such topic.
             NotFoundError: a staged file is gone though its batch was never written.
         """
-        if self.last_batch() >= letters.batch_id or not letters.files:
+        if self._is_written(letters) or not letters.files:
             return 0
         topic = self.find()
+        try:
+            rows = self._read(letters)
+        except NotFoundError as error:
+            if self._is_written(letters):
+                # By another driver since, which deleted its files.
+                return 0
+            raise NotFoundError(
+                "set bad records aside",
+                self._source,
+                f"{error.subject} is gone, and its records never came into {self._name}",
+                "somebody deleted it, or the log was restored to before they came: if they are "
+                f"not to be had again, remove the table's property {DEAD_LETTERS_PROPERTY}",
+            ) from error
         with JobLease(self._client, kind="table", name=self._writer_id) as job:
-            request = self._store(topic, letters, job.job)
+            request = self._store(topic, rows, letters.batch_id, job.job)
             try:
                 self._client.write(request)
             except RefusedError as error:
@@ -179,12 +193,17 @@ class DeadLetterTopic:
                 if error.reason != _STALE:
                     raise
         self._files.delete([file.url for file in letters.files])
-        return sum(file.row_count for file in letters.files)
+        return rows.num_rows
 
-    def _store(self, topic: TopicState, letters: DeadLetters, job: int) -> WriteRequest:
-        rows = pa.concat_tables(
+    def _is_written(self, letters: DeadLetters) -> bool:
+        return self.last_batch() >= letters.batch_id
+
+    def _read(self, letters: DeadLetters) -> pa.Table:
+        return pa.concat_tables(
             [pq.read_table(pa.BufferReader(self._files.get(file.url))) for file in letters.files]
         )
+
+    def _store(self, topic: TopicState, rows: pa.Table, batch_id: int, job: int) -> WriteRequest:
         partitions = rows.column("partition").to_numpy() % len(topic.partitions)
         size_max = int(topic.configs.get("max.message.bytes", 2**31 - 1))
         runs: list[SegmentRun] = []
@@ -200,7 +219,7 @@ class DeadLetterTopic:
         return WriteRequest(
             job=job,
             writer_id=self._writer_id,
-            batch_id=letters.batch_id,
+            batch_id=batch_id,
             incarnation=self._writer_id,
             objects=[OutputObject(key=key, size_bytes=segment.size_bytes)],
             runs=[

@@ -35,6 +35,7 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.model.table_names import TABLE_WRITER_PREFIX
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.ranges import LogTruncatedError
@@ -223,7 +224,10 @@ class TableJob:
             files,
             source=self._topic.name,
             name=self._settings.dead_letters,
-            writer_id=f"table:{self._settings.full_name}:dlq:{table.metadata.table_uuid.hex}",
+            writer_id=(
+                f"{TABLE_WRITER_PREFIX}{self._settings.full_name}:dlq:"
+                f"{table.metadata.table_uuid.hex}"
+            ),
             clock=self._clock,
             random=self._random,
         )

@@ -1,0 +1,109 @@
+"""Bad records come into their topic once, however late, and by whoever."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import NotFoundError
+from penstock.pipeline.tables.dead_letters import DEAD_LETTERS_PROPERTY, DeadLetterTopic
+from support.door import Door
+from support.tables import (
+    KilledError,
+    Lake,
+    follow,
+    new_record,
+    produce,
+    produce_values,
+    records_of,
+    spoil,
+)
+
+BAD = new_record(b"bad", b"letter", timestamp_ms=2**62)
+
+
+def letters(door: Door, topic: str) -> list[bytes | None]:
+    return [record.key for record in records_of(door, f"{topic}.dlq")]
+
+
+def stop(door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A run that is killed at a step."""
+
+    def end() -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        spoil(patched.setattr, step, end)
+        with pytest.raises(KilledError):
+            follow(door, lake, topic)
+
+
+def expire_writers(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the keeper does when all have been silent for longer than it keeps them."""
+    keeper = door.server.parts.log.keeper
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            keeper, "_limits", dataclasses.replace(keeper._limits, writer_expiration_ms=-(10**6))
+        )
+        door.on_loop(keeper.expire_writers())
+
+
+def test_a_table_goes_on_long_after_its_last_dead_letter(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(door, topic, 0, [BAD])
+    follow(door, lake, topic)
+    expire_writers(door, monkeypatch)
+    produce_values(door, topic, [b"a"])
+    assert follow(door, lake, topic).rows == 1
+    assert letters(door, topic) == [b"bad"]
+
+
+def test_what_was_written_long_ago_is_not_written_again(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was killed behind the write, so that the staged file is there."""
+    produce(door, topic, 0, [BAD])
+    stop(door, lake, topic, monkeypatch, "after_letters")
+    assert [path for path in lake.files(topic) if "dead-letters" in path]
+    expire_writers(door, monkeypatch)
+    follow(door, lake, topic)
+    assert letters(door, topic) == [b"bad"]
+
+
+def test_another_driver_writes_them_first(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And deletes the staged file before this one reads it."""
+    produce(door, topic, 0, [BAD])
+    stop(door, lake, topic, monkeypatch, "before_letters")
+    real = DeadLetterTopic.find
+    faster: list[int] = []
+
+    def find(self: DeadLetterTopic) -> Any:
+        if not faster:
+            faster.append(1)
+            follow(door, lake, topic)
+        return real(self)
+
+    monkeypatch.setattr(DeadLetterTopic, "find", find)
+    follow(door, lake, topic)
+    assert letters(door, topic) == [b"bad"]
+
+
+def test_a_staged_file_that_somebody_deleted_stops_the_table_until_it_is_settled(
+    door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(door, topic, 0, [BAD])
+    stop(door, lake, topic, monkeypatch, "before_letters")
+    for path in (lake.folder / "penstock" / topic / "penstock-dead-letters").iterdir():
+        path.unlink()
+    with pytest.raises(NotFoundError, match=f"remove the table's property {DEAD_LETTERS_PROPERTY}"):
+        follow(door, lake, topic)
+    with lake.table(topic).transaction() as transaction:
+        transaction.remove_properties(DEAD_LETTERS_PROPERTY)
+    produce(door, topic, 0, [BAD])
+    follow(door, lake, topic)
+    assert letters(door, topic) == [b"bad"]
