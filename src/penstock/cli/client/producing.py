@@ -43,6 +43,9 @@ class NewRecord:
 
 @dataclass(slots=True)
 class _Batch:
+    """A partition's records that are not acknowledged; `before` counts those that are."""
+
+    before: int = 0
     records: list[Record] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -50,9 +53,13 @@ class _Batch:
 class Producer:
     """Collects records of one topic and sends them in batches. Not for several threads.
 
+    A batch is kept until it is acknowledged: where its sending was interrupted (Ctrl-C), `flush`
+    sends it again, under the same sequence.
+
     Args:
         codec: none, gzip, snappy, lz4 or zstd.
-        batch_bytes: a batch is sent when its records have about this size.
+        batch_bytes: a batch is sent before its records have more than about this size; a record
+            that is larger has a batch of its own.
         deadline_s: longest that one batch may take, attempts included.
     """
 
@@ -72,16 +79,28 @@ class Producer:
         self._deadline_s = deadline_s
         self._leaders = {row.partition: row.leader for row in topic.partitions}
         self._batches: dict[int, _Batch] = {}
-        self._sequences: dict[int, int] = {}
         self._sticky = 0
         self._producer_id, self._epoch = self._initialize()
-        self.sent_count = 0
+
+    @property
+    def sent_count(self) -> int:
         """Records that were acknowledged."""
+        return sum(batch.before for batch in self._batches.values())
+
+    @property
+    def unsent_count(self) -> int:
+        """Records that were taken and not acknowledged."""
+        return sum(len(batch.records) for batch in self._batches.values())
 
     def add(self, record: NewRecord) -> None:
         """Take a record, sending its partition's batch when it is full."""
         partition = self._partition(record)
+        size_bytes = _size(record)
         batch = self._batches.setdefault(partition, _Batch())
+        if batch.records and batch.size_bytes + size_bytes > self._batch_bytes:
+            # Two records that a topic takes may be more than it takes in one batch.
+            self._send(partition)
+            batch = self._batches[partition]
         batch.records.append(
             Record(
                 offset_delta=len(batch.records),
@@ -91,7 +110,7 @@ class Producer:
                 headers=record.headers,
             )
         )
-        batch.size_bytes += _size(record)
+        batch.size_bytes += size_bytes
         if batch.size_bytes >= self._batch_bytes:
             self._send(partition)
             if partition == self._sticky:
@@ -100,8 +119,9 @@ class Producer:
 
     def flush(self) -> None:
         """Send what is left."""
-        for partition in list(self._batches):
-            self._send(partition)
+        for partition, batch in list(self._batches.items()):
+            if batch.records:
+                self._send(partition)
 
     def _partition(self, record: NewRecord) -> int:
         if record.partition is not None:
@@ -130,19 +150,19 @@ class Producer:
         return response.producer_id, response.producer_epoch
 
     def _send(self, partition: int) -> None:
-        batch = self._batches.pop(partition)
-        sequence = self._sequences.get(partition, 0)
+        batch = self._batches[partition]
         data = encode_batch(
             batch.records,
             codec=self._codec,
             producer_id=self._producer_id,
             producer_epoch=self._epoch,
-            base_sequence=sequence,
+            base_sequence=batch.before % SEQUENCE_MODULUS,
         )
         body = _request(self._topic.name, partition, data, timeout_ms=int(self._deadline_s * 1000))
         self._send_until_acknowledged(partition, body)
-        self._sequences[partition] = (sequence + len(batch.records)) % SEQUENCE_MODULUS
-        self.sent_count += len(batch.records)
+        # One assignment: an interrupt finds the batch before it or behind it, never its sequence
+        # used and its records still here.
+        self._batches[partition] = _Batch(before=batch.before + len(batch.records))
 
     def _send_until_acknowledged(self, partition: int, body: bytes) -> None:
         subject = f"{self._topic.name}-{partition}"

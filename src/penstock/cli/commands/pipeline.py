@@ -9,7 +9,7 @@ from penstock.cli.lazy import Lazy, LazyGroup
 
 COMMANDS: Final[Mapping[str, Lazy]] = {
     "run": Lazy("pipeline_run", "Run all jobs on a schedule, until it is told to end."),
-    "plan": Lazy("pipeline_plan", "Show what compaction would do now, and why."),
+    "plan": Lazy("pipeline_plan", "Show what compaction and tables would do now, and why."),
     "compact": Lazy("pipeline_compact", "Join short runs, and clean compacted topics by key."),
     "table": Lazy("pipeline_table", "Bring a topic's Iceberg table up to date."),
     "export": Lazy("pipeline_export", "Write topics as Parquet files."),

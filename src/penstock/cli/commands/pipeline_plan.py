@@ -6,12 +6,13 @@ import click
 
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import door_options, make_door
+from penstock.cli.pipeline_options import door_options, make_door, registry_option
 from penstock.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
     from penstock.lake.compaction.items import Item
-    from penstock.lake.door import TopicState
+    from penstock.lake.door import Range, TopicState
+    from penstock.pipeline.table_plan import PlannedTable
 
 _SHOWN_PARTITIONS = 3
 
@@ -19,6 +20,7 @@ _SHOWN_PARTITIONS = 3
 @click.command("plan")
 @plan_options
 @door_options
+@registry_option
 @json_option
 def command(
     topics: tuple[str, ...],
@@ -28,17 +30,25 @@ def command(
     urls: tuple[str, ...],
     secret_file: str,
     objects: str,
+    registry: str,
     as_json: bool,
 ) -> None:
-    """Show what compaction would do now, and why, without doing it."""
+    """Show what compaction would do now, and what each topic's table would read, and why, without
+    doing it.
+
+    Tables are those that `penstock pipeline run` keeps: of topics with penstock.table. How far they
+    are is what the journal knows; no catalog is opened.
+    """
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.compaction import plan_compaction
+    from penstock.pipeline.table_plan import plan_tables
 
     with DoorClient(door) as client:
         planned, known = plan_compaction(
             client, make_settings(run_mib, object_mib, old_s), topics or None
         )
+        tables = plan_tables(client, topics or None, registry=registry)
     rows = [_row(item, known) for item in planned.items]
     if as_json:
         print_json(
@@ -48,6 +58,7 @@ def command(
                 "planned_runs": planned.planned_runs,
                 "planned_bytes": planned.planned_bytes,
                 "items": rows,
+                "tables": [_table_row(table) for table in tables],
             }
         )
         return
@@ -69,6 +80,39 @@ def command(
         f"{len(rows)} items: {planned.planned_runs:,} of {planned.run_count:,} runs, "
         f"{planned.planned_bytes:,} of {planned.size_bytes:,} bytes"
     )
+    if tables:
+        click.echo()
+        print_table(
+            ("table", "topic", "partitions", "records", "bytes", "why"),
+            [
+                (
+                    table.table,
+                    table.topic,
+                    len(table.ranges),
+                    table.records,
+                    table.size_bytes,
+                    table.reason,
+                )
+                for table in tables
+            ],
+        )
+
+
+def _table_row(table: "PlannedTable") -> dict[str, Any]:
+    return {
+        "topic": table.topic,
+        "table": table.table,
+        "mode": table.mode,
+        "reason": table.reason,
+        "records": table.records,
+        "bytes": table.size_bytes,
+        "ranges": [_offsets(area) for area in table.ranges],
+        "lost": [_offsets(area) for area in table.lost],
+    }
+
+
+def _offsets(area: "Range") -> dict[str, int]:
+    return {"partition": area.partition, "start": area.start, "end": area.end}
 
 
 def _row(item: "Item", topics: "dict[str, TopicState]") -> dict[str, Any]:

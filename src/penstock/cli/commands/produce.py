@@ -1,19 +1,24 @@
 """`penstock produce`."""
 
+import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final, cast
 
 import click
 
 from penstock.cli.client.producing import NewRecord, Producer, text_headers
+from penstock.cli.lines import STDIN, Line, lines_of_file, lines_that_come
 from penstock.cli.options import connect, parse_pairs, server_option, timeout_option
 from penstock.cli.progress import Progress
 from penstock.cli.recordtext import read_json_line, read_text_line
+from penstock.model.errors import InvalidRequestError
 from penstock.records.decode import CODECS
 
-FLUSH_INTERVAL_S = 0.1
+LINGER_S: Final = 0.1
+"""What is typed, or trickles through a pipe, should be there soon."""
 
 
 @click.command("produce")
@@ -66,12 +71,24 @@ def command(
     """Send each line of FILES, or of standard input, to TOPIC.
 
     The topic is created if the server's settings allow that. Every record is stored once and in
-    order: the producer is idempotent and waits for all acknowledgements.
+    order: the producer is idempotent and waits for all acknowledgements. What comes through a pipe
+    is sent within a tenth of a second; after Ctrl-C, what was read is still sent.
     """
     if key_separator is not None and line_format == "json":
         raise click.UsageError("--key-separator is for --format text")
     separator = None if key_separator is None else key_separator.encode()
     common = text_headers(parse_pairs(headers, option="--header"))
+
+    def read(line: Line) -> NewRecord:
+        now_ms = time.time_ns() // 1_000_000
+        if line_format == "json":
+            record = read_json_line(line.text, headers=common, now_ms=now_ms, place=line.place)
+        else:
+            record = read_text_line(
+                line.text, key_separator=separator, headers=common, now_ms=now_ms, place=line.place
+            )
+        return _placed(record, partition)
+
     with connect(server, timeout_s) as client:
         producer = Producer(
             client,
@@ -80,27 +97,42 @@ def command(
             batch_bytes=batch_bytes,
             deadline_s=timeout_s,
         )
-        read_bytes = count = 0
-        flushed_s = time.monotonic()
-        with Progress("records", total=_total_bytes(files)) as progress:
-            for place, line, line_bytes in _lines(files):
-                now_ms = time.time_ns() // 1_000_000
-                if line_format == "json":
-                    record = read_json_line(line, headers=common, now_ms=now_ms, place=place)
-                else:
-                    record = read_text_line(
-                        line, key_separator=separator, headers=common, now_ms=now_ms, place=place
-                    )
-                producer.add(_placed(record, partition))
-                read_bytes += line_bytes
-                count += 1
-                progress.update(read_bytes, count)
-                if not files and time.monotonic() - flushed_s > FLUSH_INTERVAL_S:
-                    # What is typed, or trickles through a pipe, should be there soon.
-                    producer.flush()
-                    flushed_s = time.monotonic()
-            producer.flush()
-    click.echo(f"{producer.sent_count} records", err=True)
+        try:
+            with Progress("records", total=_total_bytes(files)) as progress:
+                _send(producer, _lines(files), read, progress)
+        except KeyboardInterrupt:
+            click.echo(_sent(producer), err=True)
+            if producer.unsent_count:
+                click.echo(f"{producer.unsent_count} more were read, not acknowledged", err=True)
+            raise
+    click.echo(_sent(producer), err=True)
+
+
+def _send(
+    producer: Producer,
+    lines: Iterable[Line | None],
+    read: Callable[[Line], NewRecord],
+    progress: Progress,
+) -> None:
+    read_bytes = count = 0
+    try:
+        for line in lines:
+            if line is None:
+                producer.flush()
+                continue
+            producer.add(read(line))
+            read_bytes += line.size_bytes
+            count += 1
+            progress.update(read_bytes, count)
+    except (KeyboardInterrupt, InvalidRequestError):
+        # Where it goes on is told: at the line that is no record, or by the count.
+        producer.flush()
+        raise
+    producer.flush()
+
+
+def _sent(producer: Producer) -> str:
+    return f"{producer.sent_count} records"
 
 
 def _placed(record: NewRecord, partition: int | None) -> NewRecord:
@@ -116,21 +148,15 @@ def _placed(record: NewRecord, partition: int | None) -> NewRecord:
 
 
 def _total_bytes(files: tuple[Path, ...]) -> int | None:
-    if not files or any(str(file) == "-" for file in files):
+    if not files or any(str(file) == STDIN for file in files):
         return None
     return sum(file.stat().st_size for file in files)
 
 
-def _lines(files: tuple[Path, ...]) -> Iterator[tuple[str, bytes, int]]:
-    """(place for errors, line without its end, bytes read) of all files."""
-    for file in files or (Path("-"),):
-        if str(file) == "-":
-            yield from _numbered("standard input", sys.stdin.buffer)
+def _lines(files: tuple[Path, ...]) -> Iterator[Line | None]:
+    for file in files or (Path(STDIN),):
+        if str(file) == STDIN:
+            stream = cast("io.BufferedReader", sys.stdin.buffer)
+            yield from lines_that_come(stream, linger_s=LINGER_S)
         else:
-            with file.open("rb") as stream:
-                yield from _numbered(str(file), stream)
-
-
-def _numbered(name: str, stream: Iterator[bytes]) -> Iterator[tuple[str, bytes, int]]:
-    for number, line in enumerate(stream, start=1):
-        yield f"{name} line {number}", line.rstrip(b"\r\n"), len(line)
+            yield from lines_of_file(file)

@@ -1,0 +1,88 @@
+"""Commands of the console script that run beside a test, to be written to and interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from penstock.cli.client.cluster import Client
+from penstock.cli.client.offsets import LATEST, leaders_of, list_offsets
+from penstock.config.addresses import parse_address
+from support.server import REPOSITORY
+
+SECONDS_MAX = 120.0
+
+# A shell that runs the tests in the background lets them, and so their children, ignore SIGINT.
+_PENSTOCK = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from penstock.cli import main
+main()
+"""
+
+
+class Command:
+    """One process; its input stays open until it is closed here."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        environment["PYTHONPATH"] = str(REPOSITORY / "src")
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _PENSTOCK, *arguments],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def write(self, data: bytes) -> None:
+        """Hand it some input, and no end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def read_line(self) -> bytes:
+        """A line of its output; empty at its end."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def ended(self) -> tuple[int, bytes, str]:
+        """Wait for its end, its input still open: status, output not read so far, errors."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        status = self.process.wait(SECONDS_MAX)
+        return status, self.process.stdout.read(), self.process.stderr.read().decode()
+
+
+@contextlib.contextmanager
+def running_command(*arguments: str) -> Iterator[Command]:
+    """A started one, which does not outlive the block."""
+    command = Command(*arguments)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.wait()
+        for stream in (command.process.stdin, command.process.stdout, command.process.stderr):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """The next offset of each partition of a topic; empty where there is no such topic."""
+    with Client(parse_address(bootstrap, setting="bootstrap"), timeout_s=SECONDS_MAX) as client:
+        topics = client.metadata(None).topics
+        if topic not in topics:
+            return {}
+        leaders = leaders_of(topics[topic])
+        found = list_offsets(client, dict.fromkeys(leaders, LATEST), leaders)
+        return {partition.partition: offset for partition, offset in found.items()}

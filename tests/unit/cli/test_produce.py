@@ -1,0 +1,139 @@
+"""`penstock produce`: what is read is sent soon, once, and not lost when the command is ended."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli.client.cluster import Client
+from penstock.cli.client.producing import NewRecord, Producer
+from penstock.cli.main import root
+from penstock.config.addresses import parse_address
+from support.commands import SECONDS_MAX, ends, running_command
+from support.server import ServerProcess
+from support.waiting import eventually
+
+
+def run(broker: ServerProcess, *arguments: str, given: Any = None) -> Result:
+    return CliRunner().invoke(
+        root, arguments, input=given, env={"PENSTOCK_SERVER": broker.bootstrap}
+    )
+
+
+def consumed(broker: ServerProcess, topic: str) -> list[str]:
+    result = run(broker, "consume", topic, "--from-beginning", "--until-end")
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+@pytest.mark.parametrize("files", [(), ("-",)])
+def test_lines_of_an_open_pipe_are_sent_without_waiting_for_more(
+    broker: ServerProcess, topic: str, files: tuple[str, ...]
+) -> None:
+    with running_command("produce", topic, *files, "--server", broker.bootstrap) as command:
+        command.write(b"one\ntwo\n")
+        eventually(lambda: ends(broker.bootstrap, topic), lambda found: found == {0: 2})
+        command.write(b"three\nfour\nno line y")
+        eventually(lambda: ends(broker.bootstrap, topic), lambda found: found == {0: 4})
+        command.interrupt()
+        status, output, errors = command.ended()
+    assert (status, output, errors.strip()) == (130, b"", "4 records")
+    assert consumed(broker, topic) == ["one", "two", "three", "four"]
+
+
+class Input(io.RawIOBase):
+    """Standard input that gives lines, and then Ctrl-C."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._data:
+            raise KeyboardInterrupt
+        count = min(len(buffer), len(self._data))
+        buffer[:count], self._data = self._data[:count], self._data[count:]
+        return count
+
+
+def test_what_was_read_before_an_interrupt_is_sent(broker: ServerProcess, topic: str) -> None:
+    done = run(broker, "produce", topic, given=io.BufferedReader(Input(b"one\ntwo\n")))
+    assert done.stderr.startswith("2 records\n")
+    assert consumed(broker, topic) == ["one", "two"]
+
+
+def test_what_was_read_before_a_line_that_is_refused_is_sent(
+    broker: ServerProcess, topic: str
+) -> None:
+    lines = '{"value": "one"}\n{"timestamp": 1e999}\n{"value": "three"}\n'
+    done = run(broker, "produce", topic, "--format", "json", given=lines)
+    assert "standard input line 2" in str(done.exception)
+    assert consumed(broker, topic) == ["one"]
+
+
+def test_lines_are_split_alike_in_a_file_and_in_a_pipe(
+    broker: ServerProcess, topic: str, tmp_path: Any
+) -> None:
+    text = "a\r\n\n" + "long" * 100_000 + "\n" + "b\n" * 3 + "the end"
+    file = tmp_path / "lines"
+    file.write_text(text, newline="")
+    assert run(broker, "produce", topic, str(file), given=None).exit_code == 0
+    assert run(broker, "produce", topic, "-", given=text).exit_code == 0
+    lines = consumed(broker, topic)
+    assert lines == ["a", "", "long" * 100_000, "b", "b", "b", "the end"] * 2
+
+
+def test_records_that_fit_alone_are_not_put_into_a_batch_that_does_not(
+    broker: ServerProcess, topic: str
+) -> None:
+    sizes = [200 << 10, 900 << 10, 100, 1000 << 10, 255 << 10, 2 << 10, 7]
+    text = "".join("x" * size + "\n" for size in sizes)
+    done = run(broker, "produce", topic, given=text)
+    assert done.exit_code == 0, done.exception
+    assert [len(line) for line in consumed(broker, topic)] == sizes
+
+
+class AnswersLost(Producer):
+    """One whose first answers don't arrive, since somebody presses Ctrl-C."""
+
+    interrupts = 2
+
+    def _send_until_acknowledged(self, partition: int, body: bytes) -> None:
+        super()._send_until_acknowledged(partition, body)
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def client(broker: ServerProcess) -> Iterator[Client]:
+    address = parse_address(broker.bootstrap, setting="bootstrap")
+    with Client(address, timeout_s=SECONDS_MAX) as client:
+        yield client
+
+
+def test_a_batch_whose_sending_was_interrupted_is_stored_once(
+    broker: ServerProcess, topic: str, client: Client
+) -> None:
+    producer = AnswersLost(
+        client, client.topic(topic, create=True), codec="none", batch_bytes=1 << 20, deadline_s=60
+    )
+    for number in range(3):
+        producer.add(NewRecord(key=None, value=b"%d" % number, timestamp=1))
+    for _ in range(AnswersLost.interrupts):
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        assert (producer.sent_count, producer.unsent_count) == (0, 3)
+    producer.flush()
+    producer.add(NewRecord(key=None, value=b"3", timestamp=1))
+    producer.flush()
+    assert (producer.sent_count, producer.unsent_count) == (4, 0)
+    assert consumed(broker, topic) == ["0", "1", "2", "3"]
+    assert json.loads(run(broker, "topic", "describe", topic, "--json").stdout)
