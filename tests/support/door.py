@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +46,8 @@ T = TypeVar("T")
 
 NOW_MS = 1_700_000_000_000
 WAIT_S = 120.0
+_COMMITS: weakref.WeakKeyDictionary[JobLease, itertools.count[int]] = weakref.WeakKeyDictionary()
+"""The numbers of jobs' next commits."""
 
 
 def new_key(job: int) -> str:
@@ -107,7 +110,7 @@ def replacement(
             leaves them.
     """
     wrong = not put or cut or damage or not offsets_final or output_changes
-    number = n or (1 if wrong else job.next_commit())
+    number = n or (1 if wrong else next(_COMMITS.setdefault(job, itertools.count(1))))
     if of is not None:
         key = new_key(job.job)
         body = objects.get_range(of.objects[0].key, 0, of.objects[0].size_bytes)

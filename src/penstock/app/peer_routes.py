@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Buffer
 
+from penstock.lake import door
 from penstock.model.errors import InvalidRequestError
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.codec import REQUEST_BYTES_MAX, decode_blocks, decode_wal
@@ -84,14 +86,18 @@ class SecretCheck:
             and scope["path"] not in OPEN_PATHS
             and not self._secret.accepts(dict(scope["headers"]).get(b"authorization"))
         ):
-            answer = PlainTextResponse(
-                "the cluster's secret is needed\n",
-                401,
-                {"www-authenticate": 'Bearer realm="penstock"', "connection": "close"},
-            )
-            await answer(scope, receive, send)
+            await _secret_needed(scope["path"])(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+def _secret_needed(path: str) -> Response:
+    headers = {"www-authenticate": 'Bearer realm="penstock"', "connection": "close"}
+    text = "the cluster's secret is needed"
+    if not path.startswith(f"{door.PREFIX}/"):
+        return PlainTextResponse(f"{text}\n", 401, headers)
+    body = msgspec.json.encode(door.Problem(error=text, kind="secret"))
+    return Response(body, 401, headers, media_type="application/json")
 
 
 async def _body(request: Request) -> bytes:

@@ -1,7 +1,7 @@
 """Options that all commands of `penstock pipeline` share, and what is made of them."""
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,38 +16,47 @@ if TYPE_CHECKING:
     from penstock.pipeline.engine import Engine
     from penstock.pipeline.tables.settings import CatalogSettings
 
+ENVIRONMENT_PREFIX: Final = "PENSTOCK_PIPELINE_"
 ENGINES: Final = ("local", "spark")
 
 
+def pipeline_option(name: str, *names: str, **attributes: Any) -> Callable[[Command], Command]:
+    """An option that the environment may give, too: PENSTOCK_PIPELINE_ and the option's name, as in
+    the section [pipeline] of a file.
+
+    Args:
+        name: with its dashes.
+        names, attributes: as `click.option` takes them.
+    """
+    variable = ENVIRONMENT_PREFIX + name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, *names, envvar=variable, show_envvar=True, **attributes)
+
+
 def door_options(command: Command) -> Command:
-    """--url, --secret-file and --objects: how the cluster is reached; see `make_door`."""
+    """--url, --secret-file and --access: how the cluster is reached; see `make_door`."""
     return together(
-        click.option(
+        pipeline_option(
             "--url",
             "urls",
             metavar="URL",
             multiple=True,
-            envvar="PENSTOCK_PIPELINE_URL",
             default=(DEFAULT_URL,),
             show_default=True,
-            show_envvar=True,
             help="HTTP port of an agent, or its URL; several are tried in turn.",
         ),
-        click.option(
+        pipeline_option(
             "--secret-file",
             metavar="FILE",
             default="",
-            envvar="PENSTOCK_PIPELINE_SECRET_FILE",
             help="A file with the cluster's secret, on this machine and on executors. Else "
             "PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET.",
         ),
-        click.option(
+        pipeline_option(
             "--access",
             "objects",
             type=click.Choice(("auto", "agent", "ambient")),
             default="auto",
             show_default=True,
-            envvar="PENSTOCK_PIPELINE_ACCESS",
             help="How objects are reached: by presigned URLs where the store can make them, "
             "through the agent, or with the executors' own credentials.",
         ),
@@ -66,23 +75,21 @@ def catalog_options(command: Command) -> Command:
     """--warehouse, --catalog, --catalog-property and --registry: where tables are, and what their
     values are read by; see `make_catalog`."""
     return together(
-        click.option(
+        pipeline_option(
             "--warehouse",
             metavar="LOCATION",
             default="warehouse",
             show_default=True,
-            envvar="PENSTOCK_PIPELINE_WAREHOUSE",
             help="Of the tables: a directory, or s3://BUCKET/PREFIX.",
         ),
-        click.option(
+        pipeline_option(
             "--catalog",
             metavar="NAME",
             default="penstock",
             show_default=True,
-            envvar="PENSTOCK_PIPELINE_CATALOG",
             help="The catalog's name, also in PyIceberg's configuration.",
         ),
-        click.option(
+        pipeline_option(
             "--catalog-property",
             "catalog_properties",
             metavar="KEY=VALUE",
@@ -90,13 +97,17 @@ def catalog_options(command: Command) -> Command:
             help="PyIceberg's, such as type=rest or uri=...; without any, SQLite in the "
             "warehouse. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
         ),
-        click.option(
-            "--registry",
-            metavar="URL",
-            default="",
-            envvar="PENSTOCK_PIPELINE_REGISTRY",
-            help="Schema registry of typed tables; values are of its wire format.",
-        ),
+        registry_option,
+    )(command)
+
+
+def registry_option(command: Command) -> Command:
+    """--registry, which `catalog_options` holds."""
+    return pipeline_option(
+        "--registry",
+        metavar="URL",
+        default="",
+        help="Schema registry of typed tables; values are of its wire format.",
     )(command)
 
 
@@ -115,32 +126,28 @@ def make_catalog(
 def engine_options(command: Command) -> Command:
     """--engine, --master, --memory and --workers; see `open_engine`."""
     return together(
-        click.option(
+        pipeline_option(
             "--engine",
             type=click.Choice(ENGINES),
-            envvar="PENSTOCK_PIPELINE_ENGINE",
             help="Threads of this machine, or Spark.  [default: local, or spark with --master]",
         ),
-        click.option(
+        pipeline_option(
             "--master",
             metavar="URL",
-            envvar="PENSTOCK_PIPELINE_MASTER",
             help="Spark's: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
             "[default: local[*]]",
         ),
-        click.option(
+        pipeline_option(
             "--memory",
             metavar="SIZE",
-            envvar="PENSTOCK_PIPELINE_MEMORY",
             default="1g",
             show_default=True,
             help="Of the Java that a local Spark runs in.",
         ),
-        click.option(
+        pipeline_option(
             "--workers",
             metavar="N",
             type=click.IntRange(min=0),
-            envvar="PENSTOCK_PIPELINE_WORKERS",
             default=0,
             help="Threads of the local engine; 0: one per core.",
         ),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -12,12 +12,10 @@ from penstock.pipeline.client import DoorClient
 from penstock.pipeline.compaction import compact
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.schedule import Stopping, Work
+from penstock.pipeline.table_plan import has_table
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
-
-TABLE_CONFIG: Final = "penstock.table"
-ICEBERG: Final = "iceberg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +110,7 @@ def job_finder(
         if not settings.table_interval_s:
             return works
         for topic in client.topics().topics:
-            if topic.configs.get(TABLE_CONFIG) != ICEBERG:
+            if not has_table(topic):
                 continue
             table = TableSettings(
                 topic=topic.name, catalog=settings.catalog, registry=settings.registry

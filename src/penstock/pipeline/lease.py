@@ -49,8 +49,6 @@ class JobLease:
         self._client = client
         self._request = JobRequest(kind=kind, name=name, lease_ms=lease_ms, age_max_ms=age_max_ms)
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._commit_count = 0
         self._lost: PenstockError | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -104,13 +102,6 @@ class JobLease:
                 f"it could not be renewed for {silent_s:.0f} s",
                 "start it again",
             )
-
-    def next_commit(self) -> int:
-        """The number of the job's next commit, from 1 on: one for each `ReplaceRequest`, which is
-        sent again with the same one."""
-        with self._lock:
-            self._commit_count += 1
-            return self._commit_count
 
     def _renew(self) -> None:
         while not self._over.wait(self._lease_s / _RENEWALS_PER_LEASE):

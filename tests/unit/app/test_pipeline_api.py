@@ -1,5 +1,6 @@
 """The pipeline's door against what must not come in, and what it tells of itself."""
 
+import asyncio
 import dataclasses
 import http.client
 import json
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.app.http import HttpSources, application
+from penstock.app.peer_routes import SecretCheck
 from penstock.app.server import Server
-from penstock.lake.door import JOBS_PATH, RUNS_PATH, JobRequest, TableProgress
+from penstock.lake.door import JOBS_PATH, RUNS_PATH, JobRequest, Problem, TableProgress
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.client import JobLease, RefusedError
@@ -165,6 +167,24 @@ def test_names_may_be_of_any_characters(door: Door) -> None:
         door.client.save_table(table)
         door.client.drop_table(topic_id, table.table)
         assert door.client.tables() == []
+
+
+@pytest.mark.parametrize("path", [RUNS_PATH, "/v1/status"])
+def test_whoever_lacks_the_secret_is_told_so_as_jobs_are_told_all_else(path: str) -> None:
+    answered: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        answered.append(dict(message))
+
+    async def nothing(*_: Any) -> Any:
+        raise AssertionError("nobody may get here")
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+    asyncio.run(SecretCheck(nothing, ClusterSecret("a-secret-of-a-test"))(scope, nothing, send))
+    assert answered[0]["status"] == 401
+    if path == RUNS_PATH:
+        problem = msgspec.json.decode(answered[1]["body"], type=Problem)
+        assert (problem.kind, problem.reason) == ("secret", "")
 
 
 def test_without_a_secret_the_door_of_a_cluster_is_shut(door: Door) -> None:

@@ -172,11 +172,6 @@ def test_a_lease_that_was_lost_is_noticed(door: Door) -> None:
                 time.sleep(0.05)
 
 
-def test_commits_of_a_job_are_numbered_from_one(door: Door) -> None:
-    with JobLease(door.client, kind="test", name="tests") as job:
-        assert [job.next_commit() for _ in range(3)] == [1, 2, 3]
-
-
 def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -> None:
     with serve_in_thread(
         tmp_path / "data", segment_age_ms=3_600_000, retention_check_ms=100

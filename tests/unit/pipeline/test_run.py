@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,16 @@ def test_settings_come_from_the_file_the_environment_and_the_command_line(
     monkeypatch.delenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL")
     done = CliRunner().invoke(root, [*arguments, "--table-interval", "x"])
     assert "'x' is not a valid float" in done.output
+
+
+def test_each_option_has_a_variable_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = " ".join(CliRunner().invoke(root, [*RUN, "--help"]).output.split())
+    options = re.findall(r" --([a-z-]+)", shown.split("Options:")[1])
+    for option in {*options} - {"help"}:
+        assert f"env var: PENSTOCK_PIPELINE_{option.upper().replace('-', '_')}" in shown
+    monkeypatch.setenv("PENSTOCK_PIPELINE_CATALOG_PROPERTY", "token=abc")
+    done = CliRunner().invoke(root, RUN)
+    assert "PYICEBERG_CATALOG__PENSTOCK__TOKEN" in str(done.exception)
 
 
 def test_a_misspelt_setting_of_the_pipeline_is_refused(tmp_path: Path) -> None:

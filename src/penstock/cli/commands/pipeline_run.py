@@ -19,6 +19,7 @@ from penstock.cli.pipeline_options import (
     make_catalog,
     make_door,
     open_engine,
+    pipeline_option,
 )
 from penstock.config.addresses import parse_address
 from penstock.config.sources import PIPELINE_SECTION, read_pipeline_section
@@ -63,7 +64,7 @@ _PARAMETERS: Final[Mapping[str, str]] = {
 
 
 def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Command]:
-    return click.option(
+    return pipeline_option(
         f"--{name}-interval",
         f"{name}_interval",
         metavar="SECONDS",
@@ -74,12 +75,11 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     )
 
 
-@click.command("run", context_settings={"auto_envvar_prefix": "PENSTOCK_PIPELINE"})
-@click.option(
+@click.command("run")
+@pipeline_option(
     "--config",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    envvar="PENSTOCK_PIPELINE_CONFIG",
     is_eager=True,
     expose_value=False,
     callback=_read_config,
@@ -89,7 +89,7 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
 @_interval("table", 30.0, "Between two commits of each topic with penstock.table; 0: never.")
 @_interval("maintenance", 3600.0, "Between two maintenances of each table; 0: never.")
 @catalog_options
-@click.option(
+@pipeline_option(
     "--parallel",
     metavar="N",
     type=click.IntRange(min=1),
@@ -97,7 +97,7 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     show_default=True,
     help="Jobs that run at the same time.",
 )
-@click.option(
+@pipeline_option(
     "--drain",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
@@ -105,14 +105,14 @@ def _interval(name: str, seconds: float, text: str) -> Callable[[Command], Comma
     show_default=True,
     help="How long running jobs are waited for at the end.",
 )
-@click.option(
+@pipeline_option(
     "--http",
     metavar="HOST:PORT",
     default="",
     help="Serve /metrics, /v1/status and /health there.",
 )
-@click.option("--once", is_flag=True, help="Run each job once, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per run of a job.")
+@pipeline_option("--once", is_flag=True, help="Run each job once, and end.")
+@pipeline_option("--json", "as_json", is_flag=True, help="Print one JSON object per run of a job.")
 @door_options
 @engine_options
 @click.pass_context

@@ -1,0 +1,113 @@
+"""What a run of each table's job would read now, without doing it: what `penstock pipeline plan`
+shows.
+
+How far a table is, is what the journal knows: each commit notes it there. The catalog isn't opened;
+the job itself goes by the table, which knows better after a rollback.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.lake.door import Range, TableProgress, TopicState
+from penstock.lake.tables.plan import plan_wanted
+from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.pipeline.client import DoorClient
+from penstock.pipeline.tables.settings import TableSettings, resolve
+
+_TABLE_CONFIG: Final = "penstock.table"
+_ICEBERG: Final = "iceberg"
+_OK: Final = "ok"
+
+
+class PlannedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's table. `ranges`: what it would read, of `records` offsets in about `size_bytes`;
+    `lost`: what it lacks and the log has no more; `reason`: why, or why it would do nothing."""
+
+    topic: str
+    table: str
+    mode: str = ""
+    ranges: list[Range] = []
+    records: int = 0
+    size_bytes: int = 0
+    lost: list[Range] = []
+    reason: str
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    """Of `TableProgress.state`, what matters here."""
+
+    status: str = _OK
+    error: str = ""
+
+
+def has_table(topic: TopicState) -> bool:
+    """Whether a topic's configs ask for a table."""
+    return topic.configs.get(_TABLE_CONFIG) == _ICEBERG
+
+
+def plan_tables(
+    client: DoorClient, names: Sequence[str] | None = None, *, registry: str = ""
+) -> list[PlannedTable]:
+    """The tables of all topics that have one by their config, or of those named.
+
+    Args:
+        registry: as `penstock pipeline run` would be given it.
+
+    Raises:
+        NotFoundError: a named topic isn't there.
+    """
+    topics = client.topics(names=names).topics
+    missing = set(names or ()) - {topic.name for topic in topics}
+    if missing:
+        raise NotFoundError("plan tables", min(missing), "no such topic")
+    enabled = [topic for topic in topics if has_table(topic)]
+    known = {(row.topic_id, row.table): row for row in client.tables()} if enabled else {}
+    planned = []
+    for topic in sorted(enabled, key=lambda topic: topic.name):
+        given = TableSettings(topic=topic.name, registry=registry)
+        try:
+            settings = resolve(given, topic.configs)
+            name = settings.full_name
+        except InvalidRequestError as error:
+            planned.append(PlannedTable(topic=topic.name, table="", reason=f"can't run: {error}"))
+            continue
+        planned.append(_plan(topic, name, settings.mode, known.get((topic.topic_id, name))))
+    return planned
+
+
+def _plan(topic: TopicState, name: str, mode: str, progress: TableProgress | None) -> PlannedTable:
+    held = {} if progress is None else dict(progress.offsets)
+    wanted = plan_wanted(topic.topic_id, topic.partitions, held)
+    records = sum(area.end - area.start for area in wanted.ranges)
+    lost = sum(area.end - area.start for area in wanted.lost)
+    reasons = []
+    state = _State()
+    if progress is not None and progress.state:
+        state = msgspec.json.decode(progress.state, type=_State)
+    if state.status != _OK:
+        reasons.append(f"stopped, would be tried again: {state.error}")
+    if progress is None:
+        reasons.append("no table yet" if records else "no table and no records yet")
+    elif records:
+        reasons.append(f"{records:,} records behind")
+    if lost:
+        reasons.append(f"{lost:,} records are gone before they were read")
+    return PlannedTable(
+        topic=topic.name,
+        table=name,
+        mode=mode,
+        ranges=list(wanted.ranges),
+        records=records,
+        size_bytes=sum(_size(topic, area) for area in wanted.ranges),
+        lost=list(wanted.lost),
+        reason="; ".join(reasons) or "up to date",
+    )
+
+
+def _size(topic: TopicState, area: Range) -> int:
+    """About how many bytes, by the partition's mean."""
+    state = topic.partitions[area.partition]
+    offsets = max(1, state.high_watermark - state.log_start)
+    return state.size_bytes * (area.end - area.start) // offsets

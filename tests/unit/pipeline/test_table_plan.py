@@ -1,0 +1,120 @@
+"""What `penstock pipeline plan` says of tables: what a run would read, and why."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.main import root
+from penstock.lake.door import Range, TableProgress
+from penstock.model.errors import NotFoundError
+from penstock.pipeline.engine import LocalEngine
+from penstock.pipeline.jobs import JobsSettings, job_finder
+from penstock.pipeline.table_plan import plan_tables
+from penstock.pipeline.tables.settings import CatalogSettings
+from support.door import Door, serve_in_thread
+
+ENABLED = {"penstock.table": "iceberg"}
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with serve_in_thread(tmp_path / "data") as found:
+        yield found
+
+
+def run_jobs(door: Door, folder: Path) -> None:
+    """What `penstock pipeline run` would run now."""
+    catalog = CatalogSettings(warehouse=str(folder / "warehouse"))
+    settings = JobsSettings(compaction_interval_s=0, maintenance_interval_s=0, catalog=catalog)
+    for work in job_finder(door.client, LocalEngine(1), settings)():
+        work.run(Never())
+
+
+class Never:
+    def is_set(self) -> bool:
+        return False
+
+
+def test_it_says_what_the_next_run_reads(door: Door, tmp_path: Path) -> None:
+    topic_id = door.create("a.b", 2, ENABLED)
+    door.create("plain")
+    door.produce("plain", 0, count=9)
+    (planned,) = plan_tables(door.client)
+    assert (planned.topic, planned.table, planned.mode) == ("a.b", "penstock.a_b", "append")
+    assert (planned.ranges, planned.reason) == ([], "no table and no records yet")
+    door.produce("a.b", 1, count=5)
+    (planned,) = plan_tables(door.client)
+    assert planned.ranges == [Range(topic_id, 1, 0, 5)]
+    assert planned.reason == "no table yet"
+    run_jobs(door, tmp_path)
+    (planned,) = plan_tables(door.client)
+    assert (planned.ranges, planned.records, planned.reason) == ([], 0, "up to date")
+    door.produce("a.b", 0, count=2)
+    door.produce("a.b", 1, count=3)
+    (planned,) = plan_tables(door.client, ["a.b"])
+    assert planned.ranges == [Range(topic_id, 0, 0, 2), Range(topic_id, 1, 5, 8)]
+    assert (planned.records, planned.reason) == (5, "5 records behind")
+    assert planned.size_bytes > 0
+    run_jobs(door, tmp_path)
+    assert plan_tables(door.client)[0].reason == "up to date"
+
+
+def test_it_says_what_is_lost_and_what_has_stopped(door: Door) -> None:
+    topic_id = door.create("t", 1, ENABLED)
+    for _ in range(2):
+        door.produce("t", 0, count=10)
+    state = json.dumps({"status": "stopped", "error": "columns differ", "lost": []})
+    door.client.save_table(
+        TableProgress(topic_id=topic_id, table="penstock.t", offsets=[(0, 4)], state=state)
+    )
+    door.trim("t", 0, 10)
+    (planned,) = plan_tables(door.client)
+    assert planned.lost == [Range(topic_id, 0, 4, 10)]
+    assert planned.ranges == [Range(topic_id, 0, 10, 20)]
+    assert planned.reason == (
+        "stopped, would be tried again: columns differ; 10 records behind; "
+        "6 records are gone before they were read"
+    )
+
+
+def test_a_table_that_cannot_be_says_why(door: Door) -> None:
+    door.create("t", 1, ENABLED | {"penstock.table.schema": "registry"})
+    (planned,) = plan_tables(door.client)
+    assert "needs the registry's URL" in planned.reason
+    (planned,) = plan_tables(door.client, registry="http://registry:8081")
+    assert planned.table == "penstock.t"
+
+
+def test_a_topic_that_is_not_there_is_told(door: Door) -> None:
+    with pytest.raises(NotFoundError, match="nothing"):
+        plan_tables(door.client, ["nothing"])
+
+
+def test_the_command_shows_tables_beside_compaction(door: Door) -> None:
+    door.create("t", 1, ENABLED)
+    door.produce("t", 0, count=5)
+    url = f"--url={door.client.options.urls[0]}"
+    shown = CliRunner().invoke(root, ["pipeline", "plan", url])
+    assert shown.exit_code == 0, shown.output
+    header, row = shown.stdout.splitlines()[-2:]
+    assert header.split() == ["TABLE", "TOPIC", "PARTITIONS", "RECORDS", "BYTES", "WHY"]
+    assert row.split()[:4] == ["penstock.t", "t", "1", "5"]
+    assert row.endswith("no table yet")
+    told: dict[str, Any] = json.loads(
+        CliRunner().invoke(root, ["pipeline", "plan", url, "--json"]).stdout
+    )
+    (table,) = told["tables"]
+    assert table.pop("bytes") > 0
+    assert table == {
+        "topic": "t",
+        "table": "penstock.t",
+        "mode": "append",
+        "reason": "no table yet",
+        "records": 5,
+        "ranges": [{"partition": 0, "start": 0, "end": 5}],
+        "lost": [],
+    }
