@@ -207,6 +207,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         random=parts.random,
         settings=group_settings(),
         ownership=shards,
+        shows_answers=lambda: order.shows_answers,
     )
     shards.start(groups)
     archiver = Archiver(

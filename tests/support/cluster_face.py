@@ -195,6 +195,7 @@ class ClusterAgent:
             random=SeededRandom(1000 + self.agent_id),
             settings=QUICK_GROUPS,
             ownership=self.shards,
+            shows_answers=lambda: self.order.shows_answers,
         )
         await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
         self.membership = Membership(

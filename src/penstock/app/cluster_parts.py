@@ -380,6 +380,7 @@ async def _open(
         committer=order,
         cluster_id=order.cluster_id,
         node_id=me,
+        shows_answers=lambda: order.shows_answers,
         ownership=shards,
         heads=order,
         cluster=ClusterNodes(

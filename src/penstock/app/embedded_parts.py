@@ -163,6 +163,7 @@ def open_embedded(settings: ServerSettings, environment: Environment) -> Embedde
             committer=log,
             cluster_id=order.cluster_id,
             node_id=order.agent_id,
+            shows_answers=lambda: not log.hidden_position,
         )
         return EmbeddedParts(
             settings=settings,

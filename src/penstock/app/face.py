@@ -1,5 +1,6 @@
 """Groups and the Kafka face over a log, the same in every shape of a server."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.app.instruments import KafkaInstruments
@@ -38,6 +39,7 @@ def open_face(
     committer: Committer,
     cluster_id: str,
     node_id: int,
+    shows_answers: Callable[[], bool],
     ownership: Ownership | None = None,
     heads: Heads | None = None,
     cluster: Nodes | None = None,
@@ -46,7 +48,7 @@ def open_face(
 
     Args:
         queries: of the event loop's thread.
-        ownership: see `GroupCoordinator`; heads, cluster: see `Broker`.
+        shows_answers, ownership: see `GroupCoordinator`; heads, cluster: see `Broker`.
     """
     groups = GroupCoordinator(
         committer=committer,
@@ -56,6 +58,7 @@ def open_face(
         random=environment.random,
         settings=group_settings(settings),
         ownership=ownership,
+        shows_answers=shows_answers,
     )
     broker = Broker(
         view=view,

@@ -33,12 +33,11 @@ from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardKeeper
 from penstock.kafka.nodes import ClusterNodes
+from penstock.log import Log
 from penstock.log.append.lane import Delivery
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.ordering import Applied
-from penstock.metadata.changes import ShardMoved
-from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import InvalidRequestError, PenstockError
 from penstock.objects import open_reliable_store, open_store
@@ -287,7 +286,7 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             view=view,
         )
         shards = ShardKeeper(me=order.agent_id, order=log, view=view, clock=clock)
-        telling.begin(order, hub, shards)
+        telling.begin(log, hub, shards)
         face = open_face(
             settings,
             environment,
@@ -298,6 +297,7 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             committer=log,
             cluster_id=order.cluster_id,
             node_id=order.agent_id,
+            shows_answers=lambda: not log.hidden_position,
             ownership=shards,
             cluster=ClusterNodes(me=order.agent_id, view=view, coordinators=shards),
         )
@@ -337,19 +337,21 @@ class _Telling:
     """Tells the other workers, and this one's shards, what was applied."""
 
     def __init__(self) -> None:
-        self._begun: tuple[Order, WorkerHub, ShardKeeper] | None = None
+        self._begun: tuple[Log, WorkerHub, ShardKeeper] | None = None
 
-    def begin(self, order: Order, hub: WorkerHub, shards: ShardKeeper) -> None:
+    def begin(self, log: Log, hub: WorkerHub, shards: ShardKeeper) -> None:
         """From now on."""
-        self._begun = (order, hub, shards)
+        self._begun = (log, hub, shards)
 
     def __call__(self, delivery: Delivery) -> None:
         assert self._begun is not None
-        order, hub, shards = self._begun
-        if any(type(change) is ShardMoved for change in delivery.changes):
-            # Whoever takes a shard up reads its groups from the file at once.
-            order.commit()
-        hub.publish(delivery.position, delivery.time_ms, delivery.changes)
+        log, hub, shards = self._begun
+        hub.publish(
+            delivery.position,
+            delivery.time_ms,
+            delivery.changes,
+            hidden_position=log.hidden_position,
+        )
         shards.follow()
 
 
@@ -435,6 +437,7 @@ async def _open_worker(
         committer=order,
         cluster_id=order.cluster_id,
         node_id=me,
+        shows_answers=lambda: order.shows_answers,
         ownership=shards,
         heads=order,
         cluster=ClusterNodes(me=me, view=view, coordinators=shards),

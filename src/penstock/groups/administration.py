@@ -120,6 +120,8 @@ class GroupAdministration:
         ownership = self._memory.ownership
         if not ownership.served_s():
             raise NotServedError("list groups", "all", GroupError.COORDINATOR_NOT_AVAILABLE)
+        if not self._memory.shows_answers():
+            raise NotServedError("list groups", "all", GroupError.COORDINATOR_LOAD_IN_PROGRESS)
         in_memory = list(self._memory.groups.values())
         for loaded in in_memory:
             machine = loaded.machine
@@ -160,7 +162,7 @@ class GroupAdministration:
 
         Returns: how many groups and offsets were deleted.
         """
-        if self._memory.closed:
+        if self._memory.closed or not self._memory.shows_answers():
             return 0
         count_max = self._settings.expire_groups_max
         rows = self._queries.groups_page(self._expired_up_to, limit=count_max)

@@ -83,7 +83,7 @@ class GroupOffsets:
         """All committed offsets of a group; none when there is no such group.
 
         Raises:
-            NotServedError: this agent does not coordinate it.
+            NotServedError: this agent does not coordinate it, or can't read them now.
         """
         refused = self._memory.refused(group_id)
         if refused is not GroupError.NONE:
@@ -92,7 +92,11 @@ class GroupOffsets:
         if loaded is None:
             return {}
         known = loaded.offsets.known()
-        return known if known is not None else self._load_offsets(loaded)
+        if known is not None:
+            return known
+        if not self._memory.shows_answers():
+            raise NotServedError("fetch offsets", group_id, GroupError.COORDINATOR_LOAD_IN_PROGRESS)
+        return self._load_offsets(loaded)
 
     async def delete(
         self, group_id: str, items: list[tuple[str, PartitionId]]

@@ -28,12 +28,15 @@ from penstock.metadata.commands import OffsetWrite
 from penstock.metadata.committer import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
     from penstock.metadata.view import MetadataView
 
 MEMBER_ID_BYTES: Final = 16
+READ_AGAIN_S: Final = 0.1
+"""How soon groups are read that the database could not show, in seconds."""
 
 
 class GroupCoordinator:
@@ -52,10 +55,13 @@ class GroupCoordinator:
         random: Random,
         settings: GroupSettings | None = None,
         ownership: Ownership | None = None,
+        shows_answers: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
             ownership: which groups are this agent's; None: all of them.
+            shows_answers: whether `queries` find all that the committer has answered: what they
+                show without is older than what members and committers were told.
         """
         self.settings = settings or GroupSettings()
         self._random = random
@@ -65,6 +71,7 @@ class GroupCoordinator:
             queries=queries,
             settings=self.settings,
             ownership=ownership or AllGroups(),
+            shows_answers=shows_answers,
         )
         self._offsets = GroupOffsets(memory=self._memory, journal=self._journal, queries=queries)
         self._administration = GroupAdministration(
@@ -94,6 +101,9 @@ class GroupCoordinator:
     async def _take_up(self, is_new: Callable[[str], bool]) -> None:
         after: str | None = ""
         while after is not None and not self._memory.closed:
+            if not self._memory.shows_answers():
+                await wait(READ_AGAIN_S)
+                continue
             # A request for a group that is not reached yet reads it by itself.
             after = self._memory.load_page(after, is_new)
             await _turn()

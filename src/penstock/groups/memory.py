@@ -75,11 +75,14 @@ class GroupMemory:
         queries: "Queries",
         settings: GroupSettings,
         ownership: Ownership,
+        shows_answers: Callable[[], bool],
     ) -> None:
         self._journal = journal
         self._queries = queries
         self._settings = settings
         self.ownership = ownership
+        self.shows_answers = shows_answers
+        """Whether what is read of the database is as new as what was answered."""
         self.closed = False
         self.groups: dict[str, LoadedGroup] = {}
         # Those that could be dropped from memory, the longest unused first.
@@ -101,7 +104,11 @@ class GroupMemory:
         """What everybody who asks for a group is told; NONE: it is served here, now."""
         if self.closed:
             return GroupError.NOT_COORDINATOR
-        return self.ownership.error(group_id)
+        error = self.ownership.error(group_id)
+        if error is GroupError.NONE and group_id not in self.groups and not self.shows_answers():
+            # Read now it would go back to what it was; every client asks again.
+            return GroupError.COORDINATOR_LOAD_IN_PROGRESS
+        return error
 
     def release(self, is_gone: Callable[[str], bool]) -> None:
         """Drop groups that another agent coordinates; whoever waits looks for that one."""

@@ -224,6 +224,13 @@ class Log(ServingLog):
         """Whether something was appended that queries of the database do not find yet."""
         return self._order.uncommitted_count > 0
 
+    @property
+    def hidden_position(self) -> int:
+        """Of the last answered command that queries of the database can't find yet, since there was
+        no space for it; 0: they find all of them."""
+        position = self.lane.hidden_position
+        return position if position > self._order.committed_position else 0
+
     async def flush(self) -> None:
         """Let queries find all that was appended before the call.
 

@@ -198,6 +198,12 @@ class ClusterOrder:
         return self._follower.time_ms
 
     @property
+    def shows_answers(self) -> bool:
+        """Whether queries of the replica find all that was delivered: not where there was no space
+        to commit it."""
+        return self._replica.committed_position >= self._follower.position
+
+    @property
     def head_confirmed_s(self) -> float:
         """Monotonic time before the last reading of the head that this replica has reached."""
         return self._follower.heads.confirmed_s

@@ -91,11 +91,17 @@ class WorkerHub:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.path.unlink(missing_ok=True)
 
-    def publish(self, position: int, time_ms: int, changes: Sequence[Change]) -> None:
-        """Tell all workers of one applied entry. To be called before its answers are given out."""
+    def publish(
+        self, position: int, time_ms: int, changes: Sequence[Change], *, hidden_position: int = 0
+    ) -> None:
+        """Tell all workers of one applied entry. To be called before its answers are given out.
+
+        Args:
+            hidden_position: see `AppliedChanges`.
+        """
         if not self._followers:
             return
-        message = encode(AppliedChanges(position, time_ms, pack_changes(changes)))
+        message = encode(AppliedChanges(position, time_ms, pack_changes(changes), hidden_position))
         for writer in list(self._followers):
             if writer.transport.get_write_buffer_size() > BEHIND_BYTES_MAX:
                 logger.warning("a worker is %d bytes behind: it begins anew", BEHIND_BYTES_MAX)

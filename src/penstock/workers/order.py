@@ -104,6 +104,7 @@ class HostOrder:
         self.epoch = 0
         self.position = 0
         self.time_ms = 0
+        self._hidden_position = 0
         self.head_confirmed_s = clock.monotonic_s()
         self.answering_since_s: float | None = None
 
@@ -152,6 +153,13 @@ class HostOrder:
         if self._sender.withdraw(call):
             raise RetryableError("commit", f"agent {self.agent_id}", _AWAY)
         raise InDoubtError("commit", f"agent {self.agent_id}", _AWAY)
+
+    @property
+    def shows_answers(self) -> bool:
+        """Whether the file holds all commands whose answers were given out; see `Log`."""
+        if self._hidden_position and self._queries().position() >= self._hidden_position:
+            self._hidden_position = 0
+        return not self._hidden_position
 
     async def confirm_head(self) -> None:
         """See `penstock.metadata.ordering.Heads`."""
@@ -315,6 +323,7 @@ class HostOrder:
                 future.set_result(message)
 
     def _apply(self, message: AppliedChanges) -> None:
+        self._hidden_position = max(self._hidden_position, message.hidden_position)
         if message.position <= self.position:
             return  # the view that was loaded from the file has it
         if message.position != self.position + 1:

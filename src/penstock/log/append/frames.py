@@ -81,6 +81,11 @@ class Orderer(Protocol):
         ...
 
     @property
+    def committed_position(self) -> int:
+        """Of the last entry that they see."""
+        ...
+
+    @property
     def uncommitted_bytes(self) -> int:
         """Their bytes."""
         ...
@@ -161,6 +166,9 @@ class FrameCommitter:
         self._write_s = 0.0
         """Of the last frame."""
         self._mean_write_s = 0.0
+        self.hidden_position = 0
+        """Of the last entry with commands that the database had no space for when it was applied;
+        0: there was none. Whoever waited for them may find older state than they were told of."""
 
     def is_quick(self, length: int) -> bool:
         """Whether a frame with so many bytes of batches can be written without waiting long."""
@@ -185,9 +193,10 @@ class FrameCommitter:
             applied, place = self._commit_batches(plan, commands)
         else:
             applied, place = self._commit_commands(commands)
-        if not all(map(_names_batches_only, commands)):
-            # Whoever waits for them reads the database next. Batches are found in memory.
-            self.commit_behind()
+        # Whoever waits for commands reads the database next. Batches are found in memory.
+        is_read_next = not all(map(_names_batches_only, commands))
+        if is_read_next and not self.commit_behind():
+            self.hidden_position = applied.position
         self._mean_write_s += _RECENT * (self._write_s - self._mean_write_s)
         journal_s = self._clock.monotonic_s() - started_s - self._write_s
         return Committed(applied, place, self._write_s, journal_s)

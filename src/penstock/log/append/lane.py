@@ -154,6 +154,11 @@ class CommitLane:
         self.waiting_bytes = 0
         """Bytes handed in and not yet answered; read and written on the event loop."""
 
+    @property
+    def hidden_position(self) -> int:
+        """See `FrameCommitter`: set before its commands are answered."""
+        return self._frames.hidden_position
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

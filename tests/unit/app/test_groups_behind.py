@@ -1,0 +1,143 @@
+"""Groups while the disk has no room for the database: what was answered is never taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.app.server import Server
+from penstock.config.settings import MIB, ServerSettings
+from penstock.groups.errors import GroupError
+from penstock.groups.ownership import NotServedError
+from penstock.metadata.answers import TopicCreated
+from penstock.metadata.commands import CreateTopic, OffsetWrite
+from penstock.model.errors import StorageFullError
+from penstock.replica.transaction import Transaction
+from penstock.system.clock import SystemClock
+from penstock.system.randomness import SystemRandom
+
+TOPIC_ID = b"flights".ljust(16, b".")
+GROUPS = [f"group {number}" for number in range(24)]
+"""Enough that each of two workers coordinates one: not so once in eight million."""
+MOVED = {
+    GroupError.NOT_COORDINATOR,
+    GroupError.COORDINATOR_NOT_AVAILABLE,
+    GroupError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""What clients ask again after, of whoever coordinates the group then."""
+DEADLINE_S = 120.0
+
+
+class Disk:
+    """Has room for the WAL, which lies there beforehand, and for the database if it isn't full."""
+
+    is_full = False
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    commit = Transaction.commit
+
+    def commit_if_there_is_room(transaction: Transaction[object]) -> None:
+        if disk.is_full:
+            raise StorageFullError("commit", "metadata.sqlite", "no space")
+        commit(transaction)
+
+    monkeypatch.setattr(Transaction, "commit", commit_if_there_is_room)
+    return disk
+
+
+async def run_servers(
+    data: Path, workers: int, test: Callable[[list[Server]], Awaitable[None]]
+) -> None:
+    failed: list[BaseException] = []
+    settings = ServerSettings(
+        data=str(data),
+        kafka="127.0.0.1:0",
+        http="",
+        workers=workers,
+        wal_bytes_max=8 * MIB,
+        wal_file_bytes=2 * MIB,
+        drain_timeout_ms=0,
+        # A slow machine is no silent agent.
+        agent_timeout_ms=60_000,
+    )
+    servers: list[Server] = []
+    try:
+        for index in range(workers):
+            server = Server(
+                settings,
+                clock=SystemClock(),
+                random=SystemRandom(),
+                on_fatal=failed.append,
+                worker=index if workers > 1 else None,
+            )
+            await server.start()
+            servers.append(server)
+        async with asyncio.timeout(DEADLINE_S):
+            await test(servers)
+    finally:
+        while servers:
+            await servers.pop().stop()
+    assert not failed
+
+
+async def commit(servers: list[Server], group_id: str, offset: int) -> None:
+    """As a client does, until it is told that the offset is stored."""
+    write = OffsetWrite(topic_id=TOPIC_ID, partition=0, offset=offset)
+    while True:
+        for server in servers:
+            result = await server.parts.groups.commit_offsets(
+                group_id, [write], member_id="", instance_id=None, generation=-1
+            )
+            if result.error is GroupError.NONE:
+                assert list(result.codes) == [0]
+                return
+            assert result.error in MOVED
+        await asyncio.sleep(0.01)
+
+
+def fetched(servers: list[Server], group_id: str) -> list[int]:
+    """What each that answers at all says of the group."""
+    found = []
+    for server in servers:
+        try:
+            offsets = server.parts.groups.fetch_offsets(group_id)
+        except NotServedError as refused:
+            assert refused.error in MOVED
+        else:
+            found.append(offsets[(TOPIC_ID, 0)].offset)
+    return found
+
+
+def coordinates_some(server: Server) -> bool:
+    groups = server.parts.groups
+    return any(groups.refused(group_id) is GroupError.NONE for group_id in GROUPS)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk, workers: int) -> None:
+    async def test(servers: list[Server]) -> None:
+        (created,) = await servers[0].parts.broker.committer.commit(
+            [CreateTopic(name="flights", topic_id=TOPIC_ID, partitions=1)]
+        )
+        assert isinstance(created, TopicCreated)
+        while not all(coordinates_some(server) for server in servers):
+            await asyncio.sleep(0.01)
+        for group_id in GROUPS:
+            await commit(servers, group_id, 5)
+        disk.is_full = True
+        for group_id in GROUPS:
+            await commit(servers, group_id, 9)
+            assert fetched(servers, group_id) in ([], [9])
+        disk.is_full = False
+        for group_id in GROUPS:
+            while not (found := fetched(servers, group_id)):
+                await asyncio.sleep(0.01)
+            assert found == [9]
+
+    asyncio.run(run_servers(tmp_path / "data", workers, test))
