@@ -17,6 +17,7 @@ import boto3
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from penstock.replica.archive_format import SNAPSHOTS_PREFIX, parse_snapshot_key
 from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.postgres import running_postgres
 from support.s3 import S3Server, environment
@@ -402,3 +403,41 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
         assert consume(server.bootstrap, 450) == last
     finally:
         server.stop()
+
+
+def test_verify_through_an_agent_replays_the_archive_where_it_may_open_the_bucket(
+    s3: S3Server, postgres_url: str, journal_name: str, tmp_path: Path
+) -> None:
+    bucket = s3.make_bucket()
+    with Agents(
+        tmp_path,
+        postgres_url,
+        f"s3://{bucket}/log",
+        environment=environment(s3.endpoint),
+        settings={
+            **PATIENCE,
+            "ARCHIVE_INTERVAL_MS": "200",
+            "SNAPSHOT_ENTRIES": "5",
+            "DEFAULT_PARTITIONS": str(PARTITIONS),
+            "CLUSTER_NAME": journal_name,
+        },
+    ) as agents:
+        agents.add()
+        agents.wait_live()
+        produce(agents.bootstrap, 0, 60)
+
+        def has_snapshot() -> bool:
+            keys = keys_in(s3, bucket, f"log/{SNAPSHOTS_PREFIX}")
+            names = [parse_snapshot_key(key.removeprefix("log/")) for key in keys]
+            return any(name is not None and name.position > 0 for name in names)
+
+        wait_until(has_snapshot)
+        through = ("verify", "--url", agents.agents[0].http, "--json")
+        report = json.loads(run_cli(*through, "--access", "ambient").stdout)
+        assert (report["ok"], report["records"]) == (True, 60)
+        assert report["replayed_entries"] > 0
+        assert "not_replayed" not in report
+        report = json.loads(run_cli(*through).stdout)
+        assert (report["ok"], report["records"]) == (True, 60)
+        assert "--access ambient" in report["not_replayed"]
+        assert "replayed_entries" not in report

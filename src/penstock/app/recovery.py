@@ -272,17 +272,38 @@ async def verify_cluster(
         return report
 
 
+async def verify_replay(
+    objects: str, report: VerifyReport, *, cluster_id: str, clock: Clock, random: Random
+) -> None:
+    """Check a cluster's archived journal alone, with this process's credentials: `check_replay`.
+
+    Args:
+        objects: the cluster's store, as its agents tell it.
+        report: as for `check_replay`.
+
+    Raises:
+        InvalidRequestError: that store holds another cluster's archive.
+        RetryableError: it doesn't answer.
+    """
+    store = _open(objects, clock=clock, random=random)
+    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
+        archive = Archive(store, cluster_id=cluster_id, scratch=Path(folder), executor=None)
+        await check_replay(archive, Path(folder) / "replayed.sqlite", report)
+
+
 async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> None:
     """Replay the archived journal from the snapshot before the newest one, or from its beginning,
     up to the newest: the state must be the same.
 
     Args:
         path: where the database is made.
-        report: gets a finding, or the number of entries that were replayed.
+        report: gets a finding, or the number of entries that were replayed, or why none were.
     """
     names = await archive.snapshots()
     if not names or not names[-1].position:
-        return  # a restored cluster begins with a snapshot at 0
+        # A restored cluster begins with a snapshot at 0.
+        report.not_replayed = "the archive has no snapshot of this cluster's own yet"
+        return
     newest = names[-1]
     try:
         made = await bootstrap(
@@ -290,7 +311,8 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
         )
         if made is None:
             if not await _begins_empty(archive):
-                return  # what came before it is trimmed
+                report.not_replayed = "the archive has one snapshot, and not what came before it"
+                return
             made = Bootstrapped(SnapshotName(0, ""), 0, 0)
         first = made.position + 1
         await replay(archive, path, LogMachine, made, executor=None, until=newest.position)
@@ -299,7 +321,8 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
         report.add(FindingKind.DATABASE, error.subject, error.detail)
         return
     except NotFoundError:
-        return  # another agent has deleted an old one since it was listed
+        report.not_replayed = "an agent has deleted an old snapshot since it was listed"
+        return
     with closing(Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)) as replica:
         position, digest = replica.digest()
     if (position, digest) != (newest.position, header.digest):

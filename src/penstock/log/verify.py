@@ -81,6 +81,8 @@ class VerifyReport:
     """In WALs that can't be read from here: a cluster's agents keep them."""
     replayed_entries: int = 0
     """Of the archived journal, which gave the same state as the snapshot behind them."""
+    not_replayed: str = ""
+    """Why a cluster's archived journal was not replayed."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
