@@ -141,3 +141,20 @@ def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk, workers
             assert found == [9]
 
     asyncio.run(run_servers(tmp_path / "data", workers, test))
+
+
+def test_shards_move_to_a_worker_that_cannot_read_their_groups_yet(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """It is told of the move, and whoever journaled it is answered, though the file lacks it."""
+
+    async def test(servers: list[Server]) -> None:
+        disk.is_full = True
+        while not servers[1].parts.status()["group_shards"]:
+            await asyncio.sleep(0.01)
+        assert not coordinates_some(servers[1])
+        disk.is_full = False
+        while not coordinates_some(servers[1]):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run_servers(tmp_path / "data", 2, test))
