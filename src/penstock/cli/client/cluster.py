@@ -1,7 +1,7 @@
 """A cluster as its clients see it: who leads which partition, and a connection to each."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -72,8 +72,15 @@ class Client:
         self._connections.clear()
 
     def any(self) -> Connection:
-        """A connection to the node that was named."""
-        return self._connection(self._bootstrap)
+        """A connection to the node that was named, or to another where it can't be reached."""
+        try:
+            return self._connection(self._bootstrap)
+        except RetryableError:
+            for address in self._nodes.values():
+                if address != self._bootstrap:
+                    with contextlib.suppress(RetryableError):
+                        return self._connection(address)
+            raise
 
     def controller(self) -> Connection:
         """A connection to the node that takes administrative requests."""
@@ -91,24 +98,12 @@ class Client:
 
     def coordinator(self, group_id: str) -> Connection:
         """A connection to a group's coordinator."""
-        response = self.any().request(
-            "find_coordinator",
-            lambda types: build(types.FindCoordinatorRequest, key=group_id, key_type=_GROUP_KEY),
-        )
-        check("find coordinator", group_id, response.error_code)
-        self._nodes[response.node_id] = Address(response.host, response.port)
-        return self.node(response.node_id)
+        return self._connection(self._coordinator_address(group_id))
 
-    @contextlib.contextmanager
-    def group_connection(self, group_id: str, *, wait_s: float) -> Iterator[Connection]:
-        """A connection of its own to a group's coordinator, for a member: joining waits there,
-        and fetches must not wait behind it."""
-        shared = self.coordinator(group_id)
-        connection = Connection(shared.address, timeout_s=self._timeout_s + wait_s)
-        try:
-            yield connection
-        finally:
-            connection.close()
+    def own_coordinator(self, group_id: str) -> Connection:
+        """A new connection to a group's coordinator, for a member, which closes it: joining waits
+        there, and fetches must not wait behind it."""
+        return Connection(self._coordinator_address(group_id), timeout_s=self._timeout_s)
 
     def metadata(self, names: Sequence[str] | None, *, create: bool = False) -> ClusterInfo:
         """Nodes, and topics by name; None: all topics.
@@ -169,6 +164,14 @@ class Client:
             if create and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return self.metadata([name], create=create).topics[name]
             raise
+
+    def _coordinator_address(self, group_id: str) -> Address:
+        response = self.any().request(
+            "find_coordinator",
+            lambda types: build(types.FindCoordinatorRequest, key=group_id, key_type=_GROUP_KEY),
+        )
+        check("find coordinator", group_id, response.error_code)
+        return Address(response.host, response.port)
 
     def _connection(self, address: Address) -> Connection:
         connection = self._connections.get(address)

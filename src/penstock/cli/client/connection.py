@@ -117,7 +117,11 @@ class Connection:
         return self._decoded(api, version, self.exchange(api, version, body, wait_s=wait_s))
 
     def exchange(self, api: str, version: int, body: bytes, *, wait_s: float = 0.0) -> memoryview:
-        """Send a request's bytes and return the response's, both without header."""
+        """Send a request's bytes and return the response's, both without header.
+
+        Whatever ends the wait closes the connection, Ctrl-C too: the answer may still come, and
+        would be taken for the next request's.
+        """
         row = BY_MODULE[api]
         flexible = version >= row.flexible_from
         correlation_id = next(self._correlation_ids)
@@ -131,6 +135,9 @@ class Connection:
         except OSError as error:
             self.close()
             raise RetryableError("call", f"{row.name} of {self.address}", _reason(error)) from error
+        except BaseException:
+            self.close()
+            raise
         if _SIZE.unpack_from(response)[0] != correlation_id:
             self.close()
             raise CorruptDataError("call", f"{row.name} of {self.address}", "answer out of turn")

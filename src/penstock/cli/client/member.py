@@ -1,12 +1,13 @@
-"""A member of a classic consumer group: join, sync, heartbeat, leave.
+"""A member of a classic consumer group: join, sync, heartbeat, commit, leave.
 
 Synchronous: `keep` is called between fetches and does what is due. Its session outlives the
-pauses between the calls as long as those are short against SESSION_S.
+pauses between the calls as long as those are short against SESSION_S; where one is not, the next
+call finds the group gone on, and the member joins it anew.
 Source: the classic rebalance protocol of Kafka; KIP-394 (member ids are given before joining).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,8 +21,8 @@ from penstock.cli.client.assignment import (
 )
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.connection import Connection
-from penstock.cli.client.errors import check
-from penstock.cli.client.groups import CONSUMER_PROTOCOL, NO_GENERATION
+from penstock.cli.client.errors import RefusedError, check
+from penstock.cli.client.groups import CONSUMER_PROTOCOL, NO_GENERATION, commit_offsets
 from penstock.cli.client.offsets import TopicPartition
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build
@@ -30,6 +31,8 @@ from penstock.model.errors import RetryableError
 SESSION_S: Final = 30.0
 REBALANCE_S: Final = 60.0
 HEARTBEAT_S: Final = 3.0
+_JOIN_S: Final = 2 * REBALANCE_S
+"""How long an answer may take that waits for other members, whose own limits may be longer."""
 _JOINS_MAX: Final = 100
 
 _REJOIN: Final = frozenset(
@@ -42,19 +45,29 @@ _REJOIN: Final = frozenset(
 
 
 class Member:
-    """One member. `connection` is its own, to the coordinator."""
+    """One member, with a connection of its own to the coordinator, made when it is needed."""
 
-    def __init__(
-        self, client: Client, connection: Connection, group_id: str, topics: Sequence[str]
-    ) -> None:
+    def __init__(self, client: Client, group_id: str, topics: Sequence[str]) -> None:
         self._client = client
-        self.connection = connection
+        self._connection: Connection | None = None
         self.group_id = group_id
         self._topics = list(topics)
         self.member_id = ""
         self.generation = NO_GENERATION
         self.assigned: list[TopicPartition] = []
         self._beaten_s = 0.0
+
+    @property
+    def connection(self) -> Connection:
+        """To the coordinator, which is looked up anew where the last one was closed."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._client.own_coordinator(self.group_id)
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection; idempotent."""
+        if self._connection is not None:
+            self._connection.close()
 
     def join(self) -> list[TopicPartition]:
         """Join or rejoin, and wait for an assignment.
@@ -81,8 +94,7 @@ class Member:
         """Send a heartbeat if one is due.
 
         Returns:
-            False when the group rebalances: commit what was read, if there still is a
-            generation to commit for, then join again.
+            False when the group rebalances: commit what was read, then join again.
         """
         if time.monotonic() - self._beaten_s < HEARTBEAT_S:
             return True
@@ -103,9 +115,35 @@ class Member:
         check("heartbeat to group", self.group_id, response.error_code)
         return True
 
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Commit what was read.
+
+        Returns:
+            False when it can't be committed any more, since the group has gone on without this
+            member: join again.
+        """
+        if not offsets:
+            return True
+        if self.generation == NO_GENERATION:
+            return False
+        try:
+            commit_offsets(
+                self.connection,
+                self.group_id,
+                offsets,
+                generation=self.generation,
+                member_id=self.member_id,
+            )
+        except RefusedError as error:
+            if error.code not in _REJOIN:
+                raise
+            self._forget(error.code)
+            return False
+        return True
+
     def leave(self) -> None:
         """Leave, so that others need not wait for the session's end."""
-        if not self.member_id or self.connection.closed:
+        if not self.member_id:
             return
         self.connection.request(
             "leave_group",
@@ -126,7 +164,7 @@ class Member:
 
     def _join_once(self) -> Any:
         """One JoinGroup: the answer, or None if another one is to be sent."""
-        response = self.connection.request("join_group", self._join_request, wait_s=REBALANCE_S)
+        response = self.connection.request("join_group", self._join_request, wait_s=_JOIN_S)
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
             return None
@@ -178,7 +216,7 @@ class Member:
                     for member_id, partitions in assignments.items()
                 ),
             ),
-            wait_s=REBALANCE_S,
+            wait_s=_JOIN_S,
         )
 
     def _assign(self, joined: Any) -> dict[str, list[TopicPartition]]:

@@ -2,57 +2,18 @@
 
 import sys
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable
 
 import click
 
-from penstock.cli.client.cluster import Client
-from penstock.cli.client.fetching import FetchedRecord, fetch
-from penstock.cli.client.groups import NO_GENERATION, commit_offsets, committed_offsets
-from penstock.cli.client.member import REBALANCE_S, Member
-from penstock.cli.client.offsets import EARLIEST, LATEST, TopicPartition, leaders_of, list_offsets
+from penstock.cli.client.fetching import FetchedRecord
+from penstock.cli.client.offsets import EARLIEST
+from penstock.cli.client.patience import Patience
+from penstock.cli.group_reading import read_as_member
 from penstock.cli.options import connect, parse_time, server_option, timeout_option
 from penstock.cli.progress import Progress
+from penstock.cli.reading import Batches, Reading, Start, read_alone
 from penstock.cli.recordtext import json_line, text_line
-from penstock.model.errors import InvalidRequestError
-
-WAIT_MS: Final = 500
-BYTES_MAX: Final = 16 << 20
-COMMIT_INTERVAL_S: Final = 5.0
-
-Batches = Generator[list[FetchedRecord], None, None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Where to begin where nothing is committed: `timestamp` is EARLIEST, LATEST or a time in
-    ms; `offset` wins over it; a negative one counts from the end."""
-
-    timestamp: int = LATEST
-    offset: int | None = None
-
-
-@dataclass(slots=True)
-class Reading:
-    """Partitions being read.
-
-    `positions` is what is fetched next, `printed` the offset after the last record that was
-    printed, which is what a group commits: an end in between reads some again rather than never.
-    `ends` holds where to stop, where that was asked for.
-    """
-
-    leaders: dict[TopicPartition, int] = field(default_factory=dict)
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    printed: dict[TopicPartition, int] = field(default_factory=dict)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-
-    def is_over(self) -> bool:
-        """Whether every partition with an end is at it."""
-        return bool(self.ends) and all(
-            self.positions[partition] >= end for partition, end in self.ends.items()
-        )
 
 
 @click.command("consume")
@@ -104,7 +65,8 @@ def command(
     """Print the records of TOPICS, a line each, until Ctrl-C.
 
     Without a group, nothing is committed. With one, reading goes on where the group left off;
-    the options that say where to begin count where nothing is committed yet.
+    the options that say where to begin count where nothing is committed yet. A server that goes
+    away meanwhile is tried again for a minute.
     """
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise click.UsageError("give one of --from-beginning, --offset and --from-time")
@@ -121,10 +83,19 @@ def command(
         show = lambda record: text_line(record, key_separator=separator)  # noqa: E731
     with connect(server, timeout_s) as client:
         reading = Reading()
+        patience = Patience(lambda text: click.echo(text, err=True))
         if group is None:
-            batches = _read_alone(client, reading, topics, partitions, start, until_end=until_end)
+            batches = read_alone(
+                client,
+                reading,
+                topics,
+                partitions,
+                start,
+                until_end=until_end,
+                patience=patience,
+            )
         else:
-            batches = _read_as_member(client, reading, topics, group, start)
+            batches = read_as_member(client, reading, topics, group, start, patience=patience)
         try:
             _print(batches, reading, show, max_messages=max_messages, idle_s=idle_s)
         except KeyboardInterrupt:
@@ -162,148 +133,3 @@ def _print(
                 arrived_s = time.monotonic()
             elif idle_s is not None and time.monotonic() - arrived_s >= idle_s:
                 return
-
-
-def _read_alone(
-    client: Client,
-    reading: Reading,
-    names: tuple[str, ...],
-    only: tuple[int, ...],
-    start: Start,
-    *,
-    until_end: bool,
-) -> Batches:
-    for name in dict.fromkeys(names):
-        leaders = leaders_of(client.topic(name))
-        wanted = {
-            partition: leader
-            for partition, leader in leaders.items()
-            if not only or partition.partition in only
-        }
-        missing = set(only) - {partition.partition for partition in wanted}
-        if missing:
-            raise InvalidRequestError(
-                "consume", f"{name}-{min(missing)}", f"the topic has {len(leaders)} partitions"
-            )
-        reading.leaders.update(wanted)
-    reading.positions = _start_positions(client, reading.leaders, start)
-    if until_end:
-        ends = list_offsets(client, dict.fromkeys(reading.leaders, LATEST), reading.leaders)
-        reading.ends = ends
-    while not reading.is_over():
-        yield from _poll(client, reading)
-
-
-def _read_as_member(
-    client: Client, reading: Reading, names: tuple[str, ...], group: str, start: Start
-) -> Batches:
-    for name in names:
-        client.topic(name)  # says at once which one does not exist
-    with client.group_connection(group, wait_s=REBALANCE_S) as connection:
-        member = Member(client, connection, group, names)
-        try:
-            _take_assignment(client, reading, member, start)
-            committed_s = time.monotonic()
-            while True:
-                yield from _poll(client, reading)
-                if time.monotonic() - committed_s >= COMMIT_INTERVAL_S:
-                    _commit(member, reading)
-                    committed_s = time.monotonic()
-                if not member.keep():
-                    if member.generation != NO_GENERATION:
-                        _commit(member, reading)
-                    _take_assignment(client, reading, member, start)
-        finally:
-            if not connection.closed:
-                if member.generation != NO_GENERATION:
-                    _commit(member, reading)
-                member.leave()
-
-
-def _take_assignment(client: Client, reading: Reading, member: Member, start: Start) -> None:
-    assigned = member.join()
-    reading.leaders.clear()
-    reading.printed.clear()
-    for name in sorted({partition.topic for partition in assigned}):
-        leaders = leaders_of(client.topic(name))
-        reading.leaders.update(
-            {partition: leaders[partition] for partition in assigned if partition.topic == name}
-        )
-    known = committed_offsets(member.connection, member.group_id, assigned) if assigned else {}
-    unknown = {
-        partition: leader for partition, leader in reading.leaders.items() if partition not in known
-    }
-    reading.positions = known | _start_positions(client, unknown, start)
-
-
-def _commit(member: Member, reading: Reading) -> None:
-    if not reading.printed:
-        return
-    commit_offsets(
-        member.connection,
-        member.group_id,
-        reading.printed,
-        generation=member.generation,
-        member_id=member.member_id,
-    )
-    reading.printed.clear()
-
-
-def _start_positions(
-    client: Client, leaders: dict[TopicPartition, int], start: Start
-) -> dict[TopicPartition, int]:
-    if not leaders:
-        return {}
-    ends = list_offsets(client, dict.fromkeys(leaders, LATEST), leaders)
-    if start.offset is not None:
-        firsts = list_offsets(client, dict.fromkeys(leaders, EARLIEST), leaders)
-        if start.offset >= 0:
-            for partition, end in ends.items():
-                if not firsts[partition] <= start.offset <= end:
-                    raise InvalidRequestError(
-                        "consume",
-                        str(partition),
-                        f"offset {start.offset} is not in {firsts[partition]} to {end}",
-                    )
-            return dict.fromkeys(leaders, start.offset)
-        return {
-            partition: max(firsts[partition], end + start.offset) for partition, end in ends.items()
-        }
-    if start.timestamp == LATEST:
-        return ends
-    found = list_offsets(client, dict.fromkeys(leaders, start.timestamp), leaders)
-    # No record is that young: what comes next will be.
-    return {
-        partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()
-    }
-
-
-def _poll(client: Client, reading: Reading) -> Batches:
-    """One round of fetches. Yields at least once, so that its reader can look at the time."""
-    if not reading.positions:
-        time.sleep(WAIT_MS / 1000)
-        yield []
-        return
-    for answer in fetch(
-        client, reading.positions, reading.leaders, wait_ms=WAIT_MS, bytes_max=BYTES_MAX
-    ):
-        if answer.out_of_range:
-            reading.positions[answer.partition] = _moved_position(client, reading, answer.partition)
-            continue
-        records = answer.records
-        end = reading.ends.get(answer.partition)
-        if end is not None:
-            records = [record for record in records if record.offset < end]
-        yield records
-        reading.positions[answer.partition] = answer.next_offset
-
-
-def _moved_position(client: Client, reading: Reading, partition: TopicPartition) -> int:
-    """Where to go on when the position is not there any more: at the nearest record that is."""
-    leaders = {partition: reading.leaders[partition]}
-    first = list_offsets(client, {partition: EARLIEST}, leaders)[partition]
-    end = list_offsets(client, {partition: LATEST}, leaders)[partition]
-    position = reading.positions[partition]
-    nearest = first if position < first else end
-    click.echo(f"{partition}: offset {position} is gone, going on at {nearest}", err=True)
-    return nearest
