@@ -291,6 +291,24 @@ def test_a_deleted_topic(query: Query, topics: Topics):
     assert query.run(both, failOnDataLoss="false") == expected
 
 
+def test_a_deleted_topic_of_a_pattern(query: Query, topics: Topics):
+    """Deleted, and then made anew, while nobody reads: other topics go on, and it is no new one."""
+    for name in ("gone-a", "gone-b"):
+        topics.write(topics.make(1, name=name), numbered(0, 5, name))
+    options = {"subscribePattern": "gone-.*"}
+    query.run(**options, startingOffsets="earliest")
+    topics.delete("gone-a")
+    topics.write("gone-b", numbered(5, 9, "gone-b"))
+    with pytest.raises(PySparkException, match="was deleted while it was being read"):
+        query.run(**options)
+    expected = as_values(numbered(0, 5, "gone-a"), numbered(0, 9, "gone-b"))
+    assert query.run(**options, failOnDataLoss="false") == expected
+    topics.write(topics.make(1, name="gone-a"), numbered(0, 5))
+    with pytest.raises(PySparkException, match="it was deleted and made anew"):
+        query.run(**options, failOnDataLoss="false")
+    assert query.values() == expected
+
+
 def test_records_that_retention_took(query: Query, topics: Topics):
     topic = topics.make(1)
     topics.write(topic, numbered(0, 5))

@@ -223,4 +223,14 @@ def test_a_server_and_a_directory_are_not_verified_together(tmp_path: Path) -> N
     done = CliRunner().invoke(root, ["verify", "--url", "127.0.0.1:1", "--data", str(tmp_path)])
     assert done.exit_code == 2
     done = CliRunner().invoke(root, ["verify", "--data", str(tmp_path), "--engine", "spark"])
-    assert done.exit_code == 2
+    assert "go with --url" in done.output
+
+
+def test_an_engine_in_the_environment_is_for_what_takes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_in_thread(tmp_path / "data"):
+        pass
+    monkeypatch.setenv("PENSTOCK_PIPELINE_ENGINE", "spark")
+    done = CliRunner().invoke(root, ["verify", "--data", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output

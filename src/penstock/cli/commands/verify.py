@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from penstock.app.offline import find_data, verify_directory
 from penstock.cli.options import json_option
@@ -119,7 +120,9 @@ def command(
                 _replay(client, report)
         _print(context, report, as_json=as_json)
         return
-    if engine is not None or master is not None:
+    # The environment's are for the commands that take one.
+    given = (context.get_parameter_source(name) for name in ("engine", "master"))
+    if ParameterSource.COMMANDLINE in given:
         raise click.UsageError("--engine and --master go with --url")
     if config_file is not None:
         settings = load_settings(
