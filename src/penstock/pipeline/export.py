@@ -9,6 +9,7 @@ import itertools
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -164,13 +165,15 @@ def export_topic(
         total = sum(log_bytes for _, log_bytes in planned)
         done_bytes = records = 0
         written: dict[int, ExportedFile] = {}
-        for index, result in engine.run(write_file, items):
-            lease.check()
-            written[index] = result
-            done_bytes += planned[index][1]
-            records += result.records
-            if watch is not None:
-                watch(done_bytes, total, records)
+        # Closed whatever happens: nothing is written any more once this is over.
+        with closing(engine.run(write_file, items)) as results:
+            for index, result in results:
+                lease.check()
+                written[index] = result
+                done_bytes += planned[index][1]
+                records += result.records
+                if watch is not None:
+                    watch(done_bytes, total, records)
         manifest = Manifest(
             version=VERSION,
             export_id=export_id,

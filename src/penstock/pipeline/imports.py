@@ -11,7 +11,8 @@ them. Otherwise (`offsets="new"`) records follow what is there, without gaps.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
@@ -153,13 +154,16 @@ def import_topic(
     result.repeated_records = sum(file.records for step in steps[:first] for file in step)
     with JobLease(client, kind=KIND, name=f"import {wanted}") as lease:
         make = _item_maker(client, lease.job, manifest, topic, folder, options, codec, keeps=keeps)
-        for number, done in _by_step(engine, steps, first, make):
-            lease.check()
-            _commit(client, lease.job, topic, writer_id, number, incarnation, steps[number], done)
-            result.steps += 1
-            result.records += sum(file.records for file in steps[number])
-            if watch is not None:
-                watch(result.repeated_records + result.records, total)
+        with closing(_by_step(engine, steps, first, make)) as encoded:
+            for number, done in encoded:
+                lease.check()
+                _commit(
+                    client, lease.job, topic, writer_id, number, incarnation, steps[number], done
+                )
+                result.steps += 1
+                result.records += sum(file.records for file in steps[number])
+                if watch is not None:
+                    watch(result.repeated_records + result.records, total)
     result.seconds = client.clock.monotonic_s() - started_s
     return result
 
@@ -226,8 +230,8 @@ def _by_step(
     steps: Sequence[Sequence[ExportedFile]],
     first: int,
     make: Callable[[ExportedFile], ImportItem],
-) -> Iterator[tuple[int, list[ImportedFile]]]:
-    """Steps from `first` on, in order, each when all of its files are encoded."""
+) -> Generator[tuple[int, list[ImportedFile]], None, None]:
+    """Steps from `first` on, in order, each when all of its files are encoded. To be closed."""
     places = [
         (number, index)
         for number in range(first, len(steps))
@@ -236,13 +240,14 @@ def _by_step(
     items = (make(steps[number][index]) for number, index in places)
     done: dict[int, dict[int, ImportedFile]] = {}
     following = first
-    for place, result in engine.run(encode_file, items):
-        number, index = places[place]
-        done.setdefault(number, {})[index] = result
-        while following < len(steps) and len(done.get(following, ())) == len(steps[following]):
-            encoded = done.pop(following)
-            yield following, [encoded[index] for index in sorted(encoded)]
-            following += 1
+    with closing(engine.run(encode_file, items)) as results:
+        for place, result in results:
+            number, index = places[place]
+            done.setdefault(number, {})[index] = result
+            while following < len(steps) and len(done.get(following, ())) == len(steps[following]):
+                encoded = done.pop(following)
+                yield following, [encoded[index] for index in sorted(encoded)]
+                following += 1
 
 
 def _commit(

@@ -10,6 +10,7 @@ there to the end; what looks wrong in the journal is looked at again before it i
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Final
 
 from penstock.lake.door import (
@@ -47,9 +48,10 @@ def verify_cluster(
     with JobLease(client, kind=KIND, name="penstock verify") as lease:
         verifier = _Verifier(client, watch)
         items = verifier.plan()
-        for index, checked in engine.run(check_item, items):
-            lease.check()
-            verifier.take(items[index], checked)
+        with closing(engine.run(check_item, items)) as results:
+            for index, checked in results:
+                lease.check()
+                verifier.take(items[index], checked)
         verifier.check_store()
     return verifier.report
 
