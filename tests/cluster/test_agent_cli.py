@@ -127,6 +127,10 @@ def test_a_live_agent_is_not_removed_and_its_wal_not_taken(world: World) -> None
     create_topic(first.address, topic, 1, penstock_durability="wal")
     with raw_producer(second.address) as producer:
         offset = send(producer, topic, 0, "mine")
+    told = second.status()
+    assert 0 < told["wal"]["free_bytes"] < told["wal"]["bytes_max"]
+    page = (REPOSITORY / "docs" / "operations.md").read_text()
+    assert [name for name in told if f"`{name}`" not in page] == []
     for command in (("remove", str(second.agent_id)), ("takeover", str(second.server.data))):
         done = agent_cli(first, *command)
         assert done.returncode == 1

@@ -29,6 +29,7 @@ from penstock.app.layout import DataLayout
 from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
+from penstock.app.wal_report import WalReport, of_agent
 from penstock.app.wal_volumes import WalVolumes
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
@@ -173,7 +174,7 @@ class ClusterParts(Parts):
 
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
-        uploader = self.log.uploader
+        report = self._wal_report()
         counts = self.zone.counts
         now_s = self.clock.monotonic_s()
         return {
@@ -182,7 +183,7 @@ class ClusterParts(Parts):
             "agents": len(self.view.agents()),
             "group_shards": len(self.shards.owned()),
             "waiting_bytes": self.log.waiting_bytes,
-            "wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
+            "wal": report.status() if report else None,
             "archived_position": self.archiver.archived_position,
             "snapshot_position": self.archiver.snapshot_position,
             "blocks": {
@@ -196,11 +197,11 @@ class ClusterParts(Parts):
 
     def gauges(self) -> dict[str, float]:
         """See `Parts`."""
-        uploader = self.log.uploader
+        report = self._wal_report()
         now_s = self.clock.monotonic_s()
         return {
+            **(report.gauges() if report else {}),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
-            "penstock_wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),
@@ -244,6 +245,9 @@ class ClusterParts(Parts):
         )
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _wal_report(self) -> WalReport | None:
+        return of_agent(self.log.uploader, self.log.wal_free_bytes, self.settings.wal_bytes_max)
 
     def _on_applied(self, applied: Sequence[Applied]) -> None:
         self.log.on_applied(applied)

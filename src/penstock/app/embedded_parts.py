@@ -19,6 +19,7 @@ from penstock.app.layout import DataLayout
 from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
+from penstock.app.wal_report import WalReport
 from penstock.config.settings import ServerSettings
 from penstock.log import Log
 from penstock.log.append.lane import Delivery
@@ -79,28 +80,26 @@ class EmbeddedParts(Parts):
 
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
-        uploader = self.log.uploader
         return {
             "fsync": self.settings.fsync,
-            "wal": {
-                "drained": uploader.pending_bytes == 0,
-                "pending_bytes": uploader.pending_bytes,
-                "free_bytes": self.wal_writer.free_bytes,
-                "bytes_max": self.settings.wal_bytes_max,
-                "upload_error": uploader.last_error or None,
-            },
-            "segments_stored": uploader.segment_count,
+            "wal": self._wal_report().status(),
+            "segments_stored": self.log.uploader.segment_count,
         }
 
     def gauges(self) -> dict[str, float]:
         """See `Parts`."""
         return {
-            "penstock_wal_pending_bytes": self.log.uploader.pending_bytes,
-            "penstock_wal_free_bytes": self.wal_writer.free_bytes,
-            "penstock_wal_bytes_max": self.settings.wal_bytes_max,
+            **self._wal_report().gauges(),
             "penstock_append_waiting_bytes": self.log.lane.waiting_bytes,
             "penstock_segments_stored_total": self.log.uploader.segment_count,
         }
+
+    def _wal_report(self) -> WalReport:
+        return WalReport(
+            uploader=self.log.uploader,
+            free_bytes=self.wal_writer.free_bytes,
+            bytes_max=self.settings.wal_bytes_max,
+        )
 
     def not_ready(self) -> str:
         """See `Parts`. A WAL that no segment takes fills, and then producers wait in vain."""

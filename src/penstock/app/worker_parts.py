@@ -29,6 +29,7 @@ from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import LeftoverWals
 from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
+from penstock.app.wal_report import WalReport, of_agent
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardKeeper
@@ -170,23 +171,22 @@ class WorkerParts(Parts):
 
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
-        uploader = self.log.uploader
-        pending_bytes = uploader.pending_bytes if uploader is not None else 0
+        report = self._wal_report()
         return {
             "worker": self.index,
             "workers": self.settings.workers,
             "fsync": self.settings.fsync,
-            "wal": {"drained": pending_bytes == 0, "pending_bytes": pending_bytes},
+            "wal": report.status() if report else None,
             "group_shards": len(self.shards.owned()),
         }
 
     def gauges(self) -> dict[str, float]:
         """See `Parts`."""
-        uploader = self.log.uploader
+        uploader, report = self.log.uploader, self._wal_report()
         now_s = self.clock.monotonic_s()
         return {
+            **(report.gauges() if report else {}),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
-            "penstock_wal_pending_bytes": uploader.pending_bytes if uploader is not None else 0,
             "penstock_segments_stored_total": uploader.segment_count if uploader is not None else 0,
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
@@ -216,6 +216,9 @@ class WorkerParts(Parts):
         return agent_sources(self, self.membership, without_secret=True)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _wal_report(self) -> WalReport | None:
+        return of_agent(self.log.uploader, self.log.wal_free_bytes, self.settings.wal_bytes_max)
 
     def _on_applied(self, applied: Sequence[Applied]) -> None:
         self.log.on_applied(applied)

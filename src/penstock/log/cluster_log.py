@@ -283,6 +283,11 @@ class ClusterLog(ServingLog):
         """Moves the own WAL to segment objects; None while there is none."""
         return self._wal.uploader
 
+    @property
+    def wal_free_bytes(self) -> int:
+        """Bytes that the own WAL can still take; 0 while there is none."""
+        return self._wal.free_bytes
+
     async def take_over(self, device: Device, *, deadline_s: float = 600.0) -> int:
         """Serve and empty the WAL directory of an agent that was fenced.
 

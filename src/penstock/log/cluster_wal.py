@@ -158,6 +158,11 @@ class ClusterWal:
         for reader in self._readers.values():
             reader.close()
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the own WAL can still take; 0 while there is none."""
+        return 0 if self._own is None else self._own.writer.free_bytes
+
     # -- append ----------------------------------------------------------------------------------
 
     @property

@@ -88,9 +88,9 @@ _TABLE: Final = (
     Metric("penstock_appends_total", _C, "Produce requests whose batches were stored."),
     Metric("penstock_append_bytes_total", _C, "Bytes of record batches stored."),
     Metric("penstock_append_errors_total", _C, "Group commits that were refused retriably."),
-    Metric("penstock_wal_pending_bytes", _G, "Bytes in the WAL that no segment holds yet."),
-    Metric("penstock_wal_free_bytes", _G, "Bytes that the WAL can still take."),
-    Metric("penstock_wal_bytes_max", _G, "The setting wal_bytes_max."),
+    Metric("penstock_wal_pending_bytes", _G, "Bytes in the own WAL that no segment holds yet."),
+    Metric("penstock_wal_free_bytes", _G, "Bytes that it can still take."),
+    Metric("penstock_wal_bytes_max", _G, "The setting wal_bytes_max; all three: if it has a WAL."),
     Metric("penstock_segments_stored_total", _C, "Segment objects stored since the start."),
     Metric("penstock_append_waiting_bytes", _G, "Bytes handed to the commit lane, unanswered."),
     # Caches.

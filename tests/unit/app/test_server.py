@@ -145,6 +145,8 @@ def test_http_tells_health_readiness_status_and_metrics(tmp_path: Path) -> None:
         assert status["kafka"] == status["advertised"] == str(server.kafka_address)
         assert status["cluster_id"] == server.parts.order.cluster_id
         assert status["wal"]["bytes_max"] == 8 * MIB
+        page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+        assert [name for name in (*status, *status["wal"]) if f"`{name}`" not in page] == []
         metrics = get(server, "/metrics")[1]
         assert "penstock_partitions 3.0\n" in metrics
         for name in ("wal", "journal", "ack", "fetch"):

@@ -250,10 +250,14 @@ def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_th
                 str(other.advertised) for other in host.servers
             )
             status, body = await asyncio.to_thread(ask, server, "/v1/status")
-            assert json.loads(body)["worker"] == index
+            told = json.loads(body)
+            assert told["worker"] == index
+            page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+            assert [name for name in told if f"`{name}`" not in page] == []
             status, body = await asyncio.to_thread(ask, server, "/metrics")
             assert status == 200
             assert b"penstock_group_shards" in body, index
+            assert index or b"penstock_wal_free_bytes" in body
         path = f"/v1/agents/{agents[0]['id']}"
         status, _ = await asyncio.to_thread(
             ask, host.servers[0], path, "DELETE", origin="http://example.org"
@@ -261,6 +265,24 @@ def test_each_worker_tells_of_all_without_a_secret_and_no_web_page_may_change_th
         assert status == 403
         status, _ = await asyncio.to_thread(ask, host.servers[0], path, "DELETE")
         assert status == 409, "it lives"
+
+    run_host(tmp_path, test)
+
+
+def test_each_worker_tells_of_its_own_wal(tmp_path: Path) -> None:
+    async def test(host: Host) -> None:
+        await host.start(2)
+        key = await host.topic("t")
+        await host.append(0, key, b"first")
+        await host.append(1, key, b"second")
+        for server in host.servers:
+            wal = server.parts.status()["wal"]
+            assert 0 < wal["pending_bytes"] < 1000, "one batch"
+            assert 0 < wal["free_bytes"] < wal["bytes_max"] == 8 * MIB
+            assert (wal["drained"], wal["upload_error"]) == (False, None)
+            gauges = server.parts.gauges()
+            for name in ("pending_bytes", "free_bytes", "bytes_max"):
+                assert gauges[f"penstock_wal_{name}"] == wal[name]
 
     run_host(tmp_path, test)
 

@@ -35,6 +35,8 @@ def command(destination: str, url: str, data: Path | None, as_json: bool) -> Non
 
     The destination is a directory, or a URL such as s3://bucket/prefix; a relative path is taken
     from where this command runs.
+
+    A cluster's agents refuse it: its bucket is its backup, see penstock restore.
     """
     if "://" not in destination:
         destination = str(Path(destination).absolute())

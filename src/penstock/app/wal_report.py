@@ -1,0 +1,41 @@
+"""What a server says of its own WAL, in /v1/status and in metrics: the same in every shape."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.log.upload.uploader import Uploader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalReport:
+    """One WAL as it is now."""
+
+    uploader: Uploader
+    free_bytes: int
+    bytes_max: int
+    """The setting `wal_bytes_max`."""
+
+    def status(self) -> dict[str, Any]:
+        """A JSON object; sizes in bytes."""
+        return {
+            "drained": self.uploader.pending_bytes == 0,
+            "pending_bytes": self.uploader.pending_bytes,
+            "free_bytes": self.free_bytes,
+            "bytes_max": self.bytes_max,
+            "upload_error": self.uploader.last_error or None,
+        }
+
+    def gauges(self) -> dict[str, float]:
+        """By metrics' names."""
+        return {
+            "penstock_wal_pending_bytes": self.uploader.pending_bytes,
+            "penstock_wal_free_bytes": self.free_bytes,
+            "penstock_wal_bytes_max": self.bytes_max,
+        }
+
+
+def of_agent(uploader: Uploader | None, free_bytes: int, bytes_max: int) -> WalReport | None:
+    """The report of an agent that begins a WAL when a topic needs one; None: it has none."""
+    if uploader is None:
+        return None
+    return WalReport(uploader=uploader, free_bytes=free_bytes, bytes_max=bytes_max)
