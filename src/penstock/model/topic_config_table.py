@@ -1,7 +1,7 @@
-"""The table of topic configs: every one of Kafka 4, its type, default and bounds, and what it means
-here. Pure. What follows from it is `penstock.model.topic_configs`.
+"""The table of topic configs: every one of Kafka 4, and our own (`penstock.*`); its type, default
+and bounds, and what it means here. Pure. What follows from it is `penstock.model.topic_configs`.
 
-A config is *honoured*; or *stored*, for the pipeline that will act on it; or accepted *without
+A config is *honoured*; or *stored*, for the pipeline, which acts on it; or accepted *without
 meaning*, since what it tunes does not exist here; or *refused* in all but one value, where taking
 it silently would promise what is not done. docs/topic-configs.md is made from this table.
 Source: Kafka 4.2, "Topic Configs" of the documentation.
@@ -178,7 +178,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         documentation=(
             "What happens to old records: delete discards them by time and size, compact keeps "
             "the last one of each key; both may be given. A topic that is only compacted never "
-            "loses records by time or size. Compaction comes with the pipeline."
+            "loses records by time or size. `penstock pipeline` compacts, see docs/compaction.md."
         ),
         standing=_H,
         synonyms=(("log.cleanup.policy", 1),),
