@@ -15,6 +15,7 @@ from penstock.config.addresses import parse_address
 from support.server import REPOSITORY
 
 SECONDS_MAX = 120.0
+INTERRUPT_SECONDS_MAX = 60.0
 
 # A shell that runs the tests in the background lets them, and so their children, ignore SIGINT.
 _PENSTOCK = """
@@ -50,15 +51,17 @@ class Command:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
-    def interrupt(self) -> None:
-        """Ctrl-C."""
-        self.process.send_signal(signal.SIGINT)
-
-    def ended(self) -> tuple[int, bytes, str]:
-        """Wait for its end, its input still open: status, output not read so far, errors."""
+    def interrupted(self) -> tuple[int, bytes, str]:
+        """Ctrl-C. Its status, output not read so far and errors; its input stays open."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        status = self.process.wait(SECONDS_MAX)
+        self.process.send_signal(signal.SIGINT)
+        try:
+            status = self.process.wait(INTERRUPT_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            # Python doesn't see a signal that comes just before a system call which waits.
+            self.process.send_signal(signal.SIGINT)
+            status = self.process.wait(SECONDS_MAX)
         return status, self.process.stdout.read(), self.process.stderr.read().decode()
 
 

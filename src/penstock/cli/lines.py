@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 STDIN: Final = "-"
 READ_BYTES: Final = 64 * 1024
+LOOK_S: Final = 1.0
+"""Between two looks at whether Ctrl-C was pressed: a signal just before a wait doesn't end it."""
 
 
 class Line(NamedTuple):
@@ -41,6 +43,8 @@ def lines_that_come(stream: io.BufferedReader, *, linger_s: float) -> Iterator[L
         if send_s is not None and not _has_more(stream, send_s - time.monotonic()):
             send_s = None
             yield None
+        while not _has_more(stream, LOOK_S):
+            pass
         # At most one read: `readline` would keep what follows in a buffer, which `select` can't
         # see, and `read` would wait for as many bytes as it is asked for.
         data = stream.read1(READ_BYTES)

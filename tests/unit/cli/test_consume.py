@@ -53,8 +53,7 @@ def test_an_interrupt_while_joining_leaves_the_group(
     with running_command(*arguments) as command:
         # It waits for the other one, which doesn't join again.
         eventually(lambda: members(client, group) - {other.member_id})
-        command.interrupt()
-        assert command.ended() == (0, b"", "")
+        assert command.interrupted() == (0, b"", "")
     assert members(client, group) <= {other.member_id}
     other.close()
 
@@ -69,8 +68,7 @@ def test_an_interrupt_while_a_member_reads_commits(
         assert command.read_line() == b"one\n"
         produce(broker, topic, "two\n")
         assert command.read_line() == b"two\n"
-        command.interrupt()
-        assert command.ended() == (0, b"", "")
+        assert command.interrupted() == (0, b"", "")
     # The last line was out a moment before the command knew that it was.
     (committed,) = committed_offsets(client.coordinator(group), group, None).values()
     assert committed in {1, 2}
@@ -185,8 +183,7 @@ def test_an_interrupt_while_reading_is_no_failure(broker: ServerProcess, topic: 
     arguments = ("consume", topic, "--from-beginning", "--server", broker.bootstrap)
     with running_command(*arguments) as command:
         assert command.read_line() == b"one\n"
-        command.interrupt()
-        assert command.ended() == (0, b"", "")
+        assert command.interrupted() == (0, b"", "")
 
 
 @pytest.mark.parametrize("group", [(), ("--group", "readers")])
@@ -206,8 +203,7 @@ def test_a_server_that_starts_again_is_read_on(tmp_path: Path, group: tuple[str,
             while (line := command.read_line()) == b"one\n":
                 assert group
             assert line == b"two\n"
-            command.interrupt()
-            status, output, errors = command.ended()
+            status, output, errors = command.interrupted()
             assert (status, output) == (0, b"")
             assert all("trying again" in line for line in errors.splitlines())
 

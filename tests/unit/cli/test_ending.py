@@ -1,11 +1,15 @@
 """How the console script's process ends."""
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from penstock.cli.main import _run
 
 SOURCES = Path(__file__).resolve().parents[3] / "src"
 
@@ -57,3 +61,25 @@ def test_output_that_nobody_takes_is_an_error() -> None:
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (1, "what was registered is called\n")
+
+
+class Terminal(io.StringIO):
+    """Somebody may be asked."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "status"), [(None, 130), ("n", 1)], ids=["interrupted", "no"])
+def test_a_question_that_is_interrupted_is_not_answered(
+    answer: str | None, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(_prompt: str) -> str:
+        if answer is None:
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "argv", ["penstock", "topic", "delete", "some"])
+    monkeypatch.setattr(click.termui, "visible_prompt_func", ask)
+    assert _run() == status

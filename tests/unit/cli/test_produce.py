@@ -40,8 +40,7 @@ def test_lines_of_an_open_pipe_are_sent_without_waiting_for_more(
         eventually(lambda: ends(broker.bootstrap, topic), lambda found: found == {0: 2})
         command.write(b"three\nfour\nno line y")
         eventually(lambda: ends(broker.bootstrap, topic), lambda found: found == {0: 4})
-        command.interrupt()
-        status, output, errors = command.ended()
+        status, output, errors = command.interrupted()
     assert (status, output, errors.strip()) == (130, b"", "4 records")
     assert consumed(broker, topic) == ["one", "two", "three", "four"]
 
