@@ -6,6 +6,7 @@ name, source and what is allowed.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -36,6 +37,10 @@ LIKENESS_MIN: Final = 0.6
 PIPELINE_SECTION: Final = "pipeline"
 """Of a TOML file: the settings of `penstock pipeline`, whose variables have its prefix."""
 _PIPELINE_PREFIX: Final = "PENSTOCK_PIPELINE_"
+_SERVICE_LINK: Final = re.compile(
+    r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?=.*|=\w+://.*)"
+)
+"""What Kubernetes puts into a pod's environment for each service, also for one named penstock."""
 _RESERVED_PREFIXES: Final = ("PENSTOCK_TEST_", "PENSTOCK_BENCH_", "PENSTOCK_PEERS")
 
 
@@ -144,6 +149,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
             continue
         if variable not in by_variable:
             if variable.startswith(_PIPELINE_PREFIX):
+                continue
+            if _SERVICE_LINK.fullmatch(f"{variable}={environment[variable]}"):
                 continue
             raise _unknown(variable, "the environment", by_variable)
         values[by_variable[variable]] = environment[variable]

@@ -84,7 +84,6 @@ def test_whatever_variable_some_part_of_the_program_reads_a_server_puts_up_with(
     root = Path(penstock.__path__[0])
     texts = [path.read_text() for path in root.rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"\bPENSTOCK_[A-Z_]*[A-Z]\b", text)}
-    named.remove("PENSTOCK_PIPELINE")  # where the names of options begin
     file = tmp_path / "empty.toml"
     file.touch()
     secret = tmp_path / "secret"
@@ -95,6 +94,26 @@ def test_whatever_variable_some_part_of_the_program_reads_a_server_puts_up_with(
     assert {"PENSTOCK_CLUSTER_SECRET_FILE", "PENSTOCK_REGISTRY_USER"} < named
     for name in sorted(named):
         load(environment={name: values.get(name, "x")})
+
+
+def test_what_kubernetes_says_of_a_service_with_our_name_is_no_setting() -> None:
+    """Every pod of a namespace gets these, unless enableServiceLinks is false."""
+    load(
+        environment={
+            "PENSTOCK_SERVICE_HOST": "10.0.0.11",
+            "PENSTOCK_SERVICE_PORT": "9092",
+            "PENSTOCK_SERVICE_PORT_KAFKA": "9092",
+            "PENSTOCK_PORT": "tcp://10.0.0.11:9092",
+            "PENSTOCK_PORT_9092_TCP": "tcp://10.0.0.11:9092",
+            "PENSTOCK_PORT_9092_TCP_PROTO": "tcp",
+            "PENSTOCK_PORT_9092_TCP_PORT": "9092",
+            "PENSTOCK_PORT_9092_TCP_ADDR": "10.0.0.11",
+            "PENSTOCK_HEADLESS_SERVICE_HOST": "10.0.0.12",
+            "PENSTOCK_HEADLESS_PORT": "tcp://10.0.0.12:9092",
+        }
+    )
+    with pytest.raises(InvalidRequestError, match="PENSTOCK_PORT"):
+        load(environment={"PENSTOCK_PORT": "9092"})
 
 
 def test_the_environment_may_name_a_file_that_holds_the_secret(tmp_path: Path) -> None:
