@@ -14,6 +14,7 @@ from penstock.cli.client.cluster import Client
 from penstock.cli.client.producing import NewRecord, Producer
 from penstock.cli.main import root
 from penstock.config.addresses import parse_address
+from penstock.model.errors import InvalidRequestError
 from support.commands import SECONDS_MAX, ends, running_command
 from support.server import ServerProcess
 from support.waiting import eventually
@@ -68,12 +69,18 @@ def test_what_was_read_before_an_interrupt_is_sent(broker: ServerProcess, topic:
     assert consumed(broker, topic) == ["one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [('{"timestamp": 1e999}', "standard input line 2"), ('{"partition": 1}', "has 1 partitions")],
+    ids=["no record", "no such partition"],
+)
 def test_what_was_read_before_a_line_that_is_refused_is_sent(
-    broker: ServerProcess, topic: str
+    broker: ServerProcess, topic: str, refused: str, told: str
 ) -> None:
-    lines = '{"value": "one"}\n{"timestamp": 1e999}\n{"value": "three"}\n'
+    lines = f'{{"value": "one"}}\n{refused}\n{{"value": "three"}}\n'
     done = run(broker, "produce", topic, "--format", "json", given=lines)
-    assert "standard input line 2" in str(done.exception)
+    assert isinstance(done.exception, InvalidRequestError)
+    assert told in str(done.exception)
     assert consumed(broker, topic) == ["one"]
 
 

@@ -15,7 +15,7 @@ from penstock.cli.client.cluster import Client, TopicInfo
 from penstock.cli.client.errors import RETRIABLE, check, code_name
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build
-from penstock.model.errors import CorruptDataError, RetryableError
+from penstock.model.errors import CorruptDataError, InvalidRequestError, RetryableError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.murmur import partition_of_key
@@ -93,7 +93,11 @@ class Producer:
         return sum(len(batch.records) for batch in self._batches.values())
 
     def add(self, record: NewRecord) -> None:
-        """Take a record, sending its partition's batch when it is full."""
+        """Take a record, sending its partition's batch when it is full.
+
+        Raises:
+            InvalidRequestError: the topic has no such partition.
+        """
         partition = self._partition(record)
         size_bytes = _size(record)
         batch = self._batches.setdefault(partition, _Batch())
@@ -126,10 +130,9 @@ class Producer:
     def _partition(self, record: NewRecord) -> int:
         if record.partition is not None:
             if record.partition not in self._leaders:
-                check(
+                raise InvalidRequestError(
                     "produce",
                     f"{self._topic.name}-{record.partition}",
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"the topic has {len(self._leaders)} partitions",
                 )
             return record.partition
