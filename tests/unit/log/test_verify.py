@@ -130,12 +130,13 @@ def test_a_directory_is_clean_after_trims_deletions_and_restarts(
     async def second(rig: Rig) -> None:
         topic = rig.view.topic("kept")
         assert topic is not None
-        report = await verify(
-            queries=Queries(rig.path / "metadata.sqlite"),
-            store=rig.store,
-            wal=rig.wal_reader,
-            device=PosixDevice(rig.path),
-        )
+        with closing(Queries(rig.path / "metadata.sqlite")) as queries:
+            report = await verify(
+                queries=queries,
+                store=rig.store,
+                wal=rig.wal_reader,
+                device=PosixDevice(rig.path),
+            )
         assert not [f for f in report.findings if f.is_damage], text(report)
 
     run_rig(tmp_path, first, drain=drain)
