@@ -48,7 +48,6 @@ SCHEMA: Final = pa.schema(
         pa.field("offset", pa.int64()),
     ]
 )
-COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 _NAME_DIGITS: Final = 16
 """Of an export's id, in its files' names."""
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")

@@ -47,7 +47,6 @@ STEP_BYTES: Final = 512 << 20
 SPAN_MAX: Final = 1 << 30
 """Offsets of one batch: their count has to fit 31 bits."""
 SPARSE_RECORDS: Final = 1000
-OFFSETS: Final = ("keep", "new")
 
 Watch = Callable[[int, int], None]
 """Told of progress: records committed, records in all."""

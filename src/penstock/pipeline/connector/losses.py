@@ -8,10 +8,6 @@ from penstock.pipeline.ranges import LogTruncatedError
 
 logger: Final = logging.getLogger(__name__)
 
-HINT: Final = (
-    "failOnDataLoss=false goes on without them; retention or DeleteRecords has removed them"
-)
-
 
 class Losses:
     """What one planning or one task found missing.
