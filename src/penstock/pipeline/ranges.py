@@ -38,13 +38,17 @@ class LogTruncatedError(PenstockError):
         topic_id: 32 hexadecimal digits.
         wanted: the first offset that was to be read.
         available: the first one that there is.
+        hint: what its user can do about it.
     """
 
-    def __init__(self, topic_id: str, partition: int, wanted: int, available: int) -> None:
+    def __init__(
+        self, topic_id: str, partition: int, wanted: int, available: int, hint: str = ""
+    ) -> None:
         super().__init__(
             "read",
             f"partition {partition} of topic {topic_id}",
             f"offset {wanted} is wanted, the log begins at {available}",
+            hint,
         )
         self.topic_id = topic_id
         self.partition = partition
@@ -52,7 +56,7 @@ class LogTruncatedError(PenstockError):
         self.available = available
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = (self.topic_id, self.partition, self.wanted, self.available)
+        fields = (self.topic_id, self.partition, self.wanted, self.available, self.hint)
         return LogTruncatedError, fields
 
 

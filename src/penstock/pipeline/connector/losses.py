@@ -8,6 +8,8 @@ from penstock.pipeline.ranges import LogTruncatedError
 
 logger: Final = logging.getLogger(__name__)
 
+_HINT: Final = "retention or DeleteRecords was faster: failOnDataLoss=false goes on without them"
+
 
 class Losses:
     """What one planning or one task found missing.
@@ -28,7 +30,7 @@ class Losses:
             LogTruncatedError: losses aren't allowed.
         """
         if not self._allowed:
-            raise LogTruncatedError(topic, partition, wanted=wanted, available=available)
+            raise LogTruncatedError(topic, partition, wanted, available, _HINT)
         self.records[topic] = self.records.get(topic, 0) + available - wanted
         logger.warning(
             "%s-%d: %d records from offset %d on are gone; going on at %d",
