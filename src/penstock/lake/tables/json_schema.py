@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -252,7 +252,7 @@ def _parsed(parse: Callable[[str], Any], at: str, word: str) -> Convert:
             raise BadValueError(f"{_shown(at)} is no string")
         try:
             return parse(value)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise BadValueError(f"{_shown(at)} is no {word}") from error
 
     return convert
@@ -262,7 +262,8 @@ def _instant(text: str) -> datetime:
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
         raise ValueError(text)
-    return instant
+    # In the year 1 or 9999 it may be of another year in UTC, which no datetime can be.
+    return instant.astimezone(UTC)
 
 
 def _exact_instant(text: str) -> datetime:

@@ -13,7 +13,10 @@ from penstock.kernels.decode import decode_chunks
 from penstock.kernels.index import index_batches
 from penstock.lake.tables.columns import HEADERS, TIMESTAMP
 
-_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
+_TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
+_TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+"""The years 1 to 9999: statistics and partitions of files are made by Python's calendar, which ends
+there, and many engines' does. A producer that takes microseconds for milliseconds is beyond."""
 _NO_TIMESTAMP: Final = -1
 _COLUMNS: Final = ("key", "value", "offset", "timestamp", "headers")
 
@@ -61,7 +64,7 @@ def _records(chunk: pa.RecordBatch, partition: int) -> Records:
             pa.array(np.full(len(timestamps_ms), partition, np.int32)),
             chunk.column("offset"),
             pa.array(
-                np.clip(timestamps_ms, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX) * 1000,
+                np.clip(timestamps_ms, _TIMESTAMP_MS_MIN, _TIMESTAMP_MS_MAX) * 1000,
                 mask=timestamps_ms == _NO_TIMESTAMP,
                 type=pa.int64(),
             ).cast(TIMESTAMP),
@@ -69,11 +72,11 @@ def _records(chunk: pa.RecordBatch, partition: int) -> Records:
         ],
         schema=RECORD_SCHEMA,
     )
-    beyond = (timestamps_ms > _TIMESTAMP_MS_MAX) | (timestamps_ms < -_TIMESTAMP_MS_MAX)
+    beyond = (timestamps_ms > _TIMESTAMP_MS_MAX) | (timestamps_ms < _TIMESTAMP_MS_MIN)
     if not beyond.any():
         return Records(rows=rows, bad=BAD_SCHEMA.empty_table())
     # Clipped only so that the column could be made at all: what was clipped is no row.
-    return split_bad(rows, pa.array(beyond), "timestamp beyond what microseconds can hold")
+    return split_bad(rows, pa.array(beyond), "its timestamp is beyond the years 1 to 9999")
 
 
 def split_bad(rows: pa.Table, is_bad: pa.Array, reason: str | pa.Array) -> Records:

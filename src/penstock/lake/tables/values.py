@@ -25,6 +25,7 @@ VALUE: Final = "value"
 KEY: Final = "key"
 _WIRE_BYTES: Final = 5
 _ROWS_PER_STEP: Final = 16_384
+_REASON_CHARACTERS_MAX: Final = 1000
 
 
 class PartPlan(msgspec.Struct, frozen=True):
@@ -211,6 +212,8 @@ class _PartReader:
         return pa.array(found, self._kind)
 
     def _reason(self, text: str) -> str:
+        # It may repeat what the record holds: of any length, and JSON has strings that are no text.
+        text = text[:_REASON_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
         return text if self._part == VALUE or self._part in text else f"its key: {text}"
 
 

@@ -193,7 +193,7 @@ class DeadLetterTopic:
                 if error.reason != _STALE:
                     raise
         self._files.delete([file.url for file in letters.files])
-        return rows.num_rows
+        return len(rows)
 
     def _is_written(self, letters: DeadLetters) -> bool:
         return self.last_batch() >= letters.batch_id

@@ -4,6 +4,7 @@ Rows are gathered into row groups and written to temporary files of this machine
 executor's memory is bounded however large the files become; a finished file is uploaded whole.
 """
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ ROW_GROUP_BYTES: Final = 32 << 20
 BUFFERED_BYTES_MAX: Final = 192 << 20
 OPEN_FILES_MAX: Final = 64
 _BATCH_ROWS: Final = 65_536
+_FOLDER_CHARACTERS_MAX: Final = 200
+_WITHOUT_BOUNDS: Final = {"write.metadata.metrics.default": "counts"}
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 3
 
@@ -175,7 +178,7 @@ class PartitionedWriter:
 
     def _open_file(self, key: PartitionKey | None, values: tuple[Any, ...]) -> "_OpenFile":
         name = f"{self._name(self._count)}.parquet"
-        folder = f"{key.to_path()}/" if key is not None else ""
+        folder = f"{_folder(key)}/" if key is not None else ""
         path = Path(self._folder.name) / f"{self._count}.parquet"
         self._count += 1
         return _OpenFile(
@@ -185,11 +188,12 @@ class PartitionedWriter:
     def _finish(self, values: tuple[Any, ...]) -> None:
         file = self._open.pop(values)
         metadata = file.close()
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=metadata,
-            stats_columns=compute_statistics_plan(self._schema, self._target.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(self._schema),
-        )
+        try:
+            statistics = self._statistics(metadata, self._target.properties)
+        except UnicodeEncodeError:
+            # PyIceberg's upper bound of a long string has its last character counted up, and what
+            # comes behind U+D7FF is none.
+            statistics = self._statistics(metadata, _WITHOUT_BOUNDS)
         size_bytes = file.path.stat().st_size
         self._files.put_file(file.url, file.path)
         file.path.unlink()
@@ -200,9 +204,17 @@ class PartitionedWriter:
                 row_count=metadata.num_rows,
                 spec_id=self._spec.spec_id,
                 partition=list(values),
-                statistics=statistics.to_serialized_dict(),
+                statistics=statistics,
             )
         )
+
+    def _statistics(self, metadata: Any, properties: dict[str, str]) -> dict[str, Any]:
+        found: dict[str, Any] = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=metadata,
+            stats_columns=compute_statistics_plan(self._schema, properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(self._schema),
+        ).to_serialized_dict()
+        return found
 
 
 class _OpenFile:
@@ -252,6 +264,15 @@ class _OpenFile:
     def abandon(self) -> None:
         self._writer.close()
         self._sink.close()
+
+
+def _folder(key: PartitionKey) -> str:
+    """Where a partition's files lie; readers go by the metadata, not by its name."""
+    path = key.to_path()
+    if len(path) <= _FOLDER_CHARACTERS_MAX:
+        return path
+    # File systems and stores have names of some length only, and a record has any.
+    return hashlib.sha256(path.encode()).hexdigest()
 
 
 def _values(partition: Record) -> tuple[Any, ...]:

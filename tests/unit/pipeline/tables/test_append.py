@@ -32,7 +32,7 @@ from support.tables import (
 )
 
 BEYOND_MS = 2**62
-"""A timestamp that microseconds can't hold: a bad record."""
+"""A timestamp that no calendar has: a bad record."""
 
 
 def offsets_of(lake: Lake, topic: str) -> list[tuple[int, int]]:
@@ -290,7 +290,7 @@ def test_bad_records_carry_where_they_were(door: Door, lake: Lake, topic: str) -
     assert (letter.key, letter.value) == (b"k", b"v")
     assert dict(letter.headers) == {
         "mine": b"x",
-        "penstock.reason": b"timestamp beyond what microseconds can hold",
+        "penstock.reason": b"its timestamp is beyond the years 1 to 9999",
         "penstock.topic": topic.encode(),
         "penstock.partition": b"1",
         "penstock.offset": b"1",

@@ -1,0 +1,100 @@
+"""Whatever a record holds, its table goes on: it is a row, or a dead letter."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.lake.tables.formats import JSON, SchemaText
+from support.door import Door
+from support.tables import Lake, follow, new_record, produce, produce_values, records_of
+
+GOOD = "good"
+
+
+def reasons(door: Door, topic: str) -> list[str]:
+    return [
+        dict(record.headers)["penstock.reason"].decode()  # type: ignore[union-attr]
+        for record in records_of(door, f"{topic}.dlq")
+    ]
+
+
+def json_schema(properties: dict[str, Any], **more: Any) -> SchemaText:
+    schema = {"type": "object", "properties": properties, **more}
+    return SchemaText(kind=JSON, text=json.dumps(schema))
+
+
+STRING = {"type": "string"}
+VALUES = {
+    "a name that is no text": rb'{"\ud800": 1}',
+    "names that are many": json.dumps({"x" * 2000 + str(n): 1 for n in range(50)}).encode(),
+    "a string that is no text": rb'{"text": "\ud800"}',
+    "the same in bytes": b'{"text": "\xed\xa0\x80"}',
+    "a key of a map that is no text": rb'{"map": {"\udfff": 1}}',
+    "a date that is no text": rb'{"date": "\ud800"}',
+    "a uuid that is no text": rb'{"uuid": "\ud800"}',
+    "a number of many digits": b'{"number": ' + b"9" * 5000 + b"}",
+    "an integer of many digits": b'{"integer": ' + b"9" * 4000 + b"}",
+    "a time before all times": b'{"time": "0001-01-01T00:00:00+14:00"}',
+    "brackets": b"[" * 100_000,
+}
+SCHEMA = json_schema(
+    {
+        "text": STRING,
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "date": {"type": "string", "format": "date"},
+        "time": {"type": "string", "format": "date-time"},
+        "uuid": {"type": "string", "format": "uuid"},
+        "number": {"type": "number"},
+        "integer": {"type": "integer"},
+    }
+)
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_a_json_value_that_is_no_row(door: Door, lake: Lake, topic: str, what: str) -> None:
+    produce_values(door, topic, [b'{"text": "good"}', VALUES[what]])
+    summary = follow(door, lake, topic, schema="file", value_schema=SCHEMA)
+    assert (summary.rows, summary.bad_records) == (1, 1)
+    (reason,) = reasons(door, topic)
+    assert len(reason) < 2000
+    assert records_of(door, f"{topic}.dlq")[0].value == VALUES[what]
+
+
+TEXTS = {
+    "the last before the surrogates": "\ud7ff" * 40,
+    "the last of all": "\U0010ffff" * 40,
+    "the null character": "\0" * 40,
+    "parents": "../" * 40,
+    "a long one": "x" * 10_000,
+    "a long one of four bytes each": "\U0001f600" * 1000,
+}
+
+
+@pytest.mark.parametrize("what", TEXTS)
+@pytest.mark.parametrize("partition", ["none", "identity(text)"])
+def test_a_text_that_is_a_row(
+    door: Door, lake: Lake, topic: str, what: str, partition: str
+) -> None:
+    produce_values(door, topic, [json.dumps({"text": TEXTS[what]}).encode(), b'{"text": "good"}'])
+    settings = {"schema": "file", "value_schema": SCHEMA, "partition": partition}
+    assert follow(door, lake, topic, **settings).rows == 2
+    assert lake.rows(topic, "text") == [(TEXTS[what],), ("good",)]
+    found = lake.table(topic).scan(row_filter=f"text >= '{GOOD}'").to_arrow()
+    assert GOOD in found.column("text").to_pylist()
+
+
+@pytest.mark.parametrize("partition", ["day(timestamp)", "hour(timestamp)", "year(timestamp)"])
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, 10**15, 253_402_300_800_000])
+def test_a_time_that_no_calendar_has(
+    door: Door, lake: Lake, topic: str, timestamp_ms: int, partition: str
+) -> None:
+    produce(door, topic, 0, [new_record(b"far", b"", timestamp_ms=timestamp_ms)])
+    produce_values(door, topic, [b"near"])
+    last = new_record(b"last", b"", timestamp_ms=253_402_300_799_999)
+    produce(door, topic, 0, [last])
+    summary = follow(door, lake, topic, partition=partition)
+    assert (summary.rows, summary.bad_records, summary.behind) == (2, 1, 0)
+    assert [record.key for record in records_of(door, f"{topic}.dlq")] == [b"far"]
