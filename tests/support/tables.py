@@ -66,7 +66,12 @@ def produce(door: Door, topic: str, partition: int, records: Iterable[Record]) -
         )
         for number, record in enumerate(records)
     ]
-    checked = check_batch(memoryview(encode_batch(numbered)), ANY, NOW_MS)
+    produce_batch(door, topic, partition, encode_batch(numbered))
+
+
+def produce_batch(door: Door, topic: str, partition: int, batch: bytearray) -> None:
+    """Append a batch as it is."""
+    checked = check_batch(memoryview(batch), ANY, NOW_MS)
     append = PartitionAppend(door._key(topic, partition), checked)
 
     async def run() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +10,17 @@ import pyarrow.compute as pc
 from typing_extensions import Buffer
 
 from penstock.kernels.decode import decode_chunks
-from penstock.kernels.index import index_batches
+from penstock.kernels.index import (
+    BASE_OFFSET,
+    LAST_DELTA,
+    POSITION,
+    SIZE,
+    BatchIndex,
+    check_crcs,
+    index_batches,
+)
 from penstock.lake.tables.columns import HEADERS, TIMESTAMP
+from penstock.model.errors import CorruptDataError
 
 _TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
 _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
@@ -44,15 +53,64 @@ class Records:
 def decode_records(body: Buffer, *, partition: int, start: int, end: int) -> Iterator[Records]:
     """The records with offsets in [start, end) of whole batches, in pieces of bounded size.
 
+    Where a batch is what its producer sent, which its CRC says, and holds no records that anybody
+    could read, it is one bad record, whose value is the whole batch.
+
     Raises:
         CorruptDataError: the bytes aren't batches, or a CRC differs.
     """
-    subject = f"partition {partition}"
-    index = index_batches(body, subject=subject)
-    for chunk in decode_chunks(
-        index, start_offset=start, end_offset=end, columns=_COLUMNS, subject=subject
-    ):
-        yield _records(chunk, partition)
+    index = index_batches(body, subject=f"partition {partition}")
+    try:
+        for chunk in _chunks(index, partition, start, end):
+            yield _records(chunk, partition)
+            start = chunk.column("offset")[-1].as_py() + 1
+    except CorruptDataError:
+        # Rare: batch by batch, then, from behind the chunks before.
+        rows = index.rows
+        for number in np.flatnonzero(rows[:, BASE_OFFSET] + rows[:, LAST_DELTA] >= start):
+            batch = BatchIndex(index.data, index.view, rows[number : number + 1])
+            yield from _decode_batch(batch, partition, start, end)
+
+
+def _decode_batch(batch: BatchIndex, partition: int, start: int, end: int) -> Iterator[Records]:
+    try:
+        for chunk in _chunks(batch, partition, start, end):
+            yield _records(chunk, partition)
+    except CorruptDataError as error:
+        check_crcs(batch.view, batch.rows, subject=f"partition {partition}")
+        if isinstance(error.__cause__, MemoryError):
+            raise
+        yield _undecodable(batch, partition, start, end, error.detail)
+
+
+def _chunks(index: BatchIndex, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    return decode_chunks(
+        index,
+        start_offset=start,
+        end_offset=end,
+        columns=_COLUMNS,
+        subject=f"partition {partition}",
+    )
+
+
+def _undecodable(batch: BatchIndex, partition: int, start: int, end: int, detail: str) -> Records:
+    base = int(batch.rows[0, BASE_OFFSET])
+    last = base + int(batch.rows[0, LAST_DELTA])
+    position = int(batch.rows[0, POSITION])
+    bad: dict[str, Any] = {
+        "key": None,
+        "value": bytes(batch.view[position : position + int(batch.rows[0, SIZE])]),
+        "partition": partition,
+        # A range may begin or end within a batch: each has a part of its offsets.
+        "offset": max(base, start),
+        "timestamp": None,
+        "headers": [],
+        "reason": f"offsets {max(base, start)} to {min(last, end - 1)}, of a batch from {base} to "
+        f"{last} that can't be decoded: {detail}",
+    }
+    return Records(
+        rows=RECORD_SCHEMA.empty_table(), bad=pa.Table.from_pylist([bad], schema=BAD_SCHEMA)
+    )
 
 
 def _records(chunk: pa.RecordBatch, partition: int) -> Records:

@@ -15,9 +15,11 @@ from typing import Any, Final, Self
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from penstock.kernels.encode import EncodedBatch, encode
+from penstock.kernels.encode import EncodedBatch, Rows, encode
 from penstock.lake.door import OutputObject, TopicState, WriteRequest, WriteRun
 from penstock.lake.tables.rows import BAD_SCHEMA
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
@@ -33,6 +35,10 @@ DEAD_LETTERS_PROPERTY: Final = "penstock.dead-letters"
 FOLDER: Final = "penstock-dead-letters"
 """In a table's location."""
 _RECORDS_PER_BATCH: Final = 1000
+_OWN_HEADERS: Final = 4
+_LEFT_OUT: Final = "penstock.left-out"
+"""Header of a letter without what its record held: that was so many bytes, more than its topic
+takes. It is in the log at its offset."""
 _STALE: Final = "stale_write"
 
 
@@ -252,16 +258,42 @@ class DeadLetterTopic:
         # Times of their arrival here: a record that is bad for its timestamp would be refused or
         # expire at once with it.
         times = np.full(rows.num_rows, self._clock.now_ms(), np.int64)
-        return encode(
-            rows.column("key"),
-            rows.column("value"),
-            times,
-            header_column,
-            codec="lz4",
-            batch_records=_RECORDS_PER_BATCH,
-            batch_bytes=min(512 << 10, size_max),
-            message_bytes_max=size_max,
-        )
+        keys, values = rows.column("key"), rows.column("value")
+        try:
+            return _encoded(keys, values, times, header_column, size_max)
+        except InvalidRequestError:
+            # One is larger than its topic takes: of such ones their headers say where they are.
+            sizes = Rows.of(keys, values, times, header_column).sizes
+            fits = pa.array(sizes <= size_max)
+            kept = [
+                row if size <= size_max else [*row[-_OWN_HEADERS:], (_LEFT_OUT, b"%d bytes" % size)]
+                for row, size in zip(headers, sizes.tolist(), strict=True)
+            ]
+            header_column = pa.array(
+                [[{"key": key, "value": value} for key, value in row] for row in kept], kind
+            )
+            none = pa.scalar(None, pa.binary())
+            keys, values = pc.if_else(fits, keys, none), pc.if_else(fits, values, none)
+            return _encoded(keys, values, times, header_column, size_max)
+
+
+def _encoded(
+    keys: pa.ChunkedArray,
+    values: pa.ChunkedArray,
+    times: NDArray[np.int64],
+    headers: pa.Array,
+    size_max: int,
+) -> list[EncodedBatch]:
+    return encode(
+        keys,
+        values,
+        times,
+        headers,
+        codec="lz4",
+        batch_records=_RECORDS_PER_BATCH,
+        batch_bytes=min(512 << 10, size_max),
+        message_bytes_max=size_max,
+    )
 
 
 def _run(topic_id: str, partition: int, batches: Sequence[EncodedBatch]) -> SegmentRun:

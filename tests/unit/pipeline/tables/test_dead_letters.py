@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import pytest
@@ -71,6 +72,19 @@ def test_what_was_written_long_ago_is_not_written_again(
     expire_writers(door, monkeypatch)
     follow(door, lake, topic)
     assert letters(door, topic) == [b"bad"]
+
+
+def test_a_record_that_is_too_large_for_the_topic_of_letters_leaves_its_place_there(
+    door: Door, lake: Lake, topic: str
+) -> None:
+    door.alter(f"{topic}.dlq", {"max.message.bytes": "1000"})
+    large = new_record(b"large", random.Random(1).randbytes(5000), timestamp_ms=2**62)
+    produce(door, topic, 0, [BAD, large])
+    assert follow(door, lake, topic).bad_records == 2
+    assert letters(door, topic) == [b"bad", None]
+    headers = dict(records_of(door, f"{topic}.dlq")[1].headers)
+    assert headers["penstock.offset"] == b"1"
+    assert b"bytes" in (headers["penstock.left-out"] or b"")
 
 
 def test_another_driver_writes_them_first(

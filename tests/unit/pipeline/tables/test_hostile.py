@@ -6,10 +6,24 @@ import json
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from penstock.lake.tables.formats import JSON, SchemaText
-from support.door import Door
-from support.tables import Lake, follow, new_record, produce, produce_values, records_of
+from penstock.lake.tables.rows import decode_records
+from penstock.model.errors import CorruptDataError
+from penstock.records.batch import CRC_FROM, HEADER_BYTES
+from penstock.records.decode import CODECS, Record
+from penstock.records.encode import encode_batch
+from support.door import NOW_MS, Door
+from support.tables import (
+    Lake,
+    follow,
+    new_record,
+    produce,
+    produce_batch,
+    produce_values,
+    records_of,
+)
 
 GOOD = "good"
 
@@ -61,6 +75,64 @@ def test_a_json_value_that_is_no_row(door: Door, lake: Lake, topic: str, what: s
     (reason,) = reasons(door, topic)
     assert len(reason) < 2000
     assert records_of(door, f"{topic}.dlq")[0].value == VALUES[what]
+
+
+def numbered(delta: int) -> Record:
+    return Record(offset_delta=delta, timestamp=NOW_MS, key=b"k", value=b"v" * 50, headers=())
+
+
+def garbage(codec: str, count: int = 3) -> bytearray:
+    """A batch with a right CRC around what is no record."""
+    records = [numbered(n) for n in range(count)]
+    batch = encode_batch(records, codec=codec)
+    batch[HEADER_BYTES + 4 :] = b"\xff" * (len(batch) - HEADER_BYTES - 4)
+    batch[17:21] = crc32c(batch[CRC_FROM:]).to_bytes(4, "big")
+    return batch
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_batch_that_nobody_can_decode(
+    door: Door, lake: Lake, topic: str, codec: str, mode: str
+) -> None:
+    produce(door, topic, 0, [new_record(b"a", b"1")])
+    produce_batch(door, topic, 0, garbage(codec))
+    produce(door, topic, 0, [new_record(b"b", b"2")])
+    summary = follow(door, lake, topic, mode=mode)
+    assert (summary.rows, summary.bad_records, summary.offsets) == (2, 1, {0: 5})
+    assert lake.rows(topic, "key", "value") == [(b"a", b"1"), (b"b", b"2")]
+    (letter,) = records_of(door, f"{topic}.dlq")
+    assert dict(letter.headers)["penstock.offset"] == b"1"
+    (reason,) = reasons(door, topic)
+    assert reason.startswith("offsets 1 to 3, of a batch from 1 to 3 that can't be decoded: ")
+    # As it lies in the log, so that nothing is lost.
+    assert letter.value is not None
+    assert letter.value[16:] == garbage(codec)[16:], "but its offset and leader epoch"
+
+
+def test_ranges_that_cut_such_a_batch_have_a_letter_each() -> None:
+    good = encode_batch([numbered(0)])
+    bad = garbage("lz4")
+    body = bytes(good) + (1).to_bytes(8, "big") + bytes(bad[8:])
+    pieces = [
+        list(decode_records(body, partition=0, start=start, end=end))
+        for start, end in [(0, 2), (2, 4), (4, 9)]
+    ]
+    found = [
+        (row["offset"], row["reason"].split(",")[0])
+        for piece in pieces
+        for records in piece
+        for row in records.bad.to_pylist()
+    ]
+    assert found == [(1, "offsets 1 to 1"), (2, "offsets 2 to 3")]
+    assert [sum(records.rows.num_rows for records in piece) for piece in pieces] == [1, 0, 0]
+
+
+def test_a_batch_that_is_not_what_was_sent_is_no_dead_letter() -> None:
+    bad = garbage("lz4")
+    bad[-1] ^= 1
+    with pytest.raises(CorruptDataError, match="CRC-32C differs"):
+        list(decode_records(bytes(bad), partition=0, start=0, end=9))
 
 
 TEXTS = {
