@@ -38,6 +38,8 @@ FIRST_RECORD_BYTES = 80
 """Behind the headers of segment and batch; the least of segments, of one record, has 243 bytes."""
 Records = dict[tuple[int, int], bytes]
 """Value by partition and offset."""
+Epoch = Callable[[tuple[int, int]], int]
+"""A record's leader epoch by its partition and offset."""
 
 
 def produce(bootstrap: str, start: int, end: int) -> None:
@@ -56,8 +58,8 @@ def produce(bootstrap: str, start: int, end: int) -> None:
     assert not failures
 
 
-def consume(bootstrap: str, count: int) -> Records:
-    """Everything there is, which must be `count` records."""
+def consume(bootstrap: str, count: int, *, epoch_of: Epoch | None = None) -> Records:
+    """Everything there is, which must be `count` records, of those leader epochs."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: Records = {}
@@ -67,13 +69,34 @@ def consume(bootstrap: str, count: int) -> Records:
             assert time.monotonic() < deadline, f"{len(found)} of {count} records"
             for message in consumer.consume(1000, 0.5):
                 assert message.error() is None, message.error()
-                found[message.partition(), message.offset()] = message.value()
+                place = message.partition(), message.offset()
+                found[place] = message.value()
+                assert message.leader_epoch() == (epoch_of(place) if epoch_of else 0), place
         for number in range(PARTITIONS):
             _, high = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=60)
             assert high == sum(partition == number for partition, _ in found)
     finally:
         consumer.close()
     return found
+
+
+def go_on_from(bootstrap: str, offset: int) -> str:
+    """What comes to a consumer of partition 0 whose last record was of epoch 0: a value, or what it
+    is told."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "behind", "auto.offset.reset": "error"}
+    )
+    try:
+        consumer.assign([TopicPartition("t", 0, offset, leader_epoch=0)])
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None:
+                error = message.error()
+                return error.str() if error is not None else message.value().decode()
+    finally:
+        consumer.close()
+    raise AssertionError("nothing came")
 
 
 def status(agents: Agents) -> list[dict[str, Any]]:
@@ -341,8 +364,11 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
             assert consume(agents.bootstrap, 450) == last
             assert {value["cluster_id"] for value in status(agents)} == {told["cluster_id"]}
             produce(agents.bootstrap, 450, 600)
-            longer = consume(agents.bootstrap, 600)
+            longer = consume(agents.bootstrap, 600, epoch_of=lambda place: place not in last)
             assert {key: longer[key] for key in last} == last
+            # Of who had come further in the parent than the restore, and who had not.
+            assert "broker end offset is 150" in go_on_from(agents.bootstrap, 180)
+            assert go_on_from(agents.bootstrap, 149) == "value 447"
             config = tmp_path / "cluster.toml"
             config.write_text(
                 f'objects = "{new_url}"\njournal = "{postgres.url}"\ncluster_secret = "{SECRET}"\n'
@@ -365,7 +391,9 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
     try:
         assert consume(server.bootstrap, 300) == first
         produce(server.bootstrap, 300, 330)
-        consume(server.bootstrap, 330)
+        consume(server.bootstrap, 330, epoch_of=lambda place: place not in first)
+        assert "broker end offset is 100" in go_on_from(server.bootstrap, 105)
+        assert go_on_from(server.bootstrap, 99) == "value 297"
     finally:
         server.stop()
     verify("--data", str(data), records=330)

@@ -102,12 +102,12 @@ def load_kernels() -> None:
             for at in range(2 - number)
         ]
         batch = encode_batch(records, codec=codec)
-        patch_base_offset(memoryview(batch), 2 * number)
+        patch_base_offset(memoryview(batch), 2 * number, 0)
         inputs += [2 * number, 2 * number + len(records), 0, len(body), len(batch)]
         body += bytes(batch)
     attempt.bodies["key"] = [(0, body)]
     item = KeyedItem(
-        objects=[InputObject(key="key", raw=False)],
+        objects=[InputObject(key="key", raw=0)],
         partition=ItemPartition(topic_id="00" * 16, partition=0, inputs=inputs),
         clean_end=0,
         cleanable_end=3,

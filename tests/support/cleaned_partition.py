@@ -91,7 +91,7 @@ class CleanedPartition:
     def append(self, batch: bytearray) -> int:
         """A batch comes and lies in the WAL; its base offset."""
         base_offset = self.high_watermark
-        patch_base_offset(memoryview(batch), base_offset)
+        patch_base_offset(memoryview(batch), base_offset, 0)
         header = stored_header(batch, 0)
         self.runs.append(
             Run(
@@ -221,7 +221,7 @@ class CleanedPartition:
                 header = stored_header(body, at)
                 batch = bytearray(body[at : at + header.length])
                 if run.raw:
-                    patch_base_offset(memoryview(batch), offset)
+                    patch_base_offset(memoryview(batch), offset, 0)
                     header = stored_header(batch, 0)
                 assert offset <= header.base_offset, "batches overlap"
                 if count == 0:

@@ -129,10 +129,10 @@ def clean_item(
     if not runs:
         return None
     clean_row = queries.clean_rows([key]).get(key)
-    objects = list(dict.fromkeys((run.object_key, bool(run.raw)) for run in runs))
+    objects = list(dict.fromkeys((run.object_key, run.raw) for run in runs))
     inputs: list[int] = []
     for run in runs:
-        at = objects.index((run.object_key, bool(run.raw)))
+        at = objects.index((run.object_key, run.raw))
         inputs += [run.base_offset, run.end_offset, at, run.position, run.length]
     producers = [
         number

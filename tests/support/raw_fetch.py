@@ -35,10 +35,18 @@ class Fetched:
 
 
 def fetch_from(
-    address: str, topic: str, partition: int, offset: int, *, wait_ms: int = 200
+    address: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    wait_ms: int = 200,
+    leader_epoch: int = -1,
 ) -> Fetched:
     """Fetch (version 11) one partition from an offset on, from exactly this agent."""
-    number, code, data = fetch_bytes(address, topic, partition, offset, wait_ms=wait_ms)
+    number, code, data = fetch_bytes(
+        address, topic, partition, offset, wait_ms=wait_ms, leader_epoch=leader_epoch
+    )
     records, _ = read_batches(TopicPartition(topic, number), data, offset)
     return Fetched(
         number,
@@ -49,13 +57,19 @@ def fetch_from(
 
 
 def fetch_bytes(
-    address: str, topic: str, partition: int, offset: int, *, wait_ms: int = 200
+    address: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    wait_ms: int = 200,
+    leader_epoch: int = -1,
 ) -> tuple[int, int, bytes]:
     """The same as it comes: partition, code of the error, batches."""
     name = topic.encode()
     body = struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, 0, -1)
     body += struct.pack(f">ih{len(name)}si", 1, len(name), name, 1)
-    body += struct.pack(">iiqqi", partition, -1, offset, -1, 1 << 20)
+    body += struct.pack(">iiqqi", partition, leader_epoch, offset, -1, 1 << 20)
     body += struct.pack(">ih", 0, 0)
     connection = Connection(parse_address(address, setting="agent"), timeout_s=ANSWER_S)
     try:

@@ -36,8 +36,6 @@ class Broker:
     settings: KafkaSettings = field(default_factory=KafkaSettings)
     instruments: Instruments = field(default_factory=NoInstruments)
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
-    epoch: int = 0
-    """Leader epoch of every partition: the number of restores of this cluster."""
     heads: Heads | None = None
     """How far this replica is against the cluster's journal; None: this server has it to itself,
     so that it is never behind."""
@@ -48,3 +46,8 @@ class Broker:
 
     def __post_init__(self) -> None:
         self.nodes = self.cluster or OneNode(self)
+
+    @property
+    def epoch(self) -> int:
+        """Leader epoch of every partition: the number of restores of this cluster."""
+        return self.view.leader_epoch

@@ -7,6 +7,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionData
 from penstock.kafka.fetch_repeat import KnownFetch
 from penstock.kafka.fresh import Certainty
+from penstock.kafka.partitions import NO_LEADER_EPOCH, leader_epoch_error
 from penstock.log.fetch.waiters import Waiter
 from penstock.metadata.view import Head, MetadataView, Topic
 from penstock.model.ids import PartitionKey, partition_key
@@ -15,7 +16,8 @@ _NO_PARTITION: Final = PartitionKey(-1)
 
 
 class Target:
-    """One wanted partition: where it is (`head` is None if it isn't), and what is answered."""
+    """One wanted partition: where it is (`head` is None if it isn't, or is asked for by another
+    leader epoch), and what is answered."""
 
     __slots__ = (
         "bytes_max",
@@ -63,6 +65,7 @@ def find_targets(
     """Where each wanted partition is; done once per version of the topics, since most fetches of
     many partitions find nothing new in nearly all of them."""
     targets = []
+    known_epochs = (view.leader_epoch, NO_LEADER_EPOCH)
     named: str | bytes | None = None
     topic: Topic | None = None
     for wanted in wanted_partitions:
@@ -82,7 +85,14 @@ def find_targets(
         elif 0 <= wanted.partition < topic.partitions:
             key = partition_key(topic.topic_key, wanted.partition)
             head = view.head(key)
-        if head is None and not data.error_code:
+            if head is not None and wanted.leader_epoch not in known_epochs:
+                data.error_code = leader_epoch_error(wanted.leader_epoch, view.leader_epoch)
+        if data.error_code and head is not None:
+            # Errors carry the real offsets too: -1 makes some clients loop.
+            data.high_watermark = data.last_stable_offset = head.next_offset
+            data.log_start_offset = head.log_start
+            head = None
+        elif head is None and not data.error_code:
             data.error_code = certainty.no(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
             )

@@ -1,12 +1,15 @@
 """Partitions as requests name them, turned into keys of the log."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.errors import ErrorCode
 from penstock.model.ids import PartitionKey, partition_key
 
 if TYPE_CHECKING:
     from penstock.metadata.view import MetadataView
+
+NO_LEADER_EPOCH: Final = -1
+"""Of a client that knows none."""
 
 
 def find_partition(view: "MetadataView", topic_name: str, partition: int) -> PartitionKey | None:

@@ -153,9 +153,10 @@ class RunPage(Message, frozen=True):
     `rows`: flat, RUN_FIELDS integers per run: index in `partitions`, base offset, end offset,
     index in `object_keys` (-1: in a WAL, read it by RECORDS_PATH), byte position, length in bytes,
     max timestamp in ms, batch count. With `ranges` a run that overlaps one is listed whole.
-    `partitions`: (topic id, partition). `object_raw[i]`: base offsets inside aren't final
-    (docs/formats/segment.md). `object_origins[i]`: "" or the store of another cluster, whose
-    objects are read through the agent. `after`: of the next page; "": this is the last.
+    `partitions`: (topic id, partition). `object_raw[i]`: not 0: base offsets inside aren't final
+    (docs/formats/segment.md), and it is 1 more than their batches' leader epoch.
+    `object_origins[i]`: "" or the store of another cluster, whose objects are read through the
+    agent. `after`: of the next page; "": this is the last.
     """
 
     position: int

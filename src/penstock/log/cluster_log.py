@@ -318,7 +318,7 @@ class ClusterLog(ServingLog):
     def _take_batches(self, flight: Flight) -> int:
         assert flight.plan is not None
         requests = [waiting.request for waiting in flight.waiting]
-        return take_batches(self.tail, flight.plan, requests)
+        return take_batches(self.tail, flight.plan, requests, leader_epoch=self._view.leader_epoch)
 
     def _check_head(self) -> None:
         """Refuse to serve what may have been deleted: the grace that a deletion waits for is

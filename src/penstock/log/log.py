@@ -337,13 +337,15 @@ class Log(ServingLog):
         plan, place = delivery.plan, delivery.place
         if plan is None or place is None:
             return
-        stored = take_batches(self.tail, plan, delivery.appends)
-        runs = committed_runs(plan, place)
+        leader_epoch = self._view.leader_epoch
+        stored = take_batches(self.tail, plan, delivery.appends, leader_epoch=leader_epoch)
+        runs = committed_runs(plan, place, leader_epoch=leader_epoch)
         self.uploader.added(stored, generation=place.generation, runs=runs)
 
     def _deliver_flight(self, flight: Flight) -> None:
         assert flight.plan is not None
-        take_batches(self.tail, flight.plan, [waiting.request for waiting in flight.waiting])
+        requests = [waiting.request for waiting in flight.waiting]
+        take_batches(self.tail, flight.plan, requests, leader_epoch=self._view.leader_epoch)
 
     def _announce(self, delivery: Delivery) -> None:
         if self._objects.waiting_bytes:

@@ -22,6 +22,7 @@ from penstock.metadata.apply_segments import store_segment
 from penstock.metadata.commands import AnyCommand, Relay, StoreSegment
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.entries import decode_entry
+from penstock.metadata.leader_epochs import begin_leader_epoch
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
@@ -328,6 +329,7 @@ class _Restore:
             )
             for table in ("agents", "agent_entries", "wals", "group_shards", "wal_runs"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
+            begin_leader_epoch(connection)
             leave_jobs_behind(connection)
             execute("DELETE FROM objects WHERE live_runs = 0 OR condemned_position IS NOT NULL")
             inherited = (

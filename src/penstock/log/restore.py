@@ -17,10 +17,12 @@ from typing_extensions import Buffer
 from penstock.log.backup import checksum, clear_scratch, exists, read_parts
 from penstock.log.manifest import INCOMPLETE, MANIFEST, METADATA, Manifest, decode_manifest
 from penstock.metadata.apply_jobs import leave_jobs_behind
+from penstock.metadata.leader_epochs import begin_leader_epoch
 from penstock.metadata.order import restore as restore_state
 from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.ports.objects import ObjectStore
+from penstock.replica.snapshot import write_snapshot
 
 _SEGMENTS_PREFIX: Final = "segments/"
 _PAGE: Final = 1000
@@ -89,14 +91,17 @@ async def restore_backup(
     snapshot = scratch / "restore.sqlite"
     try:
         await _read_state(source, manifest, snapshot)
-        _check_contents(snapshot, scratch / METADATA, manifest)
+        staged = scratch / METADATA
+        _check_contents(snapshot, staged, manifest)
+        _begin_anew(staged)
+        anew = scratch / "anew.sqlite"
+        write_snapshot(staged, anew)
         _leave_note(database)
         for at in range(0, len(left), _PAGE):
             await store.delete(left[at : at + _PAGE])
         await _copy_objects(source, store, manifest, progress or _silent)
         # Last, and by a rename: from here on the directory is whole.
-        restore_state(snapshot, database)
-        _begin_anew(database)
+        restore_state(anew, database)
     finally:
         clear_scratch(scratch)
     return manifest
@@ -175,10 +180,11 @@ async def _copy_objects(
 
 
 def _begin_anew(database: Path) -> None:
-    """What was inherited from another cluster has been copied here: nothing is read there any
-    more. Cut before this, the directory reads it there as the source did. And no job goes on: what
-    it has put since lies where the backup was made."""
+    """What was inherited from another cluster is copied here: nothing is read there any more. No
+    job goes on: what it has put since lies where the backup was made. And a leader epoch begins,
+    before there is a directory that could be served without."""
     with closing(sqlite3.connect(database)) as connection, connection:
+        begin_leader_epoch(connection)
         connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
         leave_jobs_behind(connection)
 

@@ -270,7 +270,9 @@ class ServingLog(ABC):
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
-def take_batches(tail: TailCache, plan: FramePlan, requests: Iterable[AppendRequest]) -> int:
+def take_batches(
+    tail: TailCache, plan: FramePlan, requests: Iterable[AppendRequest], *, leader_epoch: int
+) -> int:
     """Patch what was stored of a commit and keep it in the tail cache; its bytes."""
     for request in requests:
         _unpin(request)
@@ -280,7 +282,7 @@ def take_batches(tail: TailCache, plan: FramePlan, requests: Iterable[AppendRequ
             if append.status is not BatchStatus.STORED:
                 continue
             batch, base_offset = append.batch, append.base_offset
-            patch_base_offset(batch.view, base_offset)
+            patch_base_offset(batch.view, base_offset, leader_epoch)
             tail.add(key, base_offset, base_offset + batch.record_count, batch.view)
             stored += batch.length
     return stored

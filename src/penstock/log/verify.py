@@ -387,7 +387,7 @@ class _Verifier:
         if not run.raw:
             return memoryview(found)
         data = memoryview(bytearray(found))
-        patch_run(data, run.base_offset, subject=run.object_key)
+        patch_run(data, run.base_offset, run.leader_epoch, subject=run.object_key)
         return data
 
     def _has_moved(self, run: StoredRun) -> bool:

@@ -79,12 +79,6 @@ def is_of_open_job(tables: Tables, key: str) -> bool:
 def leave_jobs_behind(connection: sqlite3.Connection) -> None:
     """Close all jobs of a state that was restored: what they have put lies elsewhere. Writers stay,
     so that what they have committed is not stored twice."""
-    (known,) = connection.execute(
-        "SELECT count(*) FROM sqlite_master WHERE name = 'pipeline_jobs'"
-    ).fetchone()
-    if not known:
-        # A backup of an older version, which is restored as it is.
-        return
     connection.execute("DELETE FROM pipeline_jobs")
     connection.execute(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",

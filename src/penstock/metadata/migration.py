@@ -6,6 +6,7 @@ from typing import Final
 from penstock.metadata.schema import (
     CLEAN,
     GROUP_SHARDS,
+    LEADER_EPOCHS,
     PIPELINE_JOBS,
     TABLE_PROGRESS,
     WALS,
@@ -25,6 +26,8 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     ),
     # 2 to 3: the pipeline.
     2: (PIPELINE_JOBS, WRITERS, TABLE_PROGRESS, CLEAN),
+    # 3 to 4: leader epochs. An older state is of epoch 0, which needs no rows.
+    3: (LEADER_EPOCHS,),
 }
 
 

@@ -6,6 +6,8 @@ are short: a long one keeps SQLite's WAL from being reused.
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from penstock.metadata.cluster_tables import (
     SELECT_WALS,
     agent_of_row,
 )
+from penstock.metadata.leader_epochs import LEADER_EPOCH, EpochStart, epoch_starts
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.metadata.rows import (
     GENERATION_BITS,
@@ -56,11 +59,14 @@ __all__ = [
 
 _WAL_RUN: Final = (
     "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
-    " batch_count, 0, 0, ''"
+    " batch_count, 0, 0, '',"
+    # A restore leaves nothing in a WAL.
+    " coalesce((SELECT value FROM meta WHERE name = 'leader_epoch'), 0)"
 )
 _OBJECT_RUN: Final = (
     "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
-    " r.max_timestamp, r.batch_count, o.bytes, o.raw, o.origin"
+    " r.max_timestamp, r.batch_count, o.bytes, o.raw, o.origin,"
+    " max(o.raw - 1, 0)"
 )
 
 # Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
@@ -122,11 +128,15 @@ _OBJECTS: Final = (
     " ORDER BY key LIMIT ?"
 )
 
-_VERSION_1: Final = (("o.raw, o.origin", "0, ''"), ("raw, origin", "0, ''"))
+_VERSION_1: Final = (
+    ("o.raw, o.origin, max(o.raw - 1, 0)", "0, '', 0"),
+    ("raw, origin", "0, ''"),
+)
 """What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
 verifying a directory or a backup only reads it."""
 
 _PIPELINE_VERSION: Final = 3
+_LEADER_EPOCHS_VERSION: Final = 4
 
 _WITH_OBJECTS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _OBJECTS)
 
@@ -151,7 +161,7 @@ class Queries(PipelineQueries):
         """
         self.path = path
         self._connection = connect_reader(path)
-        self._has_cluster = True
+        self._has_cluster = self._has_leader_epochs = True
         self._old: dict[str, str] = {}
         try:
             created = check_versions(
@@ -161,6 +171,7 @@ class Queries(PipelineQueries):
                 raise CorruptDataError("open", str(path), "the database has no tables")
             version = pragma_integer(self._connection, "user_version")
             self._has_pipeline = version >= _PIPELINE_VERSION
+            self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
             if version == 1:
                 self._has_cluster = False
                 self._old = {statement: _of_version_1(statement) for statement in _WITH_OBJECTS}
@@ -359,6 +370,30 @@ class Queries(PipelineQueries):
     def shards(self) -> list[Shard]:
         """The shards of groups that were ever claimed, by number."""
         return [Shard(*row) for row in self._cluster_rows(SELECT_SHARDS)]
+
+    # -- leader epochs -------------------------------------------------------------------------
+
+    def leader_epoch(self) -> int:
+        """How often the log was restored."""
+        epoch = self._meta(LEADER_EPOCH, 0)
+        assert isinstance(epoch, int)
+        return epoch
+
+    def epoch_starts(self) -> dict[PartitionKey, tuple[EpochStart, ...]]:
+        """The epochs of those partitions that have had others than 0. Reads a row for each of a
+        partition's."""
+        rows = (
+            self._execute(
+                "SELECT partition_key, epoch, start_offset FROM leader_epochs"
+                " ORDER BY partition_key, epoch"
+            )
+            if self._has_leader_epochs
+            else []
+        )
+        return {
+            key: epoch_starts([(epoch, start) for _, epoch, start in group])
+            for key, group in groupby(rows, key=itemgetter(0))
+        }
 
     # -- the whole -----------------------------------------------------------------------------
 

@@ -33,9 +33,13 @@ class StoredRun(Struct, frozen=True, gc=False):
     object_bytes: int = 0
     """Size of the whole object; 0 for the WAL."""
     raw: int = 0
-    """1: base offsets inside the object aren't final."""
+    """Not 0: base offsets inside the object aren't final, and it is 1 more than the leader epoch
+    that its batches were appended in."""
     origin: str = ""
     """The store of another cluster that the object lies in; empty: this cluster's own."""
+    leader_epoch: int = 0
+    """What the batches are labelled with where their base offsets are not final: in a WAL or a raw
+    object. In others they have labels of their own."""
 
     @property
     def wal_key(self) -> int:

@@ -4,7 +4,7 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x50454E53
 """ASCII "PENS"."""
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 """Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
 older files to it."""
 FEATURE_LEVEL_MAX: Final = 3
@@ -64,6 +64,13 @@ CLEAN: Final = """CREATE TABLE clean (
         clean_end INTEGER NOT NULL,
         time_ms INTEGER NOT NULL
     ) STRICT"""
+
+LEADER_EPOCHS: Final = """CREATE TABLE leader_epochs (
+        partition_key INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, epoch)
+    ) STRICT, WITHOUT ROWID"""
 
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
 # less per write. The rows are small, which is what such a table wants.
@@ -173,4 +180,5 @@ SCHEMA: Final = (
     WRITERS,
     TABLE_PROGRESS,
     CLEAN,
+    LEADER_EPOCHS,
 )

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.metadata.answers import AnyAnswer, decode_answers, encode_answers
 from penstock.metadata.cluster_tables import ClusterTables
+from penstock.metadata.leader_epochs import LEADER_EPOCH
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
@@ -178,6 +179,12 @@ class Tables:
             "INSERT INTO partitions VALUES (?, 0, 0, 0)",
             ((first + number,) for number in range(start, end)),
         )
+        epoch = self.meta_int(LEADER_EPOCH)
+        if epoch:
+            self.executemany(
+                "INSERT INTO leader_epochs VALUES (?, ?, 0)",
+                ((first + number, epoch) for number in range(start, end)),
+            )
 
     def partition(self, key: int) -> PartitionRow | None:
         """A partition's row; call `touch` after changing it."""
@@ -216,7 +223,14 @@ class Tables:
             keys,
         ).fetchall()
         self.drop_object_runs(dropped)
-        for table in ("partitions", "wal_runs", "object_runs", "producers", "clean"):
+        for table in (
+            "partitions",
+            "wal_runs",
+            "object_runs",
+            "producers",
+            "clean",
+            "leader_epochs",
+        ):
             self.execute(
                 f"DELETE FROM {table} WHERE partition_key >= ? AND partition_key < ?",  # noqa: S608
                 keys,
@@ -273,9 +287,12 @@ class Tables:
 
     def add_object(self, key: str, size_bytes: int, *, raw: bool = False) -> int:
         """A new object without runs; its id. `raw`: its base offsets aren't final."""
+        # What is read of it is labelled with the epoch that it was appended in, however many
+        # restores come after.
+        label = 1 + self.meta_int(LEADER_EPOCH) if raw else 0
         cursor = self.execute(
             "INSERT INTO objects (key, bytes, live_runs, raw) VALUES (?, ?, 0, ?)",
-            (key, size_bytes, int(raw)),
+            (key, size_bytes, label),
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid

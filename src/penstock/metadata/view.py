@@ -21,6 +21,7 @@ from penstock.metadata.changes import (
     TopicChanged,
     TopicDeleted,
 )
+from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Agent, Shard
 from penstock.model.ids import PartitionKey, TopicId, TopicKey, partition_key
@@ -61,6 +62,8 @@ class MetadataView:
         self.loaded_position = 0
         """The last entry of the state that `load` read."""
         self.feature_level = 1
+        self.leader_epoch = 0
+        """How often the log was restored; constant while it is served."""
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -70,6 +73,7 @@ class MetadataView:
         self._by_id: dict[bytes, Topic] = {}
         self._by_key: dict[TopicKey, Topic] = {}
         self._heads: dict[PartitionKey, Head] = {}
+        self._epoch_starts: dict[PartitionKey, tuple[EpochStart, ...]] = {}
 
     @classmethod
     def load(cls, queries: Queries) -> "MetadataView":
@@ -91,6 +95,8 @@ class MetadataView:
             self._reload_heads(queries)
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
+            self.leader_epoch = queries.leader_epoch()
+            self._epoch_starts = queries.epoch_starts()
             self._agents = {agent.agent_id: agent for agent in queries.agents()}
             self._last_positions = queries.last_positions()
             self._shards = {shard.shard: shard for shard in queries.shards()}
@@ -148,6 +154,10 @@ class MetadataView:
         """A partition's offsets; None: there is no such partition."""
         return self._heads.get(key)
 
+    def epoch_starts(self, key: PartitionKey) -> tuple[EpochStart, ...]:
+        """A partition's leader epochs, at least one; see `penstock.metadata.leader_epochs`."""
+        return self._epoch_starts.get(key, FIRST_EPOCH)
+
     def agents(self) -> Collection[Agent]:
         """All agents that are known, fenced ones too, by id."""
         return self._agents.values()
@@ -200,12 +210,17 @@ class MetadataView:
         before = self._by_key.get(topic.topic_key)
         self._put(topic)
         for number in range(before.partitions if before else 0, topic.partitions):
-            self._heads[partition_key(topic.topic_key, number)] = Head(0, 0)
+            key = partition_key(topic.topic_key, number)
+            self._heads[key] = Head(0, 0)
+            if self.leader_epoch:
+                self._epoch_starts[key] = ((self.leader_epoch, 0),)
         self.generation += 1
 
     def _delete(self, change: TopicDeleted) -> None:
         topic = self._by_key.pop(change.topic_key)
         del self._by_name[topic.name], self._by_id[topic.topic_id]
         for number in range(topic.partitions):
-            self._heads.pop(partition_key(topic.topic_key, number), None)
+            key = partition_key(topic.topic_key, number)
+            self._heads.pop(key, None)
+            self._epoch_starts.pop(key, None)
         self.generation += 1

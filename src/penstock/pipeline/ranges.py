@@ -74,7 +74,8 @@ class _Run(NamedTuple):
     object_key: str
     """"": in a WAL."""
     object_bytes: int
-    raw: bool
+    raw: int
+    """As in `penstock.lake.door.RunPage.object_raw`."""
     origin: str
     position: int
     length: int
@@ -188,14 +189,14 @@ def _runs(page: RunPage) -> Iterator[_Run]:
     for at in range(0, len(rows), RUN_FIELDS):
         _, base, end, index, position, length = rows[at : at + 6]
         if index == _WAL:
-            yield _Run(base, end, "", 0, False, "", 0, length)  # noqa: FBT003 - private
+            yield _Run(base, end, "", 0, 0, "", 0, length)
         else:
             yield _Run(
                 base,
                 end,
                 page.object_keys[index],
                 page.object_bytes[index],
-                bool(page.object_raw[index]),
+                page.object_raw[index],
                 page.object_origins[index],
                 position,
                 length,
@@ -339,7 +340,7 @@ def _cut(batches: memoryview, last: int, offset: int, end_offset: int) -> tuple[
 
 
 def _patch(data: bytearray, base_offset: int, run: _Run) -> int:
-    return patch_run(memoryview(data), base_offset, subject=run.object_key)
+    return patch_run(memoryview(data), base_offset, run.raw - 1, subject=run.object_key)
 
 
 def _corrupt(run: _Run, position: int, detail: str) -> CorruptDataError:

@@ -204,18 +204,19 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
     )
 
 
-def patch_base_offset(view: memoryview, base_offset: int) -> None:
-    """Write the offset that the commit gave; the leader epoch becomes 0. Outside the CRC."""
+def patch_base_offset(view: memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write the offset that the commit gave, and the epoch of it. Outside the CRC."""
     _OFFSET.pack_into(view, 0, base_offset)
-    _INT32.pack_into(view, LENGTH_END, 0)
+    _INT32.pack_into(view, LENGTH_END, leader_epoch)
 
 
-def patch_run(run: memoryview, base_offset: int, *, subject: str) -> int:
+def patch_run(run: memoryview, base_offset: int, leader_epoch: int, *, subject: str) -> int:
     """Write final base offsets into adjacent batches that still carry their producers'.
 
     Args:
         run: writable, whole batches.
         base_offset: of the first one.
+        leader_epoch: that they were appended in.
         subject: what to name in an error.
 
     Returns:
@@ -232,7 +233,7 @@ def patch_run(run: memoryview, base_offset: int, *, subject: str) -> int:
         if not HEADER_BYTES <= size <= end - position:
             raise CorruptDataError("read run", subject, f"batch of {size} bytes at {position}")
         _OFFSET.pack_into(run, position, offset)
-        _INT32.pack_into(run, position + LENGTH_END, 0)
+        _INT32.pack_into(run, position + LENGTH_END, leader_epoch)
         offset += _INT32.unpack_from(run, position + 23)[0] + 1
         position += size
     return offset
@@ -249,6 +250,7 @@ def stored_header(buffer: Buffer, position: int) -> "StoredHeader":
     fields = HEADER.unpack_from(buffer, position)
     return StoredHeader(
         base_offset=fields[0],
+        leader_epoch=fields[2],
         length=LENGTH_END + fields[1],
         crc=fields[4],
         attributes=fields[5],
@@ -267,6 +269,7 @@ class StoredHeader:
 
     base_offset: int
     end_offset: int
+    leader_epoch: int
     length: int
     magic: int
     crc: int

@@ -38,7 +38,14 @@ class RunDescriber:
         self._marked = -MARK_BYTES
         self._views: list[memoryview] = []
 
-    def add(self, view: memoryview, *, checks_crc: bool = False, raw_offset: int = -1) -> None:
+    def add(
+        self,
+        view: memoryview,
+        *,
+        checks_crc: bool = False,
+        raw_offset: int = -1,
+        leader_epoch: int = 0,
+    ) -> None:
         """Describe further batches.
 
         Args:
@@ -46,6 +53,7 @@ class RunDescriber:
             checks_crc: whether their CRCs are compared too.
             raw_offset: not -1: what base offsets say isn't final; the final ones, from this one on
                 and without gaps, are written into the view.
+            leader_epoch: is written with them.
 
         Raises:
             CorruptDataError: damaged, or not behind the batches before.
@@ -79,8 +87,8 @@ class RunDescriber:
                     raise self._fault(f"CRC-32C of the batch of offset {offset} differs")
                 if delta < 0 or count < 0:
                     raise self._fault(f"batch of offset {offset} with last offset delta {delta}")
-            if raw and (fields[0] != offset or epoch):
-                pack(view, at, offset, fields[1], 0, *fields[3:])
+            if raw and (fields[0] != offset or epoch != leader_epoch):
+                pack(view, at, offset, fields[1], leader_epoch, *fields[3:])
             if start + at - marked >= MARK_BYTES:
                 marked = start + at
                 marks.append(Mark(base_offset=offset, position=marked, max_timestamp=newest))

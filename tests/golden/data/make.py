@@ -11,9 +11,11 @@ import base64
 import io
 import json
 import shutil
+import sqlite3
 import sys
 import tarfile
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from penstock.metadata.commands import (  # noqa: E402
     SaveTable,
     WriteRun,
 )
+from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
 from penstock.model.ids import PartitionKey, partition_key, partition_of  # noqa: E402
 from penstock.records.decode import Record  # noqa: E402
@@ -86,6 +89,12 @@ async def fill(rig: Rig) -> None:
             ),
         ]
     )
+
+
+def begin_epoch(data: Path) -> None:
+    """What a restore does to the state: what comes after is of leader epoch 1."""
+    with closing(sqlite3.connect(data / "metadata.sqlite")) as connection, connection:
+        begin_leader_epoch(connection)
 
 
 async def fill_pipeline(rig: Rig) -> None:
@@ -175,14 +184,16 @@ async def _join(rig: Rig, job: int) -> None:
 
 async def fall_behind(rig: Rig) -> None:
     """Append what the database is then found without, as after a power cut: the WAL has it."""
+    topic = rig.view.topic("plain")
+    assert topic is not None
+    await rig.append(partition_key(topic.topic_key, 1), b"in the WAL")
+    await rig.log.flush()
     rig.order.checkpoint()
     kept = rig.path / BEHIND
     kept.mkdir()
     for name in DATABASE_FILES:
         if (rig.path / name).exists():
             shutil.copyfile(rig.path / name, kept / name)
-    topic = rig.view.topic("plain")
-    assert topic is not None
     for number in range(3):
         await rig.append(partition_key(topic.topic_key, 1), b"late %d" % number)
     await rig.log.commit([CreateTopic(name="late", topic_id=b"late" * 4, partitions=1)])
@@ -232,7 +243,8 @@ def main() -> None:
         sys.exit(f"{archive.name} is there: a golden directory is made once")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        run_rig(data, fill)
+        run_rig(data, fill, drain=True)
+        begin_epoch(data)
         run_rig(data, fill_pipeline)
         run_rig(data, fall_behind)
         put_behind(data)

@@ -11,6 +11,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,6 +43,7 @@ from penstock.metadata.commands import (  # noqa: E402
     WriteRun,
 )
 from penstock.metadata.entries import Entry, encode_entry  # noqa: E402
+from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.metadata.queries import Queries  # noqa: E402
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
@@ -60,6 +62,14 @@ from unit.metadata.orders import (  # noqa: E402
 HERE = Path(__file__).parent
 READERS_SHARD = 39
 """Of the group "readers"."""
+
+
+def restore_nothing(path: Path) -> None:
+    """Begin leader epoch 1 before there is anything, so that the journal alone gives the state that
+    follows."""
+    Replica.open(path, LogMachine(), fsync=False).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        begin_leader_epoch(connection)
 
 
 def fill_embedded(directory: Path) -> int:
@@ -184,6 +194,7 @@ def main() -> None:
         sys.exit(f"{target.name} is there: a golden file is made once")
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
+        restore_nothing(directory / "metadata.sqlite")
         agent = fill_embedded(directory)
         fill_cluster(directory / "metadata.sqlite", agent)
         connection = sqlite3.connect(directory / "metadata.sqlite")

@@ -1,5 +1,7 @@
 """Verify replays what lies between the archive's snapshots, and compares."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from penstock.app.recovery import check_replay
 from penstock.log.verify import FindingKind, VerifyReport
 from penstock.ports.journal import JournalRow
+from penstock.replica.snapshot import write_snapshot
 from support.cluster_rig import Cluster, passing, run_cluster
 from unit.log.test_archive import archive_of, archiver_of, write
 
@@ -67,5 +70,29 @@ def test_rows_that_are_missing_are_found(tmp_path: Path) -> None:
         report = VerifyReport()
         await check_replay(archive, tmp_path / "replayed.sqlite", report)
         assert [finding.kind for finding in report.findings] == [FindingKind.DATABASE]
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_older_releases_snapshot_is_not_taken_for_another_state(tmp_path: Path) -> None:
+    """It has not all of the tables, so that its digest is another."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent)
+        await archiver_of(agent).run_once()
+        older = tmp_path / "older.sqlite"
+        with closing(sqlite3.connect(agent.queries.path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(older),))
+        with closing(sqlite3.connect(older)) as connection, connection:
+            connection.execute("DROP TABLE leader_epochs")
+            connection.execute("PRAGMA user_version = 3")
+        archive = archive_of(cluster, "v")
+        info = write_snapshot(older, tmp_path / "snapshot.sqlite")
+        await archive.put_snapshot(tmp_path / "snapshot.sqlite", info)
+        report = VerifyReport()
+        await check_replay(archive, tmp_path / "replayed.sqlite", report)
+        assert report.findings == []
+        assert "an older release" in report.not_replayed
 
     run_cluster(tmp_path, test)

@@ -110,15 +110,43 @@ def test_offsets_behind_the_readers_end_are_not_told(
     assert list_offsets(11, (0, 1001)) == [(0, -1, -1)]
 
 
+def test_an_offset_is_of_the_epoch_that_it_was_given_in(
+    call: Any, request_of: Any, part_of: Any, flights: Any, broker: Any
+) -> None:
+    broker.view.leader_epoch = 3
+    broker.view._epoch_starts[partition_key(flights.topic_key, 0)] = ((0, 0), (1, 50), (3, 60))
+    broker.log.times[partition_key(flights.topic_key, 0)] = [(10, 10), (50, 50), (99, 99)]
+
+    def epoch_at(timestamp: int) -> int:
+        one = part_of(
+            "list_offsets",
+            11,
+            "ListOffsetsPartition",
+            partition_index=0,
+            current_leader_epoch=3,
+            timestamp=timestamp,
+        )
+        topic = part_of("list_offsets", 11, "ListOffsetsTopic", name="flights", partitions=(one,))
+        ask = request_of(
+            "list_offsets", 11, replica_id=-1, isolation_level=0, topics=(topic,), timeout=TIMEOUT
+        )
+        (answer,) = call("list_offsets", 11, ask).topics
+        return int(answer.partitions[0].leader_epoch)
+
+    assert [epoch_at(at) for at in (-2, -1, 10, 11, 51, -3, 100)] == [0, 3, 0, 1, 3, 3, -1]
+
+
 # -- OffsetForLeaderEpoch ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", versions("offset_for_leader_epoch"))
-def test_an_epoch_ends_at_the_high_watermark(
+def test_an_epoch_ends_at_the_high_watermark_or_where_a_restore_began(
     call: Any, request_of: Any, part_of: Any, flights: Any, broker: Any, version: int
 ) -> None:
     api = "offset_for_leader_epoch"
-    broker.epoch = 2
+    broker.view.leader_epoch = 2
+    key = partition_key(flights.topic_key, 0)
+    broker.view._epoch_starts[key] = ((0, 0), (2, 70))
 
     def ask(partition: int, current: int, epoch: int) -> tuple[int, int, int]:
         one = part_of(
@@ -135,7 +163,8 @@ def test_an_epoch_ends_at_the_high_watermark(
         return end.error_code, end.leader_epoch, end.end_offset
 
     assert ask(0, -1, 2) == (0, 2, 100)
-    assert ask(0, 2, 1) == (0, 1, 100)
+    assert ask(0, 2, 1) == (0, 0, 70)
+    assert ask(0, 2, 0) == (0, 0, 70)
     assert ask(0, 2, 3) == (0, -1, -1)
     assert ask(0, 2, -1) == (0, -1, -1)
     assert ask(0, 1, 1) == (74, -1, -1)

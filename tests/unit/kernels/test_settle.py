@@ -25,9 +25,9 @@ def batches(sizes: list[tuple[int, int]], *, base_offset: int) -> list[bytes]:
 SIZES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 90)), max_size=8)
 
 
-@given(SIZES, st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 40))
+@given(SIZES, st.integers(0, 10**12), st.integers(0, 300), st.integers(0, 40), st.integers(0, 9))
 def test_raw_batches_are_patched_as_by_the_twin(
-    sizes: list[tuple[int, int]], expected: int, cut: int, passed: int
+    sizes: list[tuple[int, int]], expected: int, cut: int, passed: int, leader_epoch: int
 ) -> None:
     found = batches(sizes, base_offset=7)
     whole = b"".join(found)
@@ -35,13 +35,13 @@ def test_raw_batches_are_patched_as_by_the_twin(
     end = max(6, 6 + len(whole) - cut)
     log_start = expected + passed
     behind, following, wanted = settle(
-        data, 6, end, expected=expected, is_raw=True, log_start=log_start
+        data, 6, end, expected=expected, raw=1 + leader_epoch, log_start=log_start
     )
     kept = 0
     while kept < len(found) and 6 + sum(map(len, found[: kept + 1])) <= end:
         kept += 1
     twin = bytearray(b"".join(found[:kept]))
-    assert following == patch_run(memoryview(twin), expected, subject="twin")
+    assert following == patch_run(memoryview(twin), expected, leader_epoch, subject="twin")
     assert behind == 6 + len(twin)
     assert data.tobytes() == b"before" + bytes(twin) + whole[len(twin) :] + b"behind"
     offset, position = expected, 6
@@ -57,17 +57,17 @@ def test_final_offsets_stay_and_must_ascend(sizes: list[tuple[int, int]], gap: i
     whole = b"".join(batches(sizes, base_offset=100 + gap))
     data = np.frombuffer(bytearray(whole), dtype=np.uint8)
     end_offset = 100 + gap + sum(count for count, _ in sizes)
-    found = settle(data, 0, len(whole), expected=100, is_raw=False, log_start=0)
+    found = settle(data, 0, len(whole), expected=100, raw=0, log_start=0)
     assert found == (len(whole), end_offset, 0)
     assert data.tobytes() == whole
-    behind, _, _ = settle(data, 0, len(whole), expected=101 + gap, is_raw=False, log_start=0)
+    behind, _, _ = settle(data, 0, len(whole), expected=101 + gap, raw=0, log_start=0)
     assert behind == NO_BATCH
 
 
 @given(st.binary(min_size=61, max_size=400), st.booleans())
 def test_any_bytes_end_within_bounds(body: bytes, is_raw: bool) -> None:
     data = np.frombuffer(bytearray(body), dtype=np.uint8)
-    behind, _, wanted = settle(data, 0, len(body), expected=0, is_raw=is_raw, log_start=0)
+    behind, _, wanted = settle(data, 0, len(body), expected=0, raw=int(is_raw), log_start=0)
     assert behind == NO_BATCH or 0 <= wanted <= behind <= len(body)
     if behind == len(body):
         assert stored_header(body, wanted).length <= len(body)

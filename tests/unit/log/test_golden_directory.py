@@ -85,6 +85,27 @@ def test_what_jobs_left_in_version_3_is_known(tmp_path: Path) -> None:
     run_rig(data, test)
 
 
+def test_the_leader_epochs_of_version_4_are_known(tmp_path: Path) -> None:
+    data = unpacked(GOLDEN / "version-4.tar.gz", tmp_path)
+    expected = json.loads((GOLDEN / "version-4.json").read_text())["records"]
+
+    async def test(rig: Rig) -> None:
+        assert rig.view.leader_epoch == 1
+        (late, written) = (rig.view.topic(name) for name in ("late", "written"))
+        assert late is not None
+        assert written is not None
+        for topic in rig.view.topics():
+            starts = rig.view.epoch_starts(partition_key(topic.topic_key, 0))
+            if topic in (late, written):
+                assert starts == ((1, 0),)
+            else:
+                end = expected[f"{topic.name}-0"]["high_watermark"]
+                assert starts == ((0, 0), (1, end)), topic.name
+        assert max(row.raw for row in rig.queries().objects("", 99)) == 2
+
+    run_rig(data, test)
+
+
 def test_everything_is_read_as_it_was_written(golden: tuple[Path, dict[str, Any]]) -> None:
     data, expected = golden
     assert not verify_path(data).findings

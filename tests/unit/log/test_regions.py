@@ -226,7 +226,7 @@ def test_what_is_on_disk_only_is_loaded_before_it_is_named(
         value = Random(size).randbytes(size)
         record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
         batch = bytearray(encode_batch([record]))
-        patch_base_offset(memoryview(batch), base_offset)
+        patch_base_offset(memoryview(batch), base_offset, 0)
         batches.append(bytes(batch))
     data = b"head" + b"".join(batches)
     wanted %= len(sizes)

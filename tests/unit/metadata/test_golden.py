@@ -9,6 +9,7 @@ import pytest
 
 from penstock.metadata.answers import BatchStatus, RunsCommitted
 from penstock.metadata.apply import EntryOutcome, LogMachine, Standing
+from penstock.metadata.leader_epochs import begin_leader_epoch
 from penstock.metadata.order import restore
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import AgentStatus, CleanRow, Shard, TableRow, Wal, WriterRow
@@ -85,6 +86,13 @@ def test_it_is_brought_to_this_version_and_goes_on(golden: Path) -> None:
 
 
 def test_its_journal_replayed_gives_its_rows_and_answers(golden: Path, tmp_path: Path) -> None:
+    with closing(Queries(golden)) as queries:
+        restores = queries.leader_epoch()
+    # They came before there was anything: no entry says so.
+    opened(tmp_path / "replay").close()
+    with closing(sqlite3.connect(tmp_path / "replay")) as connection, connection:
+        for _ in range(restores):
+            begin_leader_epoch(connection)
     replica = opened(golden)
     machine = LogMachine()
     with closing(Replica.open(tmp_path / "replay", machine, fsync=False)) as fresh:
@@ -174,3 +182,16 @@ def test_the_pipeline_of_version_3(tmp_path: Path) -> None:
                 time_ms=6_000,
             )
         ]
+
+
+def test_the_leader_epochs_of_version_4(tmp_path: Path) -> None:
+    path = shutil.copyfile(GOLDEN / "format-4.sqlite", tmp_path / "metadata.sqlite")
+    with closing(Queries(path)) as queries:
+        assert queries.leader_epoch() == 1
+        assert queries.epoch_starts() == {
+            PartitionKey(KEY + number): ((1, 0),) for number in range(4)
+        }
+        (written,) = queries.runs_from(PartitionKey(KEY + 3), 0, limit=9)
+        assert (written.end_offset, written.raw, written.leader_epoch) == (8, 2, 1)
+        (run,) = queries.wal_runs(1)
+        assert (run.raw, run.leader_epoch) == (0, 1)

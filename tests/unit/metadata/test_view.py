@@ -1,6 +1,10 @@
 """The view: what follows the changes equals what is loaded anew."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from penstock.metadata.commands import (
     AlterClusterConfigs,
@@ -8,6 +12,7 @@ from penstock.metadata.commands import (
     CreatePartitions,
     DeleteTopic,
 )
+from penstock.metadata.leader_epochs import FIRST_EPOCH, begin_leader_epoch
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import TopicKey, partition_key
@@ -18,8 +23,9 @@ def shown(view: MetadataView) -> object:
     return (
         list(view.topics()),
         view.cluster_configs,
+        view.leader_epoch,
         [
-            (key, head.log_start, head.next_offset)
+            (key, head.log_start, head.next_offset, view.epoch_starts(key))
             for found in view.topics()
             for number in range(found.partitions)
             if (head := view.head(key := partition_key(found.topic_key, number)))
@@ -27,7 +33,12 @@ def shown(view: MetadataView) -> object:
     )
 
 
-def test_following_equals_loading(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restores", [0, 2])
+def test_following_equals_loading(tmp_path: Path, restores: int) -> None:
+    open_order(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as connection, connection:
+        for _ in range(restores):
+            begin_leader_epoch(connection)
     order = open_order(tmp_path)
     queries = Queries(tmp_path / "metadata.sqlite")
     view = MetadataView.load(queries)
@@ -44,6 +55,7 @@ def test_following_equals_loading(tmp_path: Path) -> None:
         assert shown(view) == shown(MetadataView.load(queries))
     assert [found.name for found in view.topics()] == ["other"]
     assert view.head(KEY) is None
+    assert view.epoch_starts(KEY) == FIRST_EPOCH
     queries.close()
     order.close()
 

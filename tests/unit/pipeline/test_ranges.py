@@ -61,7 +61,7 @@ class FakeLog:
         for base, count in run.batches:
             batch = new_batch(count, value=b"v" * (base % 50))
             if run.kind != "raw":
-                patch_base_offset(memoryview(batch), base)
+                patch_base_offset(memoryview(batch), base, 0)
             parts.append(batch)
         run.body = b"".join(bytes(part) for part in parts)
         if run.kind == "wal":
@@ -135,7 +135,7 @@ class FakeLog:
                 if base + count <= start or base >= end or len(body) >= bytes_max:
                     continue
                 batch = new_batch(count, value=b"v" * (base % 50))
-                patch_base_offset(memoryview(batch), base)
+                patch_base_offset(memoryview(batch), base, 0)
                 body += batch
                 following = base + count
         return body, following if body else end

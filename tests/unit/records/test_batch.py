@@ -146,14 +146,16 @@ def test_log_append_time_is_stamped_inside_the_crc() -> None:
 def test_patching_offsets_leaves_the_crc_right() -> None:
     batches = [encode_batch([record(i) for i in range(n)]) for n in (3, 1, 2)]
     for batch in batches:
-        patch_base_offset(memoryview(batch), 99)
+        patch_base_offset(memoryview(batch), 99, 3)
+        assert stored_header(batch, 0).leader_epoch == 3
         assert crc_is_right(memoryview(batch))
     run = bytearray().join(batches)
-    assert patch_run(memoryview(run), 1000, subject="x") == 1006
+    assert patch_run(memoryview(run), 1000, 4, subject="x") == 1006
     position, seen = 0, []
     while position < len(run):
         base, size = batch_bounds(run, position)
-        assert stored_header(run, position).base_offset == base
+        header = stored_header(run, position)
+        assert (header.base_offset, header.leader_epoch) == (base, 4)
         seen.append(base)
         position += size
     assert seen == [1000, 1003, 1004]
@@ -163,7 +165,7 @@ def test_patching_offsets_leaves_the_crc_right() -> None:
 def test_a_cut_run_is_an_error_that_names_it(cut: int) -> None:
     run = encode_batch([record()])
     with pytest.raises(CorruptDataError, match="wal 3"):
-        patch_run(memoryview(run)[:cut], 0, subject="wal 3")
+        patch_run(memoryview(run)[:cut], 0, 0, subject="wal 3")
 
 
 @given(st.binary(max_size=300))

@@ -39,7 +39,6 @@ API_KEY: Final = 1
 VERSIONS: Final = (4, 18)
 RAW: Final = True
 
-LEADER_EPOCH: Final = 0
 READ_COMMITTED: Final = 1
 _RESPONSE_BYTES_MAX: Final = 55 << 20
 """Kafka's `fetch.max.bytes` of a broker: however much a client asks for."""
@@ -258,13 +257,9 @@ class _Fetch:
                 continue
             data = target.data
             self._touched.append(target)
-            if target.leader_epoch > LEADER_EPOCH or not head.log_start <= offset < end:
+            if not head.log_start <= offset < end:
                 # Errors carry the real offsets too: -1 makes some clients loop.
-                data.error_code = (
-                    ErrorCode.UNKNOWN_LEADER_EPOCH
-                    if target.leader_epoch > LEADER_EPOCH
-                    else ErrorCode.OFFSET_OUT_OF_RANGE
-                )
+                data.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
                 data.length = 0
                 failed = True
                 continue

@@ -24,6 +24,7 @@ from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import duplicates
 from penstock.kafka.partitions import find_partition, leader_epoch_error
 from penstock.kafka.schema import build, response_types
+from penstock.metadata.leader_epochs import epoch_of_offset
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 
@@ -130,7 +131,7 @@ def _find(
     if wanted < 0 and context.api_version < _SINCE.get(wanted, 1 << 15):
         return _Found(ErrorCode.UNSUPPORTED_VERSION)
     if wanted in (EARLIEST, EARLIEST_LOCAL):
-        return _Found(offset=log.log_start(key), leader_epoch=broker.epoch)
+        return _found(context, key, log.log_start(key))
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _Found()
     end = log.last_stable_offset(key) if committed else log.high_watermark(key)
@@ -166,4 +167,9 @@ async def _look_up(context: RequestContext, lookup: _Lookup) -> _Found:
     if place is None or place[0] >= lookup.end:
         return _Found()
     offset, timestamp = place
-    return _Found(timestamp=timestamp, offset=offset, leader_epoch=context.broker.epoch)
+    return _found(context, lookup.key, offset, timestamp)
+
+
+def _found(context: RequestContext, key: PartitionKey, offset: int, timestamp: int = -1) -> _Found:
+    epoch = epoch_of_offset(context.broker.view.epoch_starts(key), offset)
+    return _Found(timestamp=timestamp, offset=offset, leader_epoch=epoch)

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that consumers notice truncation.
 
 A log here is never truncated while it is served: an acknowledged record stays at its offset. The
-leader epoch counts restores and is otherwise constant, so every epoch up to the current one ends
-at the high watermark; a later one is unknown (KIP-320). Answers are of the present, as those of
-ListOffsets.
+leader epoch counts restores (`penstock.metadata.leader_epochs`) and is otherwise constant: the
+current one ends at the high watermark, an earlier one where the restored log went on, and a later
+one is unknown (KIP-320). Answers are of the present, as those of ListOffsets.
 """
 
 from typing import Any, Final
@@ -13,6 +13,7 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.partitions import find_partition, leader_epoch_error
 from penstock.kafka.schema import build, response_types
+from penstock.metadata.leader_epochs import end_of_epoch
 
 API_KEY: Final = 23
 VERSIONS: Final = range(2, 5)
@@ -50,8 +51,13 @@ def _end(context: RequestContext, types: Any, topic_name: str, asked: Any, *, kn
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         error = leader_epoch_error(asked.current_leader_epoch, broker.epoch)
-        if error is ErrorCode.NONE and 0 <= asked.leader_epoch <= broker.epoch:
-            epoch, end = asked.leader_epoch, broker.log.high_watermark(key)
+        if error is ErrorCode.NONE:
+            found = end_of_epoch(
+                broker.view.epoch_starts(key),
+                asked.leader_epoch,
+                end_offset=broker.log.high_watermark(key),
+            )
+            epoch, end = found or (UNDEFINED, UNDEFINED)
     return build(
         types.EpochEndOffset,
         error_code=error,

@@ -42,11 +42,11 @@ class CompactionSettings(Struct, frozen=True, kw_only=True):
 
 
 class InputObject(Struct, frozen=True, array_like=True):
-    """An object that runs are read from. `raw`: base offsets inside aren't final. `origin`: as in
-    `penstock.lake.door.RunPage.object_origins`."""
+    """An object that runs are read from. `raw` and `origin`: as in
+    `penstock.lake.door.RunPage.object_raw` and `.object_origins`."""
 
     key: str
-    raw: bool
+    raw: int
     origin: str = ""
 
 

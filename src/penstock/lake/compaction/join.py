@@ -122,7 +122,7 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                 view, base_offset = _kept_from(
                     view,
                     base_offset,
-                    raw=raw,
+                    raw=bool(raw),
                     log_start=partition.log_start,
                     last=not left,
                     subject=subject,
@@ -131,7 +131,12 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                     continue
             kept_from = at - view.nbytes
             described = RunDescriber(base_offset=base_offset, operation=_OPERATION, subject=subject)
-        described.add(view, checks_crc=True, raw_offset=base_offset if raw else -1)
+        described.add(
+            view,
+            checks_crc=True,
+            raw_offset=base_offset if raw else -1,
+            leader_epoch=raw - 1,
+        )
         if described.end_offset != end_offset:
             raise CorruptDataError(
                 _OPERATION,

@@ -80,7 +80,7 @@ class KeyedSource:
                     at,
                     limit,
                     expected=expected,
-                    is_raw=self._objects[number].raw,
+                    raw=self._objects[number].raw,
                     log_start=self._partition.log_start,
                 )
                 if behind == NO_BATCH:

@@ -57,7 +57,7 @@ class Listing:
             if number is None:
                 number = self._numbers[key] = len(self._objects)
                 self._objects.append(
-                    InputObject(key, bool(page.object_raw[index]), page.object_origins[index])
+                    InputObject(key, page.object_raw[index], page.object_origins[index])
                 )
                 self.sizes.append(page.object_bytes[index])
                 self._live.append(OBJECT_BYTES)

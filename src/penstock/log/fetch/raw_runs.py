@@ -7,6 +7,7 @@ from the run's base offset on.
 
 import asyncio
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
 from penstock.log.fetch.blocks import BlockCache, BlockKey
@@ -69,10 +70,11 @@ class RawRuns:
             data[first - run.position : last - run.position] = part
         subject = f"{run.object_key} at byte {run.position}"
         if run.batch_count <= _INLINE_BATCHES:
-            patch_run(data, run.base_offset, subject=subject)
+            patch_run(data, run.base_offset, run.leader_epoch, subject=subject)
         else:
             await asyncio.get_running_loop().run_in_executor(
-                self._pool, lambda: patch_run(data, run.base_offset, subject=subject)
+                self._pool,
+                partial(patch_run, data, run.base_offset, run.leader_epoch, subject=subject),
             )
         return data
 

@@ -536,7 +536,12 @@ def read_wal_run(wal: WalReader, run: StoredRun) -> memoryview:
     """
     data = bytearray(wal.read(run.file_generation, run.position, run.length))
     view = memoryview(data)
-    patch_run(view, run.base_offset, subject=f"WAL generation {run.generation} at {run.position}")
+    patch_run(
+        view,
+        run.base_offset,
+        run.leader_epoch,
+        subject=f"WAL generation {run.generation} at {run.position}",
+    )
     return view
 
 

@@ -128,5 +128,5 @@ class RemoteRuns:
             raise RetryableError(
                 "read WAL", subject, f"{len(data)} bytes came, the run has {run.length}"
             )
-        patch_run(data, run.base_offset, subject=subject)
+        patch_run(data, run.base_offset, run.leader_epoch, subject=subject)
         return data

@@ -20,10 +20,12 @@ RUNS_MAX: Final = 200_000
 """More are read from the database; 200,000 take about 40 MB."""
 
 
-def committed_runs(plan: FramePlan, place: WalPlace) -> list[StoredRun]:
+def committed_runs(plan: FramePlan, place: WalPlace, *, leader_epoch: int) -> list[StoredRun]:
     """The runs that applying a frame's `CommitRuns` made of what was stored."""
     runs: list[StoredRun] = []
     at = place.generation
+    # All by position, since one is made per partition and commit: names cost more.
+    label = leader_epoch
     for key, start, group in plan.runs:
         position = place.position + start
         run_start = position
@@ -40,12 +42,20 @@ def committed_runs(plan: FramePlan, place: WalPlace) -> list[StoredRun]:
             elif count:
                 # Its bytes lie between: what follows is another run.
                 length = position - run_start
-                runs.append(StoredRun(key, first, end, at, "", run_start, length, newest, count))
+                runs.append(
+                    StoredRun(
+                        key, first, end, at, "", run_start, length, newest, count, 0, 0, "", label
+                    )
+                )
                 count = 0
             position += batch.length
         if count:
             length = position - run_start
-            runs.append(StoredRun(key, first, end, at, "", run_start, length, newest, count))
+            runs.append(
+                StoredRun(
+                    key, first, end, at, "", run_start, length, newest, count, 0, 0, "", label
+                )
+            )
     return runs
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.lake.compaction.items import InputObject, ItemPartition, JoinItem
 from penstock.lake.compaction.join import Arena, join_runs
 from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.records.batch import stored_header
 from penstock.segment import check_header, parse_footer, parse_index
 from support.compaction import MemoryItemStore, make_batch, records_of
 
@@ -24,6 +25,16 @@ def batches(base_offset: int, counts: list[int], *, raw: bool) -> bytes:
     return b"".join(parts)
 
 
+def labels_of(data: bytes) -> list[int]:
+    """The leader epochs of whole batches."""
+    found, position = [], 0
+    while position < len(data):
+        header = stored_header(data, position)
+        found.append(header.leader_epoch)
+        position += header.length
+    return found
+
+
 class World:
     """Objects with some bytes around each run, and the item that joins the runs."""
 
@@ -32,8 +43,8 @@ class World:
         self.objects: list[InputObject] = []
         self.inputs: dict[tuple[str, int], list[int]] = {}
 
-    def add(self, place: tuple[str, int], base: int, counts: list[int], *, raw: bool) -> None:
-        body = batches(base, counts, raw=raw)
+    def add(self, place: tuple[str, int], base: int, counts: list[int], *, raw: int) -> None:
+        body = batches(base, counts, raw=bool(raw))
         key = f"in-{len(self.objects)}"
         self.store.objects[key] = b"unnamed" + body + b"rest"
         row = [base, base + sum(counts), len(self.objects), 7, len(body)]
@@ -56,7 +67,7 @@ class World:
         st.tuples(
             st.sampled_from([(FIRST, 0), (FIRST, 1), (SECOND, 0)]),
             st.lists(st.integers(1, 4), min_size=1, max_size=3),
-            st.booleans(),
+            st.integers(0, 3),
             st.integers(0, 2),
         ),
         min_size=1,
@@ -67,11 +78,14 @@ def test_records_are_those_of_the_inputs(runs) -> None:
     world = World()
     expected: dict[tuple[str, int], list[int]] = {}
     ends: dict[tuple[str, int], int] = {}
+    labels: dict[tuple[str, int], list[int]] = {}
     for place, counts, raw, gap in runs:
         base = ends.get(place, 3) + gap
         world.add(place, base, counts, raw=raw)
         ends[place] = base + sum(counts)
         expected.setdefault(place, []).extend(range(base, ends[place]))
+        # Of raw objects the labels are told; others have their own, here the producer's.
+        labels.setdefault(place, []).extend([raw - 1] * len(counts))
     done = join_runs(world.item(), world.store)
     (key, size_bytes), *_ = [(each.key, each.size_bytes) for each in done.objects]
     data = world.store.objects[key]
@@ -89,6 +103,7 @@ def test_records_are_those_of_the_inputs(runs) -> None:
         assert number == 0
         found = records_of(data[position : position + length])
         assert [offset for offset, _ in found] == expected[place]
+        assert labels_of(data[position : position + length]) == labels[place]
         assert all(record.value == b"%d" % offset for offset, record in found)
         run = rows[place]
         assert (base, end) == (run.base_offset, run.end_offset)

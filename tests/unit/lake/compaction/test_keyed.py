@@ -353,7 +353,7 @@ def test_where_nothing_is_dirty_nothing_changes() -> None:
         again = msgspec.structs.replace(
             item,
             partition=inputs_of(partition),
-            objects=[InputObject(partition.runs[0].key, False)],
+            objects=[InputObject(partition.runs[0].key, 0)],
             clean_end=3,
         )
         partition.replace(again, clean_partition(again, store))
