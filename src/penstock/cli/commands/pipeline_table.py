@@ -36,8 +36,9 @@ _SHOWN_LOST = 5
 @click.option(
     "--value-schema",
     metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Instead of a registry: .avsc, .json, .proto, or a descriptor set (.desc).",
+    default="",
+    help="Of values: .avsc, .json, .proto, or a descriptor set (.desc); or the word registry: "
+    "values are of its wire format.  [default: the topic's]",
 )
 @click.option(
     "--message", metavar="NAME", default="", help="Of --value-schema: which of its messages."
@@ -46,8 +47,7 @@ _SHOWN_LOST = 5
     "--key-schema",
     metavar="FILE",
     default="",
-    help="Of keys: a file as for --value-schema, or the word registry: keys are of its wire "
-    "format, too.  [default: the topic's]",
+    help="Of keys: as --value-schema.  [default: the topic's]",
 )
 @click.option(
     "--key-message", metavar="NAME", default="", help="Of --key-schema: which of its messages."
@@ -123,7 +123,7 @@ def command(
     table: str,
     mode: str | None,
     registry: str,
-    value_schema: Path | None,
+    value_schema: str,
     message: str,
     key_schema: str,
     key_message: str,
@@ -173,7 +173,7 @@ def command(
         adopt=adopt,
         restart=restart,
     )
-    settings = _with_schema(settings, registry, value_schema, message, proto_folders)
+    settings = _with_schema(settings, value_schema, message, proto_folders)
     settings = _with_key_schema(settings, key_schema, key_message, proto_folders)
     if native and not maintain:
         raise InvalidRequestError(
@@ -208,22 +208,19 @@ def command(
 
 
 def _with_schema(
-    settings: "TableSettings",
-    registry: str,
-    value_schema: Path | None,
-    message: str,
-    proto_folders: tuple[Path, ...],
+    settings: "TableSettings", value_schema: str, message: str, proto_folders: tuple[Path, ...]
 ) -> "TableSettings":
     from penstock.pipeline.tables.schema_files import read_schema_file
     from penstock.pipeline.tables.settings import FILE, REGISTRY
 
-    if value_schema is None:
-        # A registry alone does not make a raw topic typed where the topic's config says raw.
-        return msgspec.structs.replace(settings, schema=REGISTRY) if registry else settings
+    if not value_schema or value_schema == REGISTRY:
+        # A registry alone, which may come from the environment, makes no raw topic typed: the same
+        # command and `pipeline run` must take a topic for the same.
+        return msgspec.structs.replace(settings, schema=value_schema)
     return msgspec.structs.replace(
         settings,
         schema=FILE,
-        value_schema=read_schema_file(value_schema, message=message, folders=proto_folders),
+        value_schema=read_schema_file(Path(value_schema), message=message, folders=proto_folders),
     )
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -15,8 +16,24 @@ UPSERT: Final = "upsert"
 RAW: Final = "raw"
 REGISTRY: Final = "registry"
 FILE: Final = "file"
-_SECRET_WORDS: Final = ("token", "credential", "password", "secret", "access-key", "account-key")
-_PASSWORD_IN_URL: Final = re.compile(r"[^/]*://[^/@]*:[^/@]+@")
+_SECRET_WORDS: Final = (
+    "token",
+    "credential",
+    "password",
+    "passwd",
+    "pwd",
+    "secret",
+    "access-key",
+    "account-key",
+    "accountkey",
+    "api-key",
+    "authorization",
+    "connection-string",
+)
+_PASSWORD_IN_URL: Final = re.compile(r"[^/]*://[^:/@]*:[^@]+@")
+"""As SQLAlchemy reads one: it goes up to the last @, and may hold slashes."""
+_NAMED_IN_VALUE: Final = re.compile(r"(?:^|[?&;\s])([^=?&;\s/:]+)\s*=\s*[^&;\s]")
+"""Of what a URL has behind its question mark, and of libpq's and ODBC's strings."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_]+")
 
 
@@ -28,10 +45,17 @@ class CatalogSettings(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raises: InvalidRequestError: a property that is a secret."""
+        """Raises: InvalidRequestError: a property that is a secret, or holds one."""
+        if _holds_secret(self.warehouse):
+            raise InvalidRequestError(
+                "open catalog",
+                self.name,
+                "the warehouse's location holds a password",
+                "put it into the environment, as AWS_SECRET_ACCESS_KEY and its like",
+            )
         for key, value in self.properties.items():
-            is_named = any(word in key.lower() for word in _SECRET_WORDS)
-            if is_named or _PASSWORD_IN_URL.match(value):
+            is_named = _is_secret(key)
+            if is_named or _holds_secret(value):
                 part = key.upper().replace(".", "__").replace("-", "_")
                 raise InvalidRequestError(
                     "open catalog",
@@ -53,7 +77,8 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
         value_schema: of schema = file.
         key_kind: what keys are: raw, registry, file; only raw where values are.
         key_schema: of key_kind = file.
-        registry: URL of the schema registry.
+        registry: URL of the schema registry; used where values or keys have a schema of it, which
+            this alone does not say.
         partition: transforms, only for a new table; `buckets` goes before it with upsert.
         buckets: of a new upsert table.
         dead_letters: topic of bad records; by default the topic's name and ".dlq".
@@ -107,6 +132,18 @@ _CONFIGS: Final = {
 _DEFAULTS: Final = {"mode": APPEND, "schema": RAW, "key_kind": RAW, "partition": "day(timestamp)"}
 
 
+def _is_secret(name: str) -> bool:
+    name = name.lower().replace("_", "-")
+    return any(word in name for word in _SECRET_WORDS)
+
+
+def _holds_secret(value: str) -> bool:
+    plain = unquote(value)
+    return bool(_PASSWORD_IN_URL.match(value)) or any(
+        _is_secret(name) for name in _NAMED_IN_VALUE.findall(plain)
+    )
+
+
 def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSettings:
     """Settings with nothing left open: their own values, the topic's configs, defaults.
 
@@ -134,8 +171,6 @@ def resolve(settings: TableSettings, configs: Mapping[str, str]) -> TableSetting
         problem = "schema file needs a schema file"
     elif resolved.key_kind == FILE and resolved.key_schema is None:
         problem = "key schema file needs a schema file"
-    elif resolved.schema == FILE and resolved.registry and resolved.key_kind != REGISTRY:
-        problem = "a registry and a schema file: give one of them, unless keys are the registry's"
     elif resolved.dead_letters == resolved.topic:
         problem = "its dead letters would become its records"
     elif resolved.buckets < 1 or resolved.target_file_bytes < 1 or resolved.commit_bytes < 1:

@@ -364,6 +364,16 @@ def test_dead_letters_that_wait_are_no_orphans(
         ("token", "hidden"),
         ("credential", "me:hidden"),
         ("uri", "postgresql+psycopg2://me:hidden@host/catalog"),
+        ("uri", "postgresql+psycopg2://me:hid/den-hidden@host/catalog"),
+        ("uri", "postgresql+psycopg2://:hidden@host/catalog"),
+        ("uri", "postgresql://me@host/catalog?password=hidden"),
+        ("uri", "postgresql://me@host/catalog?sslmode=require&sslpassword=hidden"),
+        ("uri", "mssql+pyodbc:///?odbc_connect=SERVER%3Dhost%3BUID%3Dme%3BPWD%3Dhidden"),
+        ("uri", "https://host/catalog?access_token=hidden"),
+        ("adls.connection-string", "AccountName=me;AccountKey=hidden"),
+        ("anything", "host=h user=me password = hidden"),
+        ("header.Authorization", "Bearer hidden"),
+        ("header.x_api_key", "hidden"),
     ],
 )
 def test_secrets_are_refused_as_properties(
@@ -372,6 +382,26 @@ def test_secrets_are_refused_as_properties(
     catalog = CatalogSettings(warehouse=str(tmp_path), properties={key: value})
     with pytest.raises(InvalidRequestError, match=r"is a secret|holds a password") as caught:
         run_table_once(door.client, LocalEngine(1), TableSettings(topic=topic, catalog=catalog))
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql+psycopg2://me@host:5432/catalog?sslmode=require",
+        "http://127.0.0.1:8181/catalog",
+        "sqlite:////srv/a:b@c/catalog.db",
+        "s3://bucket/password=x/pre:fix@x",
+        "sqlite:///file:catalog.db?mode=ro&uri=true",
+    ],
+)
+def test_a_property_that_is_no_secret(tmp_path: Path, uri: str) -> None:
+    CatalogSettings(warehouse=str(tmp_path / "a=b:c@d"), properties={"uri": uri}).check()
+
+
+def test_a_secret_in_the_warehouse_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="holds a password") as caught:
+        CatalogSettings(warehouse="s3://me:hidden@bucket/lake").check()
     assert "hidden" not in str(caught.value)
 
 
