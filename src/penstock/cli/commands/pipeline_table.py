@@ -15,6 +15,7 @@ from penstock.cli.pipeline_options import (
     make_door,
     open_engine,
 )
+from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 from penstock.model.errors import InvalidRequestError
 
@@ -200,7 +201,13 @@ def command(
             else:
                 _print_maintained(maintained)
             return
-        summary = run_table_once(client, running, settings)
+        with Progress("bytes", total=1) as progress:
+
+            def watch(done_bytes: int, total_bytes: int) -> None:
+                progress.total = total_bytes
+                progress.update(done_bytes, done_bytes)
+
+            summary = run_table_once(client, running, settings, watch=watch)
     if as_json:
         print_json(msgspec.to_builtins(summary, str_keys=True))
     else:

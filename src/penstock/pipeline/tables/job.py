@@ -6,7 +6,7 @@ finds which of the later steps are missing. docs/tables.md says what happens whe
 table or the log's start is not what it was.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,6 +54,7 @@ from penstock.pipeline.tables.dead_letters import (
 from penstock.pipeline.tables.files import TableFiles, files_options
 from penstock.pipeline.tables.kinds import TableKind, Written, kind_of, target_of
 from penstock.pipeline.tables.settings import UPSERT, TableSettings, resolve
+from penstock.pipeline.tables.watched import WatchedEngine
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.clock import SystemClock
@@ -65,6 +66,8 @@ MODE_PROPERTY: Final = "penstock.mode"
 """Of a table: append or upsert, for as long as it lives."""
 TRUNCATIONS_MAX: Final = 5
 _REST_S: Final = 0.2
+Watch = Callable[[int, int], None]
+"""(bytes done, of how many)"""
 _LOST_IN_STATE_MAX: Final = 100
 
 
@@ -120,12 +123,16 @@ def run_table_once(
     engine: Engine,
     settings: TableSettings,
     *,
+    watch: Watch = lambda _done, _total: None,
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> TableSummary:
     """Bring a table up to its topic's high watermark as it is now.
 
     May be called at any time, by any number of drivers at once, and again after any failure.
+
+    Args:
+        watch: told how many bytes of the log have been read, and of how many, about.
 
     Raises:
         NotFoundError: there is no such topic.
@@ -143,6 +150,7 @@ def run_table_once(
         engine,
         settings,
         topic,
+        watch=watch,
         clock=clock or SystemClock(),
         random=random or SystemRandom(),
     )
@@ -159,11 +167,14 @@ class TableJob:
         settings: TableSettings,
         topic: TopicState,
         *,
+        watch: Watch,
         clock: Clock,
         random: Random,
     ) -> None:
         self._client = client
-        self._engine = engine
+        self._engine = WatchedEngine(engine, self._note_read)
+        self._watch = watch
+        self._read_bytes = self._wanted_bytes = 0
         self._settings = settings
         self._topic = topic
         self._clock = clock
@@ -247,8 +258,10 @@ class TableJob:
                 self._save(held.offsets, table)
                 return held.offsets
             try:
+                pieces = self._pieces(ranges)
+                self._wanted_bytes = self._read_bytes + sum(size for _, size in pieces)
                 items = share_out(
-                    self._pieces(ranges),
+                    pieces,
                     item_bytes=self._settings.target_file_bytes,
                     commit_bytes=self._settings.commit_bytes,
                 )[0]
@@ -489,6 +502,10 @@ class TableJob:
         self._progress = progress
 
     # -- figures ---------------------------------------------------------------------------------
+
+    def _note_read(self, count: int) -> None:
+        self._read_bytes += count
+        self._watch(self._read_bytes, max(self._read_bytes, self._wanted_bytes))
 
     def _count(self, written: Written, snapshot_id: int) -> None:
         tally = self._tally

@@ -111,6 +111,25 @@ def test_large_topics_take_several_items_and_commits(door: Door, lake: Lake, top
     assert offsets_of(lake, topic) == [(p, n) for p in (0, 1) for n in range(60)]
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_who_watches_is_told_how_far_it_is(door: Door, lake: Lake, topic: str, mode: str) -> None:
+    told: list[tuple[int, int]] = []
+    for number in range(6):
+        produce(door, topic, 0, [new_record(b"%d" % number, bytes(2000))] * 10)
+    settings = lake.settings(topic, mode=mode, target_file_bytes=30_000, commit_bytes=60_000)
+    summary = run_table_once(
+        door.client,
+        LocalEngine(2),
+        settings,
+        watch=lambda done, total: told.append((done, total)),
+    )
+    assert summary.commits > 1
+    assert sorted(done for done, _ in told) == [done for done, _ in told]
+    assert told[0][0] < told[0][1]
+    done, total = told[-1]
+    assert done == total == summary.bytes_read > 6 * 20_000
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_at_any_step_each_record_is_there_once(
     door: Door, lake: Lake, topic: str, monkeypatch: pytest.MonkeyPatch, step: str

@@ -1,0 +1,42 @@
+"""An engine that tells how much of the log its tasks have read."""
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar
+
+from penstock.pipeline.engine import Engine
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class WatchedEngine:
+    """Another engine, whose results are looked at as they come.
+
+    Args:
+        read: told of each result's `bytes_read`; of those that have none, and of items that have to
+            run again, nothing.
+    """
+
+    def __init__(self, engine: Engine, read: Callable[[int], None]) -> None:
+        self._engine = engine
+        self._read = read
+
+    @property
+    def name(self) -> str:
+        """The engine's."""
+        return self._engine.name
+
+    @property
+    def parallelism(self) -> int:
+        """The engine's."""
+        return self._engine.parallelism
+
+    def run(
+        self, task: Callable[[T], R], items: Iterable[T], *, attempts: int = 3
+    ) -> Generator[tuple[int, R], None, None]:
+        """As `Engine.run` says."""
+        for index, result in self._engine.run(task, items, attempts=attempts):
+            found: Any = result
+            if not getattr(found, "unknown", None):
+                self._read(getattr(found, "bytes_read", 0))
+            yield index, result
