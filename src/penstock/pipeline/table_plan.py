@@ -58,12 +58,13 @@ def plan_tables(
     Raises:
         NotFoundError: a named topic isn't there.
     """
+    # Before the topics: what a table has come to since would look like a log that went back.
+    known = {(row.topic_id, row.table): row for row in client.tables()}
     topics = client.topics(names=names).topics
     missing = set(names or ()) - {topic.name for topic in topics}
     if missing:
         raise NotFoundError("plan tables", min(missing), "no such topic")
     enabled = [topic for topic in topics if has_table(topic)]
-    known = {(row.topic_id, row.table): row for row in client.tables()} if enabled else {}
     planned = []
     for topic in sorted(enabled, key=lambda topic: topic.name):
         given = TableSettings(topic=topic.name, registry=registry)
