@@ -9,12 +9,15 @@ sys.path.insert(0, str(REPOSITORY / "src"))
 
 from penstock.cli.docs import cli_page  # noqa: E402
 from penstock.config.docs import settings_page  # noqa: E402
+from penstock.kafka.pages import apis_page, topic_configs_page  # noqa: E402
 from penstock.observability.docs import metrics_page  # noqa: E402
 
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
     "cli.md": cli_page,
+    "kafka-apis.md": apis_page,
+    "topic-configs.md": topic_configs_page,
 }
 
 

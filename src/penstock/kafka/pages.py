@@ -1,18 +1,12 @@
 """The documentation pages that are made from code: docs/kafka-apis.md and docs/topic-configs.md.
 
-`python -m penstock.kafka.pages docs` writes them; a test says whether they are current. Pure, save
-for `main`.
+`make docs` writes them; a test says whether they are current.
 """
-
-import sys
-from pathlib import Path
 
 from penstock.kafka.registry import APIS, NEVER, NOT_SERVED
 from penstock.model.topic_configs import INT64_MAX, TOPIC_CONFIGS, Standing, TopicConfig
 
-_MADE_FROM = (
-    "<!-- Made by `python -m penstock.kafka.pages docs`; change the code, not this page. -->"
-)
+_MADE_FROM = "<!-- Made by `make docs`; change the code, not this page. -->"
 
 
 def apis_page() -> str:
@@ -126,17 +120,3 @@ def _default(config: TopicConfig) -> str:
 
 def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first} to {last}"
-
-
-PAGES = {"kafka-apis.md": apis_page, "topic-configs.md": topic_configs_page}
-"""File name in docs/ and what makes it."""
-
-
-def main(folder: Path) -> None:
-    """Write the pages into `folder`."""
-    for name, page in PAGES.items():
-        (folder / name).write_text(page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -8,7 +8,7 @@ import sys
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from penstock.kafka import pages, schema
+from penstock.kafka import schema
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.registry import APIS, Api
 from penstock.metadata.answers import Refusal
@@ -49,14 +49,6 @@ def test_every_refusal_and_every_error_of_ours_has_a_code() -> None:
         if isinstance(kind, type) and kind is not model_errors.PenstockError:
             assert error_code(kind("do", "thing", "why")) is not ErrorCode.UNKNOWN_SERVER_ERROR
     assert error_code(ValueError()) is ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-@pytest.mark.parametrize("name", pages.PAGES)
-def test_the_pages_in_docs_are_current(name: str, pytestconfig: pytest.Config) -> None:
-    page = pytestconfig.rootpath / "docs" / name
-    assert page.read_text(encoding="utf-8") == pages.PAGES[name](), (
-        "run: python -m penstock.kafka.pages docs"
-    )
 
 
 def test_the_first_answers_need_nothing_of_kio() -> None:
