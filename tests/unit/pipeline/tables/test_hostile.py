@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
 from crc32c import crc32c
+from google.protobuf import descriptor_pb2
 
-from penstock.lake.tables.formats import JSON, SchemaText
+from penstock.lake.tables.formats import JSON, PROTOBUF, SchemaText
 from penstock.lake.tables.rows import decode_records
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import CRC_FROM, HEADER_BYTES
@@ -75,6 +77,26 @@ def test_a_json_value_that_is_no_row(door: Door, lake: Lake, topic: str, what: s
     (reason,) = reasons(door, topic)
     assert len(reason) < 2000
     assert records_of(door, f"{topic}.dlq")[0].value == VALUES[what]
+
+
+def test_protobuf_strings_that_are_no_text(door: Door, lake: Lake, topic: str) -> None:
+    """Those of syntax 2 come out of a message as bytes."""
+    file = descriptor_pb2.FileDescriptorProto(name="hostile.proto", syntax="proto2")
+    message = file.message_type.add(name="Hostile")
+    of = descriptor_pb2.FieldDescriptorProto
+    message.field.add(name="one", number=1, type=of.TYPE_STRING, label=of.LABEL_OPTIONAL)
+    message.field.add(name="many", number=2, type=of.TYPE_STRING, label=of.LABEL_REPEATED)
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    schema = SchemaText(
+        kind=PROTOBUF,
+        text=base64.b64encode(files.SerializeToString()).decode(),
+        message="Hostile",
+    )
+    values = [b"\x0a\x01a\x12\x01b", b"\x0a\x02\xff\xfe", b"\x12\x01a\x12\x03\xed\xa0\x80"]
+    produce_values(door, topic, values)
+    summary = follow(door, lake, topic, schema="file", value_schema=schema)
+    assert (summary.rows, summary.bad_records) == (1, 2)
+    assert [record.value for record in records_of(door, f"{topic}.dlq")] == values[1:]
 
 
 def numbered(delta: int) -> Record:
