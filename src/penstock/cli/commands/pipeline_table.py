@@ -84,7 +84,11 @@ _SHOWN_LOST = 5
     show_default=True,
     help="Size of data files, about.",
 )
-@click.option("--adopt", is_flag=True, help="Go on in the table of a deleted topic of this name.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Go on in the table of a deleted topic of this name; not with upsert.",
+)
 @click.option("--restart", is_flag=True, help="Make a table that was dropped anew.")
 @click.option(
     "--maintain",
