@@ -30,6 +30,7 @@ from penstock.lake.door import (
     TopicState,
 )
 from penstock.log.serving import ServingLog
+from penstock.metadata.leader_epochs import FIRST_EPOCH
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import RunRows
 from penstock.metadata.view import Topic
@@ -125,11 +126,13 @@ class _Reads:
 
         def state(key: PartitionKey) -> PartitionState:
             log_start, next_offset = heads[key]
+            starts = sources.view.epoch_starts(key)
             return PartitionState(
                 log_start=log_start,
                 high_watermark=next_offset,
                 size_bytes=sizes.get(key, 0),
                 clean_end=clean.get(key, -1),
+                epoch_starts=[] if starts == FIRST_EPOCH else list(starts),
             )
 
         return message(

@@ -90,12 +90,14 @@ class TopicsRequest(Message, frozen=True):
 
 
 class PartitionState(Message, frozen=True):
-    """Offsets of one partition. `clean_end`: compacted by key below it; -1: never."""
+    """Offsets of one partition. `clean_end`: compacted by key below it; -1: never. `epoch_starts`:
+    leader epochs and the offsets that they begin at; none: it was never restored."""
 
     log_start: int
     high_watermark: int
     size_bytes: int
     clean_end: int = -1
+    epoch_starts: list[tuple[int, int]] = []
 
 
 class TopicState(Message, frozen=True):

@@ -12,11 +12,12 @@ Reads only, and needs no lock: beside a live server, what moved meanwhile is loo
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.log.fetch.reader import read_wal_run
+from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
@@ -141,6 +142,7 @@ class _Stretch:
     end: int
     clean_end: int
     """Compacted by key below: there may be gaps, and batches with less records than offsets."""
+    epoch_starts: tuple[EpochStart, ...]
 
 
 class _Verifier:
@@ -195,6 +197,7 @@ class _Verifier:
             sizes = queries.partition_bytes(None)
             heads = {key: (start, end) for key, start, end in queries.heads()}
             clean = queries.clean_rows(list(heads))
+            epochs = queries.epoch_starts()
             self._total_bytes = sum(sizes.values())
             live_runs: Counter[str] = Counter()
             stretches = []
@@ -210,7 +213,9 @@ class _Verifier:
                         continue
                     report.partitions += 1
                     clean_end = clean[key].clean_end if key in clean else -1
-                    stretch = _Stretch(key, f"{name}-{number}", *head, clean_end)
+                    stretch = _Stretch(
+                        key, f"{name}-{number}", *head, clean_end, epochs.get(key, FIRST_EPOCH)
+                    )
                     stretches.append(stretch)
                     self._check_offsets(stretch, sizes[key], live_runs)
             for key in heads:
@@ -342,6 +347,7 @@ class _Verifier:
                         f"{header.record_count} records of {offset_count} offsets from"
                         f" {header.base_offset} on, where {expected} is due and the log isn't clean"
                     )
+                fault = fault or label_fault(header, stretch.epoch_starts)
             if fault:
                 detail = f"{fault} at byte {run.position + position}"
                 self.report.add(FindingKind.DAMAGED, subject, detail)
@@ -514,6 +520,15 @@ class _Verifier:
         except NotFoundError:
             return False
         return True
+
+
+def label_fault(header: StoredHeader, starts: Sequence[EpochStart]) -> str:
+    """What is wrong with a stored batch's leader epoch, which lies outside its CRC: by a wrong one
+    consumers look for a cut that isn't there (KIP-320)."""
+    epoch = epoch_of_offset(starts, header.base_offset)
+    if header.leader_epoch == epoch:
+        return ""
+    return f"leader epoch {header.leader_epoch}, offset {header.base_offset} is of epoch {epoch}"
 
 
 def _batch_fault(data: memoryview, position: int, expected: int) -> str:

@@ -266,6 +266,7 @@ def _named(
                 length=length,
                 batch_count=batches,
                 clean_end=partition.clean_end,
+                epoch_starts=tuple(partition.state.epoch_starts),
             ),
             index,
         )

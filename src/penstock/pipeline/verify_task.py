@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.log.verify import FindingKind
+from penstock.log.verify import FindingKind, label_fault
+from penstock.metadata.leader_epochs import FIRST_EPOCH
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
@@ -35,7 +36,7 @@ _TAIL_BYTES: Final = 64 << 10
 
 class NamedRun(msgspec.Struct, frozen=True, array_like=True):
     """A run as the journal names it. `clean_end`: compacted by key below it, so that
-    offsets may be missing there."""
+    offsets may be missing there. `epoch_starts`: of its partition, see `PartitionState`."""
 
     topic: str
     topic_id: str
@@ -46,6 +47,7 @@ class NamedRun(msgspec.Struct, frozen=True, array_like=True):
     length: int
     batch_count: int
     clean_end: int = -1
+    epoch_starts: tuple[tuple[int, int], ...] = ()
 
 
 class ObjectItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +265,8 @@ class _Walk:
             may_lack_before = max(self._run.clean_end, self._skipped_to)
             if header.base_offset > max(self._expected, may_lack_before):
                 return f"base offset {header.base_offset} where {self._expected} is due"
+            if fault := label_fault(header, self._run.epoch_starts or FIRST_EPOCH):
+                return fault
         # An import that keeps offsets writes such batches too, without a producer.
         if header.record_count < span and not is_clean and header.producer_id >= 0:
             return f"{header.record_count} records in {span} offsets"

@@ -105,18 +105,21 @@ def test_a_run_in_a_wal_whose_beginning_was_deleted_is_no_finding(door: Door) ->
     assert report.records == 10 + 20
 
 
-def test_a_flipped_bit_in_a_batch_is_damage(door: Door, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "detail"), [(80, "CRC-32C differs"), (15, "leader epoch 1,")])
+def test_a_flipped_bit_in_a_batch_is_damage(
+    door: Door, tmp_path: Path, at: int, detail: str
+) -> None:
     topic_id = fill(door)
     key, (position, _) = next(iter(objects_of(door, topic_id).items()))
 
     def flip(body: bytearray) -> bytearray:
-        body[position + 80] ^= 1
+        body[position + at] ^= 1
         return body
 
     change(tmp_path, key, flip)
     report = verify(door)
     assert kinds(report) == [FindingKind.DAMAGED]
-    assert "CRC-32C differs" in report.findings[0].detail
+    assert detail in report.findings[0].detail
     assert "flights-" in report.findings[0].subject
     assert not report.ok
 
