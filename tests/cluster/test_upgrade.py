@@ -1,6 +1,6 @@
 """A rolling upgrade under load: an old and a new release on one journal, and the feature level.
 
-The releases are this one, told to know levels up to 2 or up to 3: what they do with an entry is
+The releases are this one, told to know levels up to 3 or up to 4: what they do with an entry is
 the same, who may be together and when the level rises is not.
 """
 
@@ -19,7 +19,7 @@ from support.probe import Probe, create_topic, read_all
 from support.server import ServerFailedError
 from support.waiting import eventually
 
-OLD, NEW = 2, 3
+OLD, NEW = 3, 4
 PARTITIONS = 3
 TOPIC = "upgraded"
 LAUNCHER = Path(__file__).parents[1] / "support" / "levelled.py"

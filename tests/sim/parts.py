@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sim.world import World
 
 DATABASE = "replica.sqlite"
-LEVEL = 3
+LEVEL = 4
 WAL_FILES_MAX = 6
 JOB_S = 0.7
 

@@ -40,7 +40,7 @@ from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import START_MS, VirtualClock, VirtualLoop, run
 
 FILE_BYTES = 64 << 10
-LEVEL = 3
+LEVEL = 4
 ANY = BatchLimits(
     message_bytes_max=1 << 30,
     timestamp_before_max_ms=2**63 - 1,

@@ -27,9 +27,8 @@ from penstock.log.takeover import Takeovers
 from penstock.log.upload.pending import committed_runs
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.commands import PIPELINE_COMMANDS, AnyCommand, SetFeatureLevel
+from penstock.metadata.commands import AnyCommand
 from penstock.metadata.queries import Queries
-from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.ids import TopicKey
@@ -125,7 +124,6 @@ class Log(ServingLog):
             over=self._instruments.flushed,
             on_fatal=on_fatal,
         )
-        self._raising_level: asyncio.Future[list[AnyAnswer]] | None = None
         self._dispatcher = Dispatcher(
             self,
             routes=Routes(
@@ -204,11 +202,6 @@ class Log(ServingLog):
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
-        if self._view.feature_level < PIPELINE_LEVEL and any(
-            isinstance(command, PIPELINE_COMMANDS) for command in commands
-        ):
-            # Not before somebody asks for it: until then an older release may open the directory.
-            await self.lane.commit([SetFeatureLevel(level=PIPELINE_LEVEL)])
         return await self.lane.commit(commands)
 
     async def confirm_head(self) -> None:
@@ -285,18 +278,7 @@ class Log(ServingLog):
         if path is Path.WAL:
             self.lane.submit(request)
             return
-        if self._view.feature_level < CLUSTER_LEVEL and self._raising_level is None:
-            # Objects whose offsets aren't final are of that level. Entries keep their order, so
-            # that it is on before the first of them is named.
-            self._raising_level = self.lane.submit_commands([SetFeatureLevel(level=CLUSTER_LEVEL)])
-            self._raising_level.add_done_callback(self._level_raised)
         self._objects.submit(request, wait_s=wait_s)
-
-    def _level_raised(self, answered: "asyncio.Future[list[AnyAnswer]]") -> None:
-        self._raising_level = None
-        error = None if answered.cancelled() else answered.exception()
-        if error is not None:
-            logger.warning("the feature level can't be raised: %s", error)
 
     def _is_under_way(self, path: Path, topic_key: TopicKey) -> bool:
         if path is Path.OBJECT:

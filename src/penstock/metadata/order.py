@@ -31,6 +31,7 @@ from penstock.metadata.commands import (
     ForgetObjects,
     InitCluster,
     RegisterAgent,
+    SetFeatureLevel,
     TrimLog,
 )
 from penstock.metadata.entries import Entry, encode_entry
@@ -114,6 +115,7 @@ class Order:
         software: str = "",
         endpoint: str = "",
         peer: str = "",
+        level: int = FEATURE_LEVEL_MAX,
         entries: Callable[[int], Iterable[JournalEntry]] | None = None,
     ) -> "Order":
         """Open, or create, the journal at `path`, and register a new epoch of this agent.
@@ -123,6 +125,8 @@ class Order:
             agent_id: in [1, 2^31); None: the one that the file was made with.
             fsync: false gives up the last commits in a power cut.
             labels, software, endpoint, peer: what the agent says of itself to others.
+            level: the newest feature level that this agent knows; the journal's is raised to this
+                level, unless an agent of it that isn't fenced knows less.
             entries: gives what is durable past a position and may not be in the database.
 
         Raises:
@@ -152,9 +156,11 @@ class Order:
                     software=software,
                     endpoint=endpoint,
                     peer=peer,
-                    level_max=FEATURE_LEVEL_MAX,
+                    level_max=level,
                 )
             )
+            if machine.tables.meta_int("feature_level") < level:
+                commands.append(SetFeatureLevel(level=level))
             order = cls(replica, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
             order.epoch = next_epoch(machine.tables, agent_id)
             order.append(commands)

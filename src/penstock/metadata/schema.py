@@ -4,16 +4,18 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x50454E53
 """ASCII "PENS"."""
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 """Raised by any change of a table here or of what an entry's bytes mean; `migration` brings
 older files to it."""
-FEATURE_LEVEL_MAX: Final = 3
+FEATURE_LEVEL_MAX: Final = 4
 """The newest semantics of apply that this release knows. 1: the embedded log; 2: the cluster;
-3: the pipeline."""
+3: the pipeline; 4: integrity."""
 CLUSTER_LEVEL: Final = 2
 """From which on the cluster's commands are applied."""
 PIPELINE_LEVEL: Final = 3
 """From which on the pipeline's commands are applied."""
+INTEGRITY_LEVEL: Final = 4
+"""The level from which on the rules of docs/formats/journal.md, "Integrity", hold."""
 STORED_ENTRIES: Final = 16
 """K: of how many of an agent's last entries the answers are kept. A power of two."""
 

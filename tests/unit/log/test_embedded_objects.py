@@ -7,6 +7,7 @@ import pytest
 from penstock.log.retention.keeper import partition_keys
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.commands import AlterTopicConfigs
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import RetryableError
 from support.log_rig import Rig, run_rig
 
@@ -21,7 +22,7 @@ def test_a_topic_is_stored_in_objects_and_read_like_any_other(tmp_path: Path) ->
             for key in (in_object, in_wal):
                 append = await rig.append(key, b"%d" % number, producer=(7, 0, number))
                 assert (append.status, append.base_offset) == (STORED, number)
-        assert rig.view.feature_level == 2
+        assert rig.view.feature_level == FEATURE_LEVEL_MAX
         assert len([run for run in rig.queries().wal_runs() if run.partition_key == in_object]) == 0
         loads = rig.log.blocks.load_count
         assert await rig.read_all(in_object) == [(n, b"%d" % n) for n in range(3)]

@@ -185,9 +185,12 @@ def raw_commit(key: str) -> CommitRuns:
     return CommitRuns(runs=runs, object_key=key, object_bytes=400, raw=True)
 
 
+LEADER_EPOCHS_VERSION = 4
+
+
 def test_a_state_of_before_leader_epochs_is_restored_too(tmp_path: Path) -> None:
     golden = Path(__file__).parents[2] / "golden" / "metadata"
-    for version in range(1, FORMAT_VERSION):
+    for version in range(1, LEADER_EPOCHS_VERSION):
         folder = tmp_path / str(version)
         folder.mkdir()
         (folder / "metadata.sqlite").write_bytes((golden / f"format-{version}.sqlite").read_bytes())
