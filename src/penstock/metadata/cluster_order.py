@@ -168,7 +168,8 @@ class ClusterOrder:
             on_applied: called on the event loop with each applied batch, in order, before answers
                 are given out: moves the view.
             on_stopped: called once when this agent can't go on: FencedError (its epoch is over),
-                JournalOlderError, CorruptDataError, FatalStorageError, NotFoundError.
+                JournalOlderError, CorruptDataError, FatalStorageError, NotFoundError, or what the
+                journal refuses for good.
         Raises:
             RetryableError: the journal doesn't answer, or this host's clock is off.
             FencedError: other processes of this agent id keep opening epochs.
@@ -343,7 +344,7 @@ class ClusterOrder:
             clock=self._clock,
             position=lambda: self._follower.position,
             appended=self._follower.nudge,
-            epoch_over=self._end_epoch,
+            stopped=self._sender_stopped,
             backoff_min_ms=self._settings.backoff_min_ms,
             backoff_max_ms=self._settings.backoff_max_ms,
         )
@@ -432,8 +433,9 @@ class ClusterOrder:
             self._sender.settle(n, item)
         self._sender.pump()
 
-    def _end_epoch(self, error: FencedError) -> None:
-        if self._is_registered:
+    def _sender_stopped(self, error: PenstockError) -> None:
+        # While an epoch is being opened, another process's is tried again with the next one.
+        if self._is_registered or not isinstance(error, FencedError):
             self._stop(error)
 
     def _compare_clocks(self, reading: HeadReading) -> None:

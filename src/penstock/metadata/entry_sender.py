@@ -14,7 +14,13 @@ from penstock.metadata.apply import EntryOutcome, Standing
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
 from penstock.metadata.order import Applied
-from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.model.errors import (
+    FatalStorageError,
+    FencedError,
+    InDoubtError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.ports.clock import Clock
 from penstock.replica.follower import Followed
 
@@ -25,7 +31,12 @@ class Appends(Protocol):
     """What is used of `penstock.ports.journal.Journal`."""
 
     async def append(self, body: bytes) -> int:
-        """Append an entry; its position. Raises: RetryableError (not, or nobody knows)."""
+        """Append an entry; its position.
+
+        Raises:
+            RetryableError: the entry is not appended, or the outcome is unknown: it is sent again.
+            Exception: no retry mends it, and the agent stops.
+        """
         ...
 
 
@@ -41,7 +52,7 @@ class EntrySender:
         clock: Clock,
         position: Callable[[], int],
         appended: Callable[[], None],
-        epoch_over: Callable[[FencedError], None],
+        stopped: Callable[[PenstockError], None],
         backoff_min_ms: int,
         backoff_max_ms: int,
     ) -> None:
@@ -49,7 +60,9 @@ class EntrySender:
         Args:
             position: what is applied and told here.
             appended: called when an entry has got its place in the journal.
-            epoch_over: called once: the epoch was ended, or is another process's.
+            stopped: called once when nothing more can be sent: FencedError (the epoch was ended,
+                or is another process's), or the error of the journal that sending again does not
+                mend.
             backoff_min_ms, backoff_max_ms: before entries are sent again whose sending failed.
         """
         self.agent = agent
@@ -58,7 +71,7 @@ class EntrySender:
         self._clock = clock
         self._position = position
         self._appended = appended
-        self._epoch_over = epoch_over
+        self._stopped = stopped
         self._backoff_min_ms = backoff_min_ms
         self._backoff_max_ms = backoff_max_ms
         self._backoff_ms = backoff_min_ms
@@ -166,13 +179,28 @@ class EntrySender:
                 "commit", f"agent {self.agent}", f"epoch {self.epoch}: {detail}", "restart it"
             )
             self.fail(error)
-            self._epoch_over(error)
+            self._stopped(error)
+
+    def _stop(self, error: Exception) -> None:
+        """Sending failed as no retry mends: a bug, or a journal that refuses. What waits is in
+        doubt, since an earlier copy of an entry may be in the journal."""
+        if self.failure is not None:
+            return
+        subject = f"agent {self.agent}"
+        logger.error("%s of epoch %d can't append: %r", subject, self.epoch, error, exc_info=error)
+        if not isinstance(error, PenstockError):
+            error = FatalStorageError("append", "journal", repr(error))
+        self.fail(InDoubtError("commit", subject, str(error)))
+        self._stopped(error)
 
     def _resend(self) -> None:
         self._resending = None
-        for entry in self._window.due(self._position()):
-            self._send(entry)
-        self.pump()
+        try:
+            for entry in self._window.due(self._position()):
+                self._send(entry)
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly
+            self._stop(error)
 
     def _send(self, entry: WindowEntry) -> None:
         entry.sending = Sending.IN_FLIGHT
@@ -181,17 +209,22 @@ class EntrySender:
         task.add_done_callback(self._appends.discard)
 
     async def _append(self, entry: WindowEntry) -> None:
+        # Nothing awaits this task: an exception that left it would stay unseen, the entry would
+        # count as in flight for ever, and every commit after it would hang.
         try:
-            entry.position = await self._journal.append(entry.body)
-        except RetryableError as error:
-            entry.sending = Sending.FAILED
-            self._backoff_ms = min(2 * self._backoff_ms, self._backoff_max_ms)
-            logger.debug("entry %d of epoch %d: %s", entry.n, self.epoch, error)
-        else:
-            entry.sending = Sending.ACKED
-            self._backoff_ms = self._backoff_min_ms
-            self._appended()
-        self.pump()
+            try:
+                entry.position = await self._journal.append(entry.body)
+            except RetryableError as error:
+                entry.sending = Sending.FAILED
+                self._backoff_ms = min(2 * self._backoff_ms, self._backoff_max_ms)
+                logger.debug("entry %d of epoch %d: %s", entry.n, self.epoch, error)
+            else:
+                entry.sending = Sending.ACKED
+                self._backoff_ms = self._backoff_min_ms
+                self._appended()
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly
+            self._stop(error)
 
 
 def _fail_calls(calls: list[Call], error: PenstockError) -> None:

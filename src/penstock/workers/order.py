@@ -23,7 +23,6 @@ from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
 from penstock.model.errors import (
     CorruptDataError,
-    FencedError,
     InDoubtError,
     PenstockError,
     RetryableError,
@@ -218,7 +217,7 @@ class HostOrder:
             clock=self._clock,
             position=lambda: self.position,
             appended=lambda: None,
-            epoch_over=self._end,
+            stopped=self._end,
             backoff_min_ms=20,
             backoff_max_ms=500,
         )
@@ -237,7 +236,7 @@ class HostOrder:
             ]
         )
 
-    def _end(self, error: FencedError) -> None:
+    def _end(self, error: PenstockError) -> None:
         self._on_stopped(error)
 
     async def _confirm_now_and_then(self) -> None:

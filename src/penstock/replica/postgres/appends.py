@@ -1,11 +1,12 @@
 """Appends in flight on one connection, in the order of the calls."""
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.errors import FatalStorageError, RetryableError
 from penstock.replica.postgres.lane import Lane
 from penstock.replica.postgres.pipeline import (
     PipelinedConnection,
@@ -66,9 +67,15 @@ class Appends:
         self._fail(RetryableError("append", "journal", "it is closed"))
 
     async def _connect(self) -> None:
+        # Nothing awaits this task: whatever ends it has to reach those whose appends wait for it,
+        # and those that come later must find that no attempt is under way.
         try:
             connection = await self._lane.connected()
-        except PenstockError as error:
+        except asyncio.CancelledError:
+            self._connecting = None
+            self._fail(RetryableError("append", "journal", "it is closed"))
+            raise
+        except Exception as error:  # noqa: BLE001 - handed to the callers
             self._connecting = None
             self._fail(error)
             return
@@ -78,7 +85,12 @@ class Appends:
 
     def _send(self, connection: PipelinedConnection, call: _Append) -> None:
         call.attempt += 1
-        answer = connection.execute(self._statement, [call.body], timeout_s=self._timeout_s)
+        try:
+            answer = connection.execute(self._statement, [call.body], timeout_s=self._timeout_s)
+        except Exception as error:  # noqa: BLE001 - handed to the callers
+            connection.fail(str(error))
+            self._fail(error)
+            return
         answer.add_done_callback(partial(self._take_answer, connection, call, call.attempt))
 
     def _take_answer(
@@ -91,9 +103,9 @@ class Appends:
         error = answer.exception()
         if attempt != call.attempt or not self._unanswered or self._unanswered[0] is not call:
             return  # of an earlier copy, or after a failure
-        if error is None:
+        position = None if error is not None else _position(answer.result())
+        if position is not None:
             self._unanswered.popleft()
-            position = read_int8(answer.result()[0][0])
             if not call.future.done():
                 call.future.set_result(position)
             self._on_appended(position)
@@ -104,6 +116,12 @@ class Appends:
             for late in list(self._unanswered):
                 self._send(connection, late)
         else:
+            error = error or FatalStorageError(
+                "append",
+                "journal",
+                "the database answered an INSERT without the row's position",
+                "is there a rule or a trigger on the journal's table?",
+            )
             connection.fail(str(error))
             self._fail(error)
 
@@ -114,3 +132,11 @@ class Appends:
                 call.future.set_exception(error)
                 # Who called may have gone away meanwhile.
                 call.future.exception()
+
+
+def _position(rows: ResultRows) -> int | None:
+    """What the statement returned; None: no position."""
+    try:
+        return read_int8(rows[0][0])
+    except (IndexError, struct.error):
+        return None
