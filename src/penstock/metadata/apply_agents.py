@@ -15,7 +15,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.rows import GENERATION_BITS, Agent, AgentStatus
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.metadata.schema import FEATURE_LEVEL_MAX, INTEGRITY_LEVEL
 from penstock.metadata.tables import Tables
 from penstock.model.errors import CorruptDataError
 
@@ -134,7 +134,8 @@ def set_feature_level(context: ApplyContext, command: SetFeatureLevel) -> AnyAns
     """
     tables = context.tables
     level = command.level
-    if level <= tables.meta_int("feature_level"):
+    found = tables.meta_int("feature_level")
+    if level <= found:
         return Done()
     for agent in tables.cluster.agents.values():
         if agent.live and agent.level_max < level:
@@ -150,6 +151,8 @@ def set_feature_level(context: ApplyContext, command: SetFeatureLevel) -> AnyAns
             "upgrade this agent",
         )
     tables.set_meta("feature_level", level)
+    if found < INTEGRITY_LEVEL <= level:
+        tables.restate_answers()
     context.changes.append(LevelChanged(level=level))
     return Done()
 

@@ -16,8 +16,6 @@ from penstock.metadata.answers import (
     JobOpened,
     Refusal,
     Refused,
-    decode_answers,
-    encode_answers,
 )
 from penstock.metadata.apply_records import refuse_object
 from penstock.metadata.commands import CloseJob, OpenJob, OutputObject, RenewJob
@@ -148,13 +146,13 @@ def save_commit(tables: Tables, job: int, n: int, answer: AnyAnswer) -> None:
     """Keep the answer to a job's last numbered commit."""
     tables.execute(
         "UPDATE pipeline_jobs SET last_n = ?, last_answer = ? WHERE job = ?",
-        (n, encode_answers([answer]), job),
+        (n, tables.encode_answers([answer]), job),
     )
 
 
-def last_commit(row: JobRow) -> AnyAnswer:
+def last_commit(tables: Tables, row: JobRow) -> AnyAnswer:
     """The answer to a job's last numbered commit; there was one."""
-    (answer,) = decode_answers(row.last_answer)
+    (answer,) = tables.decode_answers(row.last_answer)
     return answer
 
 

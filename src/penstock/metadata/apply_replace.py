@@ -56,7 +56,7 @@ def replace_runs(context: ApplyContext, command: ReplaceRuns) -> AnyAnswer:
     if job is None:
         return unknown_job(command.job)
     if command.n == job.last_n and job.last_n:
-        return last_commit(job)
+        return last_commit(tables, job)
     if command.n != job.last_n + 1:
         return Refused(
             Refusal.OUT_OF_ORDER_COMMIT, f"commit {command.n}, the job's last is {job.last_n}"

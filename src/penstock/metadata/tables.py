@@ -15,8 +15,9 @@ from penstock.metadata.answers import AnyAnswer, decode_answers, encode_answers
 from penstock.metadata.cluster_tables import ClusterTables
 from penstock.metadata.leader_epochs import LEADER_EPOCH
 from penstock.metadata.rows import AgentStatus
-from penstock.metadata.schema import STORED_ENTRIES
+from penstock.metadata.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
+from penstock.metadata.stored_answers import as_if_stored, decode_stored, encode_stored, restate
 from penstock.model.ids import PARTITION_BITS, TopicId, TopicKey
 from penstock.replica.statements import insert_rows
 
@@ -38,8 +39,8 @@ KEYS_PER_LOAD: Final = 64
 _MARKS: Final = ",".join("?" * KEYS_PER_LOAD)
 
 OffsetKey = tuple[str, bytes, int]
-StoredEntry = tuple[int, int, int, list[AnyAnswer]]
-"""Epoch, n, position and answers of an entry."""
+StoredEntry = tuple[int, int, int, list[AnyAnswer], bool]
+"""Epoch, n, position and answers of an entry; whether reasons are stored without sentences."""
 
 
 class TopicRow:
@@ -377,20 +378,50 @@ class Tables:
     ) -> None:
         """An agent's last entry, and what to answer should it come again."""
         slot_key = agent_id * STORED_ENTRIES + n % STORED_ENTRIES
-        # Most are overwritten before they are written, and never encoded.
-        self._new_entries[slot_key] = (epoch, n, position, answers)
+        # Most are overwritten before they are written, and never encoded. The form is that of the
+        # level now: how entries are grouped into commits must not matter.
+        self._new_entries[slot_key] = (epoch, n, position, answers, self.stores_reasons)
 
     def stored_answers(self, agent_id: int, epoch: int, n: int) -> list[AnyAnswer] | None:
         """What one of the agent's last entries was answered; None: it is none of those."""
         slot_key = agent_id * STORED_ENTRIES + n % STORED_ENTRIES
         new = self._new_entries.get(slot_key)
         if new is not None:
-            return new[3] if new[:2] == (epoch, n) else None
+            if new[:2] != (epoch, n):
+                return None
+            return as_if_stored(new[3]) if new[4] else new[3]
         found = self.execute(
             "SELECT answers FROM agent_entries WHERE slot_key = ? AND epoch = ? AND n = ?",
             (slot_key, epoch, n),
         ).fetchone()
-        return None if found is None else decode_answers(found[0])
+        return None if found is None else self.decode_answers(found[0])
+
+    @property
+    def stores_reasons(self) -> bool:
+        """Whether refusals are stored as their reasons, without sentences."""
+        return self.meta_int("feature_level") >= INTEGRITY_LEVEL
+
+    def encode_answers(self, answers: list[AnyAnswer]) -> bytes:
+        """Answers as the state holds them at its level."""
+        return encode_stored(answers) if self.stores_reasons else encode_answers(answers)
+
+    def decode_answers(self, body: bytes) -> list[AnyAnswer]:
+        """The inverse, for who sends something again."""
+        return decode_stored(body) if self.stores_reasons else decode_answers(body)
+
+    def restate_answers(self) -> None:
+        """Take the sentences out of all stored answers, when the level rises: releases that worded
+        them differently may have applied the entries before. At most 16 per agent and 1 per job."""
+        self.flush()
+        for table, key, column in (
+            ("agent_entries", "slot_key", "answers"),
+            ("pipeline_jobs", "job", "last_answer"),
+        ):
+            rows = self.execute(f"SELECT {key}, {column} FROM {table}").fetchall()  # noqa: S608
+            self.executemany(
+                f"UPDATE {table} SET {column} = ? WHERE {key} = ?",  # noqa: S608
+                [(restate(body), found) for found, body in rows if body],
+            )
 
     def forget_entries(self, agent_id: int) -> None:
         """Delete what `store_entry` kept of an agent."""
@@ -442,8 +473,14 @@ class Tables:
             self._dirty_meta.clear()
         if self._new_entries:
             entries = [
-                (slot_key, epoch, n, position, encode_answers(answers))
-                for slot_key, (epoch, n, position, answers) in self._new_entries.items()
+                (
+                    slot_key,
+                    epoch,
+                    n,
+                    position,
+                    (encode_stored if plain else encode_answers)(answers),
+                )
+                for slot_key, (epoch, n, position, answers, plain) in self._new_entries.items()
             ]
             insert_rows(self.execute, "INSERT OR REPLACE INTO agent_entries", entries)
             self._new_entries.clear()
