@@ -25,6 +25,7 @@ from penstock.ports.random import Random
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap, drop_replica
+from penstock.replica.history import PresentHistory
 from penstock.system.waiting import wait
 
 logger = logging.getLogger(__name__)
@@ -114,12 +115,17 @@ async def _make_once(
     journal: Journal, archive: Archive, path: Path, executor: Executor | None
 ) -> None:
     head = await journal.head()
-    made = await bootstrap(archive, path, LogMachine, executor=executor, apply_to=head.first - 1)
+    history = PresentHistory(journal, archive, head)
+    made = await bootstrap(
+        archive, path, LogMachine, executor=executor, apply_to=head.first - 1, history=history
+    )
     if made is None and head.first > 1:
+        of_lost = f"; {len(history.lost)} are of a history that the journal has lost"
         raise NotFoundError(
             "bootstrap",
             "archive/snapshots/",
-            f"the journal begins at position {head.first}, and there is no snapshot to begin from",
+            f"the journal begins at position {head.first}, and there is no snapshot to begin from"
+            + (of_lost if history.lost else ""),
             "is `objects` the store that this cluster has always had?",
         )
     logger.info("replica made of %s", "nothing" if made is None else made.snapshot.key)

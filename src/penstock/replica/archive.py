@@ -6,7 +6,7 @@ Snapshots go through files in pieces; they may be larger than memory. Stretches 
 import asyncio
 import logging
 import mmap
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from penstock.ports.objects import ObjectStore
 from penstock.replica.archive_format import (
     HEADER_BYTES,
     JOURNAL_PREFIX,
+    MARKED_HEADER_BYTES,
     SNAPSHOTS_PREFIX,
     STRETCH_READ_BYTES_MAX,
     ArchiveHeader,
@@ -46,6 +47,8 @@ from penstock.replica.snapshot import SnapshotInfo
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+LostStretch = Callable[[Sequence[JournalRow]], Awaitable[str]]
 
 _PIECE_BYTES: Final = 8 << 20
 _LEVEL: Final = 3
@@ -88,8 +91,10 @@ class Archive:
             CorruptDataError: it is damaged.
             InvalidRequestError: it is of another cluster or a newer release.
         """
-        data = await self._store.get_range(name.key, 0, HEADER_BYTES)
         is_snapshot = isinstance(name, SnapshotName)
+        # A snapshot's has a mark, or its payload is longer than one; a stretch may be tiny.
+        end = MARKED_HEADER_BYTES if is_snapshot else HEADER_BYTES
+        data = await self._store.get_range(name.key, 0, end)
         kind = ArchiveKind.SNAPSHOT if is_snapshot else ArchiveKind.STRETCH
         header = decode_header(data, kind=kind, subject=name.key)
         if isinstance(name, SnapshotName):
@@ -197,8 +202,13 @@ class Archive:
             packed.unlink(missing_ok=True)
         return header
 
-    async def rows(self, *, after: int, until: int) -> AsyncIterator[list[JournalRow]]:
+    async def rows(
+        self, *, after: int, until: int, lost: LostStretch | None = None
+    ) -> AsyncIterator[list[JournalRow]]:
         """The rows in (after, until], in order, a stretch at a time.
+
+        Args:
+            lost: says why the rows of a stretch may not be used; "": they may.
 
         Raises:
             CorruptDataError: some are in no stretch that is whole; names the first.
@@ -209,6 +219,9 @@ class Archive:
             name = coverage.holding(reached + 1)
             try:
                 rows = await self.read_stretch(name)
+                detail = "" if lost is None else await lost(rows)
+                if detail:
+                    raise CorruptDataError("read archive", name.key, detail)
             except (CorruptDataError, NotFoundError) as error:
                 # Another may hold the same rows.
                 logger.warning("passing over an object of the archive: %s", error)
@@ -233,8 +246,8 @@ class Archive:
     ) -> AsyncIterator[Buffer]:
         """The payload in pieces; its CRC-32C is compared behind the last."""
         crc = 0
-        end = HEADER_BYTES + header.payload_bytes
-        for start in range(HEADER_BYTES, end, _PIECE_BYTES):
+        end = header.header_bytes + header.payload_bytes
+        for start in range(header.header_bytes, end, _PIECE_BYTES):
             piece = await self._store.get_range(name.key, start, min(start + _PIECE_BYTES, end))
             crc = await self._in_executor(partial(crc32c, piece, crc))
             yield piece
@@ -275,6 +288,7 @@ def _compress(path: Path, packed: Path, info: SnapshotInfo, cluster_id: str) -> 
         payload_bytes=payload_bytes,
         payload_crc=crc,
         digest=info.digest,
+        mark=info.mark,
     )
 
 

@@ -13,10 +13,13 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.ports.journal import JournalRow
+from penstock.replica.marks import RowMark
 
 SNAPSHOTS_PREFIX: Final = "archive/snapshots/"
 JOURNAL_PREFIX: Final = "archive/journal/"
-ARCHIVE_VERSION: Final = 1
+ARCHIVE_VERSION: Final = 2
+"""Of snapshots, whose header has a mark since then. Stretches are of version 1: their rows are
+their marks."""
 STRETCH_BYTES_MAX: Final = 16 << 20
 """Of rows before compression: a stretch is made and read in memory whole."""
 STRETCH_READ_BYTES_MAX: Final = 256 << 20
@@ -24,9 +27,11 @@ STRETCH_READ_BYTES_MAX: Final = 256 << 20
 
 _MAGIC: Final = b"PENSARCH"
 _HEADER: Final = Struct(">8sBBHQQqqQQI32s40s")
+_MARK: Final = Struct(">QqI")
 _CRC: Final = Struct(">I")
 _ROW: Final = Struct(">QqI")
 HEADER_BYTES: Final = _HEADER.size + _CRC.size
+MARKED_HEADER_BYTES: Final = HEADER_BYTES + _MARK.size
 _SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{16})\.sqlite\.zst")
 _STRETCH_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.entries\.zst")
 
@@ -52,6 +57,13 @@ class ArchiveHeader:
     payload_bytes: int
     payload_crc: int
     digest: bytes = bytes(32)
+    mark: RowMark | None = None
+    """Of a snapshot: of the last journal row that it holds. None: it says nothing of that."""
+
+    @property
+    def header_bytes(self) -> int:
+        """Where the payload begins."""
+        return HEADER_BYTES if self.mark is None else MARKED_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,10 +107,11 @@ def parse_stretch_key(key: str) -> StretchName | None:
 
 
 def encode_header(header: ArchiveHeader) -> bytes:
-    """140 bytes."""
+    """140 bytes; with a mark 160."""
+    mark = header.mark
     raw = _HEADER.pack(
         _MAGIC,
-        ARCHIVE_VERSION,
+        1 if mark is None else ARCHIVE_VERSION,
         header.kind,
         0,
         header.first,
@@ -111,6 +124,8 @@ def encode_header(header: ArchiveHeader) -> bytes:
         header.digest,
         header.cluster_id.encode("ascii"),
     )
+    if mark is not None:
+        raw += _MARK.pack(mark.position, mark.stamp_ms, mark.crc)
     return raw + _CRC.pack(crc32c(raw))
 
 
@@ -124,16 +139,21 @@ def decode_header(data: Buffer, *, kind: ArchiveKind, subject: str) -> ArchiveHe
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         raise _damaged(subject, f"{len(view)} bytes are no header")
-    raw = bytes(view[: _HEADER.size])
-    (crc,) = _CRC.unpack(view[_HEADER.size : HEADER_BYTES])
+    # The version says how long the header is, and is itself covered by the CRC-32C.
+    version = view[len(_MAGIC)]
+    size = HEADER_BYTES if version != ARCHIVE_VERSION else MARKED_HEADER_BYTES
+    if len(view) < size:
+        raise _damaged(subject, f"{len(view)} bytes are no header")
+    raw = bytes(view[: size - _CRC.size])
+    (crc,) = _CRC.unpack(view[size - _CRC.size : size])
     if raw[: len(_MAGIC)] != _MAGIC or crc32c(raw) != crc:
         raise _damaged(subject, "magic or CRC-32C of the header differs")
-    fields = _HEADER.unpack(raw)
-    if fields[1] != ARCHIVE_VERSION:
+    fields = _HEADER.unpack_from(raw)
+    if not 1 <= version <= ARCHIVE_VERSION:
         raise InvalidRequestError(
             "read archive",
             subject,
-            f"archive version {fields[1]}, this release knows {ARCHIVE_VERSION}",
+            f"archive version {version}, this release knows {ARCHIVE_VERSION}",
             "read it with the release that wrote it, or a later one",
         )
     if fields[2] != kind:
@@ -149,6 +169,7 @@ def decode_header(data: Buffer, *, kind: ArchiveKind, subject: str) -> ArchiveHe
         payload_crc=fields[10],
         digest=fields[11],
         cluster_id=fields[12].rstrip(b"\0").decode("ascii"),
+        mark=None if version == 1 else RowMark(*_MARK.unpack_from(raw, _HEADER.size)),
     )
 
 

@@ -14,9 +14,11 @@ from typing import Final, TypeVar
 
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.ports.journal import JournalRow
-from penstock.replica.archive import Archive
+from penstock.replica.archive import Archive, LostStretch
 from penstock.replica.archive_format import SnapshotName
+from penstock.replica.history import PresentHistory
 from penstock.replica.machine import StateMachine
+from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.replica import Replica
 from penstock.replica.snapshot import SnapshotInfo, restore_snapshot
 
@@ -52,6 +54,7 @@ async def bootstrap(
     at_most: int | None = None,
     no_later_ms: int | None = None,
     apply_to: int | None = None,
+    history: PresentHistory | None = None,
 ) -> Bootstrapped | None:
     """Make the database at `path`, in place of what is there.
 
@@ -61,9 +64,11 @@ async def bootstrap(
         at_most: take no snapshot past this position.
         no_later_ms: take no snapshot of a later journal time.
         apply_to: apply archived rows up to this position; None: none.
+        history: the journal that will be followed: snapshots and stretches of a history that it has
+            lost are passed over. None: there is no journal (a restore).
 
     Returns:
-        None: there is no snapshot (that old), and nothing at `path`.
+        None: there is no snapshot (that old, of this history), and nothing at `path`.
 
     Raises:
         CorruptDataError: there are snapshots, and none is whole; or rows are missing.
@@ -79,6 +84,11 @@ async def bootstrap(
                 header = await archive.header(name)
                 if header.last_ms > no_later_ms:
                     continue
+            if history is not None:
+                detail = await history.lost_snapshot(await archive.header(name))
+                if detail:
+                    logger.error("passing over the snapshot %s: %s", name.key, detail)
+                    continue
             info = await _make(archive, name, path, make_machine(), executor)
         except (CorruptDataError, NotFoundError) as error:
             # NotFound: another agent has deleted an old one since it was listed.
@@ -89,7 +99,13 @@ async def bootstrap(
         made = Bootstrapped(name, info.position, info.time_ms)
         if apply_to is not None and apply_to > info.position:
             made = await replay(
-                archive, path, make_machine, made, executor=executor, until=apply_to
+                archive,
+                path,
+                make_machine,
+                made,
+                executor=executor,
+                until=apply_to,
+                lost=None if history is None else history.lost_stretch,
             )
         return made
     if damaged:
@@ -106,10 +122,12 @@ async def replay(
     executor: Executor | None,
     until: int,
     wanted: Callable[[JournalRow, int], bool] = lambda _row, _time_ms: True,
+    lost: LostStretch | None = None,
 ) -> Bootstrapped:
     """Apply archived rows past the replica's position to the database at `path`.
 
     Args:
+        lost: see `Archive.rows`.
         wanted: given each row and the journal time that it would have; the first that isn't
             wanted ends it.
 
@@ -126,10 +144,11 @@ async def replay(
                 if not wanted(row, max(replica.time_ms, row.stamp_ms)):
                     return False
                 replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
+                replica.set_local(LOCAL_MARK, RowMark.of(row).text)
             replica.commit()
             return True
 
-        async for rows in archive.rows(after=replica.position, until=until):
+        async for rows in archive.rows(after=replica.position, until=until, lost=lost):
             if not await _in(executor, partial(apply, rows)):
                 break
         await _in(executor, replica.commit)
@@ -164,7 +183,8 @@ async def _make(
         )
     finally:
         fetched.unlink(missing_ok=True)
-    if info.position != header.first or info.digest != header.digest:
+    found = (info.position, info.digest, info.mark)
+    if found != (header.first, header.digest, header.mark):
         drop_replica(path)
         raise CorruptDataError("bootstrap", name.key, "it holds another state than it says")
     return info

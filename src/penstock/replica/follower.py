@@ -12,21 +12,17 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
-
-import crc32c
+from typing import Generic, Protocol, TypeVar
 
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalRow
 from penstock.replica.heads import ConfirmedHeads, HeadReading, journal_older
+from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.transaction import Appended
 
 OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")
-
-_LOCAL_MARK: Final = "journal row"
-"""Local value: position, stamp and CRC-32C of the last row, to know the journal again by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +124,7 @@ class Follower(Generic[OutcomeT]):
         """The first missing position, and since when."""
         self._is_checked = False
         """Seen since the journal last failed that it still holds what was applied here."""
-        self._mark = _read_mark(replica.local(_LOCAL_MARK))
+        self._mark = RowMark.parse(replica.local(LOCAL_MARK))
         self.position = replica.position
         """Applied and delivered."""
         self.time_ms = replica.time_ms
@@ -230,7 +226,7 @@ class Follower(Generic[OutcomeT]):
                 followed, failure = await _run_whole(self._executor, lambda: self._apply_rows(rows))
             if followed:
                 last = followed[-1]
-                self._mark = _mark_of(last.row)
+                self._mark = RowMark.of(last.row)
                 self.position = last.row.position
                 self.time_ms = last.time_ms
                 self._deliver(followed)
@@ -249,7 +245,7 @@ class Follower(Generic[OutcomeT]):
             for row in rows:
                 applied = replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
                 followed.append(Followed(row, applied.time_ms, applied.outcome))
-            replica.set_local(_LOCAL_MARK, _mark_text(rows[-1]))
+            replica.set_local(LOCAL_MARK, RowMark.of(rows[-1]).text)
             replica.commit()
         except StorageFullError as error:
             return followed, error
@@ -288,16 +284,16 @@ class Follower(Generic[OutcomeT]):
         """
         position = self.position
         mark = self._mark
-        row = None if mark is None else await self._journal.row(mark[0])
+        row = None if mark is None else await self._journal.row(mark.position)
         if row is not None:
-            if _mark_of(row) != mark:
+            if RowMark.of(row) != mark:
                 raise journal_older(position, f"another row is at position {row.position}")
             return
         head = await self._journal.head()
         if head.position < position:
             raise journal_older(position, f"its head is {head.position}")
-        if mark is not None and mark[0] >= head.first:
-            raise journal_older(position, f"no row is at position {mark[0]}")
+        if mark is not None and mark.position >= head.first:
+            raise journal_older(position, f"no row is at position {mark.position}")
 
     def _note_answer(self, error: RetryableError | None) -> None:
         if error is not None:
@@ -335,25 +331,6 @@ class Follower(Generic[OutcomeT]):
             await passed
         finally:
             timer.cancel()
-
-
-_Mark = tuple[int, int, int]
-"""(position, stamp, CRC-32C of the body)."""
-
-
-def _mark_of(row: JournalRow) -> _Mark:
-    return row.position, row.stamp_ms, crc32c.crc32c(row.body)
-
-
-def _mark_text(row: JournalRow) -> str:
-    return " ".join(map(str, _mark_of(row)))
-
-
-def _read_mark(value: int | str | None) -> _Mark | None:
-    if not isinstance(value, str):
-        return None
-    position, stamp_ms, crc = map(int, value.split())
-    return position, stamp_ms, crc
 
 
 async def _run_whole(executor: Executor | None, work: Callable[[], ResultT]) -> ResultT:

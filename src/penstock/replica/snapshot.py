@@ -25,23 +25,27 @@ from penstock.replica.database import (
     translate,
 )
 from penstock.replica.dump import state_digest, state_tables
+from penstock.replica.marks import LOCAL_MARK, RowMark
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 
 _SNAPSHOT_SCHEMA: Final = (
     "CREATE TABLE snapshot (id INTEGER PRIMARY KEY CHECK (id = 1), snapshot_version INTEGER"
-    " NOT NULL, position INTEGER NOT NULL, time_ms INTEGER NOT NULL, digest BLOB NOT NULL) STRICT"
+    " NOT NULL, position INTEGER NOT NULL, time_ms INTEGER NOT NULL, digest BLOB NOT NULL,"
+    " mark TEXT) STRICT"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotInfo:
-    """What a snapshot says of itself. `digest`: SHA-256 of the canonical dump."""
+    """What a snapshot says of itself. `digest`: SHA-256 of the canonical dump; `mark`: of the last
+    journal row that it holds, None where the journal is in the same file or nothing was applied."""
 
     position: int
     time_ms: int
     digest: bytes
     format_version: int
+    mark: RowMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,9 @@ def write_snapshot(live: Path, target: Path) -> SnapshotInfo:
                 connection.execute(f"PRAGMA main.{name} = {value}")
             connection.execute("BEGIN")
             position, time_ms = state_position(connection, schema="live")
+            (mark,) = connection.execute(
+                "SELECT max(value) FROM live.local WHERE name = ?", (LOCAL_MARK,)
+            ).fetchone()
             tables = state_tables(connection, schema="live")
             for table in tables:
                 (sql,) = connection.execute(
@@ -108,8 +115,8 @@ def write_snapshot(live: Path, target: Path) -> SnapshotInfo:
                     connection.execute(sql)
             connection.execute(_SNAPSHOT_SCHEMA)
             connection.execute(
-                "INSERT INTO main.snapshot VALUES (1, ?, ?, ?, ?)",
-                (SNAPSHOT_VERSION, position, time_ms, state_digest(connection)),
+                "INSERT INTO main.snapshot VALUES (1, ?, ?, ?, ?, ?)",
+                (SNAPSHOT_VERSION, position, time_ms, state_digest(connection), mark),
             )
             connection.execute("COMMIT")
         info = verify_snapshot(partial)
@@ -191,15 +198,20 @@ def _read_info(
             application_id=application_id,
             format_version=found_version if format_version is None else format_version,
         )
-    row = connection.execute(
-        "SELECT snapshot_version, position, time_ms, digest FROM snapshot"
-    ).fetchone()
-    if row is None or row[0] != SNAPSHOT_VERSION:
+    row = connection.execute("SELECT * FROM snapshot").fetchone()
+    # Of id, version, position, time, digest; a mark since version 2.
+    if row is None or not 1 <= row[1] <= SNAPSHOT_VERSION:
         raise CorruptDataError(
-            "read snapshot", str(path), f"snapshot version {row and row[0]}, not 1"
+            "read snapshot",
+            str(path),
+            f"snapshot version {row and row[1]}, this release knows 1 to {SNAPSHOT_VERSION}",
         )
     return SnapshotInfo(
-        position=row[1], time_ms=row[2], digest=row[3], format_version=found_version
+        position=row[2],
+        time_ms=row[3],
+        digest=row[4],
+        format_version=found_version,
+        mark=RowMark.parse(row[5]) if row[1] > 1 else None,
     )
 
 
@@ -245,6 +257,9 @@ def restore_snapshot(
             connection.execute(
                 "INSERT INTO snapshots VALUES (?, ?, ?)", (info.position, info.digest, info.time_ms)
             )
+            if info.mark is not None:
+                # What follows the journal from here compares this row with the journal's first.
+                connection.execute("INSERT INTO local VALUES (?, ?)", (LOCAL_MARK, info.mark.text))
             expected = info.position + 1
             for entry in tail:
                 if entry.position <= info.position:

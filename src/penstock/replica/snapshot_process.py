@@ -19,6 +19,7 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
+from penstock.replica.marks import RowMark
 from penstock.replica.snapshot import SnapshotInfo, write_snapshot
 
 APART_BYTES: Final = 16 << 20
@@ -46,6 +47,7 @@ class _Done(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int
     digest: bytes
     format_version: int
+    mark: str | None = None
 
 
 def write_snapshot_apart(
@@ -86,6 +88,7 @@ def write_snapshot_apart(
         time_ms=done.time_ms,
         digest=done.digest,
         format_version=done.format_version,
+        mark=RowMark.parse(done.mark),
     )
 
 
@@ -111,6 +114,7 @@ def main(live: str, target: str) -> int:
             time_ms=info.time_ms,
             digest=info.digest,
             format_version=info.format_version,
+            mark=None if info.mark is None else info.mark.text,
         )
     except PenstockError as error:
         answer = _Failure(

@@ -1,5 +1,7 @@
 """Names, headers and rows of the archive: what goes in comes out, and damage is told."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.ports.journal import JournalRow
 from penstock.replica.archive_format import (
     HEADER_BYTES,
+    MARKED_HEADER_BYTES,
     ArchiveHeader,
     ArchiveKind,
     Coverage,
@@ -20,6 +23,7 @@ from penstock.replica.archive_format import (
     parse_snapshot_key,
     parse_stretch_key,
 )
+from penstock.replica.marks import RowMark
 
 positions = st.integers(0, 2**63 - 1)
 
@@ -63,6 +67,21 @@ def test_a_header_survives() -> None:
     assert decode_header(data, kind=ArchiveKind.STRETCH, subject="s") == _header(3, 9)
 
 
+def test_a_snapshots_header_has_a_mark() -> None:
+    mark = RowMark(9, -3, 0xFFFFFFFF)
+    header = replace(_header(9, 9), kind=ArchiveKind.SNAPSHOT, mark=mark)
+    data = encode_header(header)
+    assert len(data) == MARKED_HEADER_BYTES == header.header_bytes == 160
+    assert decode_header(data, kind=ArchiveKind.SNAPSHOT, subject="s") == header
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with pytest.raises(CorruptDataError):
+            decode_header(damaged, kind=ArchiveKind.SNAPSHOT, subject="s")
+    with pytest.raises(CorruptDataError):
+        decode_header(data[:-1], kind=ArchiveKind.SNAPSHOT, subject="s")
+
+
 @given(st.integers(0, HEADER_BYTES - 1), st.integers(1, 255))
 def test_a_changed_byte_of_a_header_is_damage(at: int, difference: int) -> None:
     data = bytearray(encode_header(_header()))
@@ -80,9 +99,9 @@ def test_another_kind_a_cut_header_and_a_newer_version_are_refused() -> None:
     from crc32c import crc32c
 
     newer = bytearray(data[:-4])
-    newer[8] = 2
+    newer[8] = 3
     newer += crc32c(newer).to_bytes(4, "big")
-    with pytest.raises(InvalidRequestError, match="version 2"):
+    with pytest.raises(InvalidRequestError, match="version 3"):
         decode_header(newer, kind=ArchiveKind.STRETCH, subject="s")
 
 
