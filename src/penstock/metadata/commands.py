@@ -448,12 +448,15 @@ class DeleteOffsets(Command, frozen=True, tag="offsets-"):
 class Relay(Command, frozen=True, tag="relay"):
     """An entry of another agent of this host, which hands its entries to the one that writes the
     journal. Applied by its own key (agent, epoch, n), as if it lay in the journal by itself, so
-    that it may be handed over again. Answer: Relayed, or Refused inside another or from itself."""
+    that it may be handed over again. `stamp_ms`: the agent's own stamp of its entry; journal time
+    follows the entry that holds this one. Answer: Relayed, or Refused inside another or from
+    itself."""
 
     agent: int
     epoch: int
     n: int
     commands: list["AnyCommand"]
+    stamp_ms: int = 0
 
 
 AnyCommand = (

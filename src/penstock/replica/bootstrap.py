@@ -141,7 +141,7 @@ async def replay(
 
         def apply(rows: list[JournalRow]) -> bool:
             for row in rows:
-                if not wanted(row, max(replica.time_ms, row.stamp_ms)):
+                if not wanted(row, replica.journal_time(row.body, stamp_ms=row.stamp_ms)):
                     return False
                 replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
                 replica.set_local(LOCAL_MARK, RowMark.of(row).text)

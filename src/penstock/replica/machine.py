@@ -36,12 +36,25 @@ class StateMachine(Protocol[OutcomeT_co]):
         """Use this connection from now on; may read what is kept in memory."""
         ...
 
+    def journal_time(self, previous_ms: int, stamp_ms: int, body: bytes) -> int:
+        """Journal time at an entry, which `apply` is given next; must not change anything.
+
+        Most machines return `max(previous_ms, stamp_ms)`. Where the journal keeps journal time in
+        place of stamps (an embedded one), a replay passes that time as `stamp_ms`, and the same
+        time must result.
+
+        Args:
+            previous_ms: journal time at the entry before.
+            stamp_ms: the journal's clock when it took the entry.
+        """
+        ...
+
     def apply(self, position: int, time_ms: int, body: bytes) -> OutcomeT_co:
         """Apply one entry.
 
         Args:
             position: the entry's place in the journal.
-            time_ms: journal time, never less than at the entry before.
+            time_ms: journal time there, as `journal_time` gave it.
         Raises:
             CorruptDataError: the entry is unknown or damaged; the replica stops.
         """

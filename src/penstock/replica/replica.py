@@ -136,6 +136,11 @@ class Replica(Generic[OutcomeT]):
         """Journal time there."""
         return self._transaction.time_ms
 
+    def journal_time(self, body: bytes, *, stamp_ms: int) -> int:
+        """Journal time at an entry, were it the next; nothing is applied. Any thread."""
+        with self._lock:
+            return self._transaction.journal_time(body, stamp_ms)
+
     @property
     def committed_position(self) -> int:
         """Of the last entry that readers of the database see."""

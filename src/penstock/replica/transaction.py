@@ -109,11 +109,10 @@ class Transaction(Generic[OutcomeT]):
     def apply(self, body: bytes, stamp_ms: int, *, synced: bool = False) -> Appended[OutcomeT]:
         """Apply one entry in the open transaction, which is begun if there is none."""
         position = self.position + 1
-        # Journal time never runs backwards, whatever the stamping clock does.
-        time_ms = max(self.time_ms, stamp_ms)
         try:
             if not self.is_begun:
                 self.begin(synced=synced)
+            time_ms = self._machine.journal_time(self.time_ms, stamp_ms, body)
             outcome = self._machine.apply(position, time_ms, body)
         except BaseException as error:
             self.roll_back(error)
@@ -123,6 +122,10 @@ class Transaction(Generic[OutcomeT]):
         self.position = position
         self.time_ms = time_ms
         return Appended(position, time_ms, outcome)
+
+    def journal_time(self, body: bytes, stamp_ms: int) -> int:
+        """Journal time at an entry, were it the next."""
+        return self._machine.journal_time(self.time_ms, stamp_ms, body)
 
     def redo(self) -> None:
         """Apply again what was rolled back. Raises as `apply`; nothing is lost by it."""

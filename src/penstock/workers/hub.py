@@ -164,7 +164,13 @@ class WorkerHub:
 
     async def _relay(self, writer: asyncio.StreamWriter, token: int, body: bytes) -> None:
         entry = decode_entry(body, position=0)
-        relay = Relay(agent=entry.agent, epoch=entry.epoch, n=entry.n, commands=entry.commands)
+        relay = Relay(
+            agent=entry.agent,
+            epoch=entry.epoch,
+            n=entry.n,
+            commands=entry.commands,
+            stamp_ms=entry.stamp_ms,
+        )
         try:
             (answer,) = await self._committer.commit([relay])
         except PenstockError as error:

@@ -44,6 +44,9 @@ class Notes:
     def bind(self, connection: sqlite3.Connection) -> None:
         self._execute = connection.execute
 
+    def journal_time(self, previous_ms: int, stamp_ms: int, body: bytes) -> int:
+        return max(previous_ms, stamp_ms)
+
     def apply(self, position: int, time_ms: int, body: bytes) -> int:
         self.on_apply(body)
         if body:
