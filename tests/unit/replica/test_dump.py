@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from penstock.replica import canonical_dump, state_digest
-from penstock.replica.dump import PAGE_ROWS
+from penstock.replica.dump import PAGE_ROWS, table_digests
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,23 @@ def test_the_digest_is_the_dumps_hash(count: int) -> None:
     dump = list(canonical_dump(connection))
     assert len(dump) == 2 + 2 + count
     assert state_digest(connection) == hashlib.sha256(b"".join(dump)).digest()
+    connection.close()
+
+
+def test_each_table_has_a_digest_of_its_own() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE b (name TEXT PRIMARY KEY) WITHOUT ROWID")
+    connection.execute("CREATE TABLE a (id INTEGER PRIMARY KEY, body BLOB)")
+    connection.execute("CREATE TABLE local (name TEXT PRIMARY KEY, value ANY)")
+    connection.execute("INSERT INTO a VALUES (5, x'00ff')")
+    before = table_digests(connection)
+    assert list(before) == ["a", "b"]
+    part = b"".join(list(canonical_dump(connection))[:2])
+    assert before["a"] == hashlib.sha256(part).digest()
+    connection.execute("UPDATE a SET body = x'00fe'")
+    # What is of this copy alone is in no digest.
+    connection.execute("INSERT INTO local VALUES ('agent', 7)")
+    after = table_digests(connection)
+    assert after["a"] != before["a"]
+    assert after["b"] == before["b"]
     connection.close()
