@@ -174,7 +174,8 @@ def delete_without_condemning(life: SimulatedLog) -> None:
         return 0
 
     keeper._condemn = delete  # type: ignore[method-assign]
-    keeper._in_flight_number = lambda: 1 << 60
+    keeper._orphans._condemn = delete
+    keeper._numbers.in_flight_from = lambda: 1 << 60  # type: ignore[method-assign]
 
 
 def trim_too_much(life: SimulatedLog) -> None:

@@ -134,10 +134,10 @@ class ScriptedStore:
             self.deleted.append(key)
             self.objects.pop(key, None)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         self._check()
         for key, (data, modified_ms) in sorted(self.objects.items()):
-            if key.startswith(prefix):
+            if key.startswith(prefix) and key > after:
                 yield ObjectInfo(key=key, size_bytes=len(data), modified_ms=modified_ms)
 
     def _check(self) -> None:

@@ -50,8 +50,8 @@ class CountingStore:
     async def delete(self, keys: Sequence[str]) -> None:
         await self.store.delete(keys)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        return self.store.list(prefix)
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self.store.list(prefix, after=after)
 
 
 class ZoneAgent:

@@ -265,6 +265,21 @@ class Queries(PipelineQueries):
         """Whether the state has this object, live or condemned."""
         return bool(self._execute("SELECT 1 FROM objects WHERE key = ?", (key,)))
 
+    def known_objects(self, keys: Sequence[str]) -> set[str]:
+        """Those of the keys whose objects the state has, live or condemned."""
+        known: set[str] = set()
+        for start in range(0, len(keys), KEYS_PER_STATEMENT):
+            page = keys[start : start + KEYS_PER_STATEMENT]
+            marks = ",".join("?" * len(page))
+            known.update(
+                key
+                for (key,) in self._execute(
+                    f"SELECT key FROM objects WHERE key IN ({marks})",  # noqa: S608
+                    tuple(page),
+                )
+            )
+        return known
+
     def objects(self, after: str, limit: int) -> list[ObjectRow]:
         """A page of all objects by key, past `after` ("" to begin)."""
         rows = self._execute(_OBJECTS, (after, limit))

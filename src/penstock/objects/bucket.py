@@ -112,14 +112,21 @@ class BucketStore:
         except _FAILURES as error:
             raise translate_obstore_error("delete", keys[0], error) from error
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port."""
-        # obstore's prefixes are whole parts of a path; the rest is sorted out here.
+        # obstore's prefixes are whole parts of a path: the listing of the folder begins right
+        # before the prefix (an offset is exclusive), and ends at the first key past it.
         folder = prefix.rpartition("/")[0]
+        offset = max(after, "" if prefix.endswith("/") else prefix[:-1])
         try:
-            async for page in obstore.list(self._store, folder or None):
+            async for page in obstore.list(self._store, folder or None, offset=offset or None):
                 for meta in page:
-                    if meta["path"].startswith(prefix):
+                    if meta["path"] <= after:
+                        continue
+                    if not meta["path"].startswith(prefix):
+                        if meta["path"] > prefix:
+                            return
+                    else:
                         yield ObjectInfo(
                             key=meta["path"],
                             size_bytes=meta["size"],

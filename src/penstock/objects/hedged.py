@@ -78,9 +78,9 @@ class Hedged:
         """See the port."""
         await self._store.delete(keys)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port."""
-        return self._store.list(prefix)
+        return self._store.list(prefix, after=after)
 
     async def _first_of(self, call: Callable[[], Awaitable[T]], after_s: float) -> T:
         self._saved = min(self._saved + self._share, _SAVED_MAX)

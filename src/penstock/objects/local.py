@@ -122,9 +122,9 @@ class LocalStore:
             check_key(key)
         await self._run(lambda: self._delete(keys))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port."""
-        found = self._walk("", prefix)
+        found = self._walk("", prefix, after)
         while page := await self._run(lambda: list(itertools.islice(found, _LIST_PAGE))):
             for info in page:
                 yield info
@@ -272,7 +272,7 @@ class LocalStore:
             except OSError as error:
                 raise translate_os_error("delete", folder, error) from error
 
-    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         base = f"{folder}/" if folder else ""
         names = [(name, False) for name in self._device.list(folder)]
         # With the slash, folders sort among files as their keys do.
@@ -281,8 +281,11 @@ class LocalStore:
             key = base + name
             if name.startswith(".") or not (key.startswith(prefix) or prefix.startswith(key)):
                 continue
+            # A folder whose keys all sort at or before `after` isn't read.
+            if key <= after and not (is_folder and after.startswith(key)):
+                continue
             if is_folder:
-                yield from self._walk(key[:-1], prefix)
+                yield from self._walk(key[:-1], prefix, after)
             elif key.startswith(prefix):
                 # One that is deleted meanwhile is simply not listed.
                 with contextlib.suppress(NotFoundError):

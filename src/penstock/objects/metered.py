@@ -60,10 +60,10 @@ class Metered:
         with self._measure("delete"):
             await self._store.delete(keys)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port. Its seconds include what the caller does between two objects."""
         with self._measure("list"):
-            async for info in self._store.list(prefix):
+            async for info in self._store.list(prefix, after=after):
                 yield info
 
     def _measure(self, operation: str) -> "_Measure":

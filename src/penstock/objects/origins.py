@@ -83,9 +83,9 @@ class OriginStore:
         self._refuse("delete", keys)
         await self._store.delete(keys)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port. Own objects alone."""
-        return self._store.list(prefix)
+        return self._store.list(prefix, after=after)
 
     def _find(self, key: str) -> tuple[ObjectStore, str]:
         if key.startswith(ORIGINS_PREFIX):

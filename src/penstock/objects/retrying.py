@@ -103,17 +103,16 @@ class Retrying:
         """See the port."""
         await self._try(lambda: self._store.delete(keys))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port. After an error the listing begins again, behind the last key given."""
-        last = ""
+        last = after
         schedule = self._schedule()
         while True:
             try:
-                async for info in self._store.list(prefix):
-                    if info.key > last:
-                        yield info
-                        last = info.key
-                        schedule = self._schedule()
+                async for info in self._store.list(prefix, after=last):
+                    yield info
+                    last = info.key
+                    schedule = self._schedule()
             except RetryableError as error:
                 await schedule.back_off(error)
             else:

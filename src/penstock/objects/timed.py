@@ -55,9 +55,9 @@ class Timed:
         """See the port."""
         await self._within("delete", keys[0] if keys else "nothing", self._store.delete(keys))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port."""
-        objects = aiter(self._store.list(prefix))
+        objects = aiter(self._store.list(prefix, after=after))
         while True:
             try:
                 yield await self._within("list", prefix, anext(objects))

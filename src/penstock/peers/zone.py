@@ -226,9 +226,9 @@ class ZoneStore:
                         self.counts.refused += 1
 
     # Last, since it hides the type of that name from what follows.
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port."""
-        return self._store.list(prefix)
+        return self._store.list(prefix, after=after)
 
 
 @dataclass(slots=True)

@@ -53,8 +53,11 @@ class ObjectStore(Protocol):
         """Delete; keys that do not exist are ignored."""
         ...
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`, in key order."""
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        """All objects whose key starts with `prefix` and sorts past `after`, in key order.
+
+        A caller that stops early pays for the pages that were read, not for the rest.
+        """
         ...
 
 

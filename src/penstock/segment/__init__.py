@@ -14,8 +14,10 @@ from penstock.segment.format import (
     parse_index,
 )
 from penstock.segment.keys import (
+    SEGMENTS_PREFIX,
     JobKey,
     SegmentKey,
+    epoch_prefixes,
     job_object_key,
     object_key,
     parse_job_key,
@@ -26,6 +28,7 @@ from penstock.segment.runs import RunDescriber
 __all__ = [
     "FOOTER_BYTES",
     "HEADER_BYTES",
+    "SEGMENTS_PREFIX",
     "BuiltSegment",
     "Footer",
     "IndexedRun",
@@ -36,6 +39,7 @@ __all__ = [
     "SegmentRun",
     "build_segment",
     "check_header",
+    "epoch_prefixes",
     "job_object_key",
     "object_key",
     "parse_footer",

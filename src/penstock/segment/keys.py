@@ -61,6 +61,11 @@ def object_key(*, agent: int, epoch: int, n: int) -> str:
     return f"{SEGMENTS_PREFIX}{_hash(name)}/{name}.seg"
 
 
+def epoch_prefixes(*, agent: int, epoch: int) -> list[str]:
+    """The prefixes that the keys of an agent's epoch begin with: 256, one per hash."""
+    return [f"{SEGMENTS_PREFIX}{digits:02x}/{agent}-{epoch}-" for digits in range(256)]
+
+
 def parse_object_key(key: str) -> SegmentKey | None:
     """The parts of a segment's key; None if `object_key` never gives such a key."""
     match = _KEY.fullmatch(key)

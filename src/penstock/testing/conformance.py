@@ -199,6 +199,29 @@ class ObjectStoreSuite(ABC):
 
         self._run(tmp_path, scenario)
 
+    @pytest.mark.parametrize(
+        ("prefix", "after", "expected"),
+        [
+            ("", "s/00/1", ["s/00/2", "s/01/1", "t/1"]),
+            ("", "s/00", ["s/00/1", "s/00/2", "s/01/1", "t/1"]),
+            ("s/", "s/00/15", ["s/00/2", "s/01/1"]),
+            ("s/0", "a", ["s/00/1", "s/00/2", "s/01/1"]),
+            ("s/00/", "s/00/2", []),
+            ("s/01/", "s/00/9", ["s/01/1"]),
+            ("s/", "t", []),
+        ],
+    )
+    def test_a_listing_goes_on_past_a_key(
+        self, tmp_path: Path, prefix: str, after: str, expected: list[str]
+    ) -> None:
+        async def scenario(store: ObjectStore) -> None:
+            for key in ("t/1", "s/01/1", "s/00/2", "s/00/1"):
+                await store.put(key, [b"x"])
+            listed = [info.key async for info in store.list(prefix, after=after)]
+            assert listed == expected
+
+        self._run(tmp_path, scenario)
+
     @pytest.mark.parametrize("key", ["", "/a", "a//b", "a/", "../a", "a/../../b", ".x", "a\0b"])
     def test_keys_that_lead_elsewhere_are_refused(self, tmp_path: Path, key: str) -> None:
         async def scenario(store: ObjectStore) -> None:

@@ -61,9 +61,9 @@ class Faulty:
         """See the port."""
         await self._call("delete", ", ".join(keys), lambda: self._store.delete(keys))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port. May fail between two objects."""
-        async for info in self._store.list(prefix):
+        async for info in self._store.list(prefix, after=after):
             if self._happens(self._fail_percent):
                 raise self._fault("list", prefix, "the connection broke")
             yield info

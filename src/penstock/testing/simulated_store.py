@@ -65,13 +65,17 @@ class SimulatedBucket:
                 del self.objects[key]
                 self._gone[key] = (found, self._loop.time())
 
-    async def list(self, prefix: str) -> list[ObjectInfo]:
+    async def list(self, prefix: str, after: str = "") -> list[ObjectInfo]:
         """What a listing gives now."""
         self._check("list", prefix)
         seen_s = self._loop.time() - self.list_lag_s
         gone = {key: value for key, (value, gone_s) in self._gone.items() if gone_s > seen_s}
         there = {key: value for key, value in self.objects.items() if value.written_s <= seen_s}
-        found = {key: value for key, value in (gone | there).items() if key.startswith(prefix)}
+        found = {
+            key: value
+            for key, value in (gone | there).items()
+            if key.startswith(prefix) and key > after
+        }
         return [
             ObjectInfo(
                 key=key,
@@ -119,7 +123,7 @@ class SimulatedStore:
         names = list(keys)
         await self._link.call("delete", ", ".join(names), lambda: self._bucket.delete(names))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         """See the port."""
-        for info in await self._link.call("list", prefix, lambda: self._bucket.list(prefix)):
+        for info in await self._link.call("list", prefix, lambda: self._bucket.list(prefix, after)):
             yield info

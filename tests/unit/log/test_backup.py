@@ -331,8 +331,8 @@ class Cutting:
     async def delete(self, keys: Sequence[str]) -> None:
         await self._store.delete(keys)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        return self._store.list(prefix)
+    def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        return self._store.list(prefix, after=after)
 
 
 @pytest.fixture(scope="module")

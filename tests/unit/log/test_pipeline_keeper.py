@@ -152,14 +152,14 @@ def test_in_a_cluster_the_keeper_asks_for_the_head_before_it_takes_a_job_for_clo
     async def test(cluster: Cluster) -> None:
         one, two = await cluster.agent(1), await cluster.agent(2)
         confirmed: list[int] = []
-        confirm = two.log.keeper._confirm_head
+        confirm = two.log.keeper._orphans._confirm_head
         assert confirm is not None
 
         async def noted() -> None:
             await confirm()
             confirmed.append(two.order.position)
 
-        two.log.keeper._confirm_head = noted
+        two.log.keeper._orphans._confirm_head = noted
         job = await open_job(one.log)
         key = job_object_key(job=job, name="0" * 32)
         await cluster.store.put(key, [b"x"])

@@ -66,7 +66,7 @@ class ScriptedStore:
     async def delete(self, keys: Sequence[str]) -> None:
         await self._call()
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         await self._call()
         return
         yield

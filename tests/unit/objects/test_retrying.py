@@ -44,7 +44,7 @@ class _Failing:
     async def delete(self, keys: Sequence[str]) -> None:
         self._fail()
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         self._fail()
         yield ObjectInfo(key="", size_bytes=0, modified_ms=0)
 

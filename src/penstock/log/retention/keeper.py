@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.retention.orphans import Orphans
 from penstock.log.retention.plan import new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
 from penstock.metadata.answers import Condemned
@@ -41,14 +42,12 @@ from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import SegmentKey, parse_job_key, parse_object_key
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _PAGE: Final = 1000
-_SEGMENTS_PREFIX: Final = "segments/"
 ONCE_PREFIX: Final = "once-"
 """Begins the id of a writer that was made for one write: nobody comes back to it after a day."""
 
@@ -88,12 +87,20 @@ class Keeper:
         self._committer = committer
         self._now_ms = now_ms or clock.now_ms
         self._may_propose = may_propose
-        self._confirm_head = confirm_head
         self._held_since_ms = held_since_ms
         self._pool = pool
         self._limits = limits
         self._numbers = numbers
-        self._in_flight_number = numbers.in_flight_from
+        self._orphans = Orphans(
+            queries=queries,
+            view=view,
+            store=store,
+            pool=pool,
+            numbers=numbers,
+            confirm_head=confirm_head,
+            condemn=self._condemn,
+            grace_ms=limits.delete_grace_ms,
+        )
         self._holds = 0
         self._waits = TableWaits()
         self.lost_to_tables: dict[tuple[str, int], tuple[int, int]] = {}
@@ -112,6 +119,7 @@ class Keeper:
     async def run_once(self) -> None:
         """One pass of everything. Raises: PenstockError, to be tried again at the next pass."""
         await self.condemn_failed()
+        self._orphans.look()
         if not self._may_propose():
             return
         await self.trim_expired()
@@ -281,48 +289,8 @@ class Keeper:
         return count
 
     async def condemn_orphans(self) -> int:
-        """Condemn stored objects that were never named: a crash between put and commit.
-
-        Those that a live epoch may still commit are left alone; everything of older epochs can't
-        be committed any more, since apply refuses it.
-        """
-        agent, epoch = self._numbers.identity
-        limit = self._in_flight_number()
-        oldest_ms = self._now_ms() - self._limits.delete_grace_ms
-        found: list[tuple[str, SegmentKey]] = []
-        of_jobs: list[tuple[str, int]] = []
-        async for stored in self._store.list(_SEGMENTS_PREFIX):
-            if stored.modified_ms > oldest_ms:
-                continue
-            key = parse_object_key(stored.key)
-            if key is None:
-                job_key = parse_job_key(stored.key)
-                if job_key is not None:
-                    of_jobs.append((stored.key, job_key.job))
-            elif (key.agent, key.epoch) != (agent, epoch) or key.n < limit:
-                found.append((stored.key, key))
-        # An epoch, or a job, is registered before it puts anything: at this head the state knows
-        # all whose objects were listed.
-        if self._confirm_head is not None:
-            await self._confirm_head()
-        orphans = [text for text, key in found if not self._is_live(key)]
-        if of_jobs:
-            jobs = await self._in_pool(lambda: self._queries().pipeline_jobs())
-            open_jobs = {job.job for job in jobs}
-            orphans += [text for text, job in of_jobs if job not in open_jobs]
-        count = 0
-        for at in range(0, len(orphans), _PAGE):
-            page = orphans[at : at + _PAGE]
-            unknown = await self._in_pool(partial(self._unknown, page))
-            count += await self._condemn(unknown)
-        return count
-
-    def _is_live(self, key: SegmentKey) -> bool:
-        """Whether another agent may still name an object."""
-        if key.agent == self._numbers.identity[0]:
-            return False
-        known = self._view.agent(key.agent)
-        return known is not None and known.live and known.epoch <= key.epoch
+        """Condemn stored objects that were never named; returns how many. See `Orphans`."""
+        return await self._orphans.condemn(self._now_ms())
 
     async def delete_condemned(self) -> int:
         """Delete what was condemned longer than the grace ago, and before any job began that is
@@ -353,10 +321,6 @@ class Keeper:
         if writer_id.startswith(ONCE_PREFIX):
             return limits.once_writer_expiration_ms
         return limits.writer_expiration_ms
-
-    def _unknown(self, keys: list[str]) -> list[str]:
-        queries = self._queries()
-        return [key for key in keys if not queries.object_known(key)]
 
     async def _condemn(self, keys: list[str]) -> int:
         if not keys:
