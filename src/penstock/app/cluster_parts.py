@@ -387,6 +387,7 @@ async def _open(
         shows_answers=lambda: order.shows_answers,
         ownership=shards,
         heads=order,
+        now_ms=lambda: min(order.time_ms, clock.now_ms()),
         cluster=ClusterNodes(
             me=me,
             view=view,

@@ -43,12 +43,13 @@ def open_face(
     ownership: Ownership | None = None,
     heads: Heads | None = None,
     cluster: Nodes | None = None,
+    now_ms: Callable[[], int] | None = None,
 ) -> Face:
     """Put groups and face together; nothing listens yet.
 
     Args:
         queries: of the event loop's thread.
-        shows_answers, ownership: see `GroupCoordinator`; heads, cluster: see `Broker`.
+        shows_answers, ownership, now_ms: see `GroupCoordinator`; heads, cluster: see `Broker`.
     """
     groups = GroupCoordinator(
         committer=committer,
@@ -59,6 +60,7 @@ def open_face(
         settings=group_settings(settings),
         ownership=ownership,
         shows_answers=shows_answers,
+        now_ms=now_ms,
     )
     broker = Broker(
         view=view,

@@ -1,7 +1,7 @@
 """Groups as administrators and tools see them: described, listed, deleted, expired."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,10 @@ from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup
 from penstock.groups.ownership import NotServedError
-from penstock.groups.plan import NOTHING, expired_of
+from penstock.groups.plan import NOTHING, expired_of, seen_of
 from penstock.groups.settings import GroupSettings
 from penstock.metadata.cluster_tables import group_shard
 from penstock.metadata.commands import DeleteGroups
-from penstock.ports.clock import Clock
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
@@ -65,15 +64,19 @@ class GroupAdministration:
         offsets: GroupOffsets,
         queries: "Queries",
         view: "MetadataView",
-        clock: Clock,
+        now_ms: Callable[[], int],
         settings: GroupSettings,
     ) -> None:
+        """
+        Args:
+            now_ms: what ages are measured by; see `GroupCoordinator`.
+        """
         self._memory = memory
         self._journal = journal
         self._offsets = offsets
         self._queries = queries
         self._view = view
-        self._clock = clock
+        self._now_ms = now_ms
         self._settings = settings
         self._expired_up_to = ""
 
@@ -160,15 +163,18 @@ class GroupAdministration:
     async def expire(self) -> int:
         """Delete expired offsets and empty groups of the next page of groups; call now and then.
 
-        Returns: how many groups and offsets were deleted.
+        A commit or a join whose answer was lost may be journaled after the look that this decides
+        by: what was deleted is what was seen, and what changed since stays (feature level 4).
+
+        Returns: how many groups and offsets the journal was told to delete.
         """
         if self._memory.closed or not self._memory.shows_answers():
             return 0
         count_max = self._settings.expire_groups_max
         rows = self._queries.groups_page(self._expired_up_to, limit=count_max)
         self._expired_up_to = rows[-1].group_id if len(rows) == count_max else ""
-        now_ms = self._clock.now_ms()
-        doomed: list[LoadedGroup] = []
+        now_ms = self._now_ms()
+        doomed: dict[LoadedGroup, tuple[int, int]] = {}
         # All is decided before anything is waited for: a group that is joined, or an offset that
         # is committed, while the journal works is not what was looked at.
         deletions: list[asyncio.Task[GroupError]] = []
@@ -182,9 +188,10 @@ class GroupAdministration:
             # A group in the middle of something has no need to expire now.
             if loaded is not None and not self._may_expire(loaded):
                 continue
+            offsets = self._queries.group_offsets(row.group_id)
             plan = expired_of(
                 row,
-                self._queries.group_offsets(row.group_id),
+                offsets,
                 now_ms=now_ms,
                 retention_ms=self._settings.offsets_retention_ms,
                 is_read=self._is_read_in(loaded),
@@ -198,19 +205,27 @@ class GroupAdministration:
                 self._memory.carry_out(
                     loaded, loaded.machine.end(GroupError.COORDINATOR_NOT_AVAILABLE)
                 )
-                doomed.append(loaded)
+                doomed[loaded] = seen_of(row, offsets)
             else:
-                deletions.append(self._offsets.begin_deletion(loaded, list(plan.offsets)))
+                seen_ms = [offsets[key].commit_ms for key in plan.offsets]
+                deletions.append(
+                    self._offsets.begin_deletion(loaded, list(plan.offsets), seen_ms=seen_ms)
+                )
                 counts.append(len(plan.offsets))
-        outcomes = await self._delete_groups(doomed)
+        outcomes = await self._delete_groups(list(doomed), seen=doomed)
         deleted += sum(error is GroupError.NONE for error in outcomes.values())
         for deletion, count in zip(deletions, counts, strict=True):
             if await self._journal.finish(deletion) is GroupError.NONE:
                 deleted += count
         return deleted
 
-    async def _delete_groups(self, doomed: list[LoadedGroup]) -> dict[str, GroupError]:
-        """What became of each, by group id."""
+    async def _delete_groups(
+        self,
+        doomed: list[LoadedGroup],
+        *,
+        seen: Mapping[LoadedGroup, tuple[int, int]] | None = None,
+    ) -> dict[str, GroupError]:
+        """What became of each, by group id. `seen`: see `DeleteGroups`."""
         for loaded in doomed:
             self._memory.carry_out(loaded, loaded.machine.end(GroupError.COORDINATOR_NOT_AVAILABLE))
         # A command names the epoch of one shard: one per shard, and all are under way together.
@@ -221,7 +236,7 @@ class GroupAdministration:
             shard = group_shard(loaded.machine.group_id) if epoch else 0
             by_shard.setdefault((shard, epoch), []).append(loaded)
         deletions = [
-            (groups, self._journal.own(self._delete_of_shard(groups, shard_epoch)))
+            (groups, self._journal.own(self._delete_of_shard(groups, shard_epoch, seen or {})))
             for (_, shard_epoch), groups in by_shard.items()
         ]
         outcomes: dict[str, GroupError] = {}
@@ -230,12 +245,19 @@ class GroupAdministration:
             outcomes.update((loaded.machine.group_id, error) for loaded in groups)
         return outcomes
 
-    async def _delete_of_shard(self, groups: list[LoadedGroup], shard_epoch: int) -> GroupError:
-        group_ids = [loaded.machine.group_id for loaded in groups]
+    async def _delete_of_shard(
+        self,
+        groups: list[LoadedGroup],
+        shard_epoch: int,
+        seen: Mapping[LoadedGroup, tuple[int, int]],
+    ) -> GroupError:
+        command = DeleteGroups(
+            group_ids=[loaded.machine.group_id for loaded in groups],
+            shard_epoch=shard_epoch,
+            seen=[seen[loaded] for loaded in groups] if seen else [],
+        )
         try:
-            answer = await self._journal.commit(
-                DeleteGroups(group_ids=group_ids, shard_epoch=shard_epoch)
-            )
+            answer = await self._journal.commit(command)
         finally:
             # Read again at the next use: not there, or as it was.
             for loaded in groups:

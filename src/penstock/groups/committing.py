@@ -131,14 +131,26 @@ class GroupOffsets:
         return GroupError.NONE, errors
 
     def begin_deletion(
-        self, loaded: LoadedGroup, keys: list[PartitionId]
+        self, loaded: LoadedGroup, keys: list[PartitionId], *, seen_ms: Sequence[int] = ()
     ) -> asyncio.Task[GroupError]:
-        """Delete these of a group, whoever reads them, and before all that is committed later."""
-        group_id = loaded.machine.group_id
-        command = DeleteOffsets(group_id=group_id, items=keys, shard_epoch=loaded.shard_epoch)
+        """Delete these of a group, whoever reads them, and before all that is committed later.
+
+        Args:
+            seen_ms: their commit times; those that were committed to since stay. Without: all go.
+        """
+        command = DeleteOffsets(
+            group_id=loaded.machine.group_id,
+            items=keys,
+            shard_epoch=loaded.shard_epoch,
+            seen_ms=list(seen_ms),
+        )
 
         def keep(_: AnyAnswer) -> GroupError:
-            loaded.offsets.remove(keys)
+            if seen_ms:
+                # Some may have stayed.
+                loaded.offsets.forget()
+            else:
+                loaded.offsets.remove(keys)
             return GroupError.NONE
 
         return self._write(loaded, command, keep)

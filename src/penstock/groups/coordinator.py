@@ -56,9 +56,13 @@ class GroupCoordinator:
         settings: GroupSettings | None = None,
         ownership: Ownership | None = None,
         shows_answers: Callable[[], bool] = lambda: True,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         """
         Args:
+            now_ms: what offsets and empty groups expire by; None: the clock. Their times are
+                journal time, so in a cluster, where that may stand behind or ahead of this
+                agent's clock, it is the lesser of both.
             ownership: which groups are this agent's; None: all of them.
             shows_answers: whether `queries` find all that the committer has answered: what they
                 show without is older than what members and committers were told.
@@ -80,7 +84,7 @@ class GroupCoordinator:
             offsets=self._offsets,
             queries=queries,
             view=view,
-            clock=clock,
+            now_ms=now_ms or clock.now_ms,
             settings=self.settings,
         )
 

@@ -36,7 +36,7 @@ def expired_of(
     Args:
         row: the group.
         offsets: its committed offsets.
-        now_ms: wall clock, as the journal's stamps are.
+        now_ms: what ages are measured by.
         retention_ms: offsets.retention.minutes.
         is_read: of a group with members, whether a topic (by id) may be read by one of them.
     """
@@ -54,3 +54,9 @@ def expired_of(
     if len(old) == len(offsets):
         return Expiry(whole_group=True)
     return Expiry(offsets=old) if old else NOTHING
+
+
+def seen_of(row: GroupRow, offsets: Mapping[tuple[bytes, int], OffsetRow]) -> tuple[int, int]:
+    """What the expiry of a whole group is decided by, as `DeleteGroups.seen` carries it."""
+    empty_since_ms = -1 if row.empty_since_ms is None else row.empty_since_ms
+    return empty_since_ms, max((offset.commit_ms for offset in offsets.values()), default=-1)

@@ -4,6 +4,7 @@ from penstock.metadata.answers import AnyAnswer, Done, OffsetsCommitted, Refusal
 from penstock.metadata.apply_shards import refuse_shard
 from penstock.metadata.commands import CommitOffsets, DeleteGroups, DeleteOffsets, SaveGroup
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.schema import INTEGRITY_LEVEL
 
 
 def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
@@ -34,8 +35,15 @@ def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:
     refusal = refuse_shard(context, command.group_ids, command.shard_epoch)
     if refusal is not None:
         return refusal
+    tables = context.tables
+    if command.seen and tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
+        # One that was joined or committed to since it was looked at is not what had expired.
+        for group_id, seen in zip(command.group_ids, command.seen, strict=False):
+            if tables.group_times(group_id) == tuple(seen):
+                tables.remove_group(group_id)
+        return Done()
     for group_id in command.group_ids:
-        context.tables.remove_group(group_id)
+        tables.remove_group(group_id)
     return Done()
 
 
@@ -76,8 +84,15 @@ def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
         return refusal
     tables = context.tables
     tables.flush_offsets()
-    tables.executemany(
-        "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition = ?",
-        ((command.group_id, topic_id, partition) for topic_id, partition in command.items),
-    )
+    delete = "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition = ?"
+    if command.seen_ms and tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
+        tables.executemany(
+            f"{delete} AND commit_ms = ?",
+            (
+                (command.group_id, *item, seen_ms)
+                for item, seen_ms in zip(command.items, command.seen_ms, strict=False)
+            ),
+        )
+        return Done()
+    tables.executemany(delete, ((command.group_id, *item) for item in command.items))
     return Done()

@@ -422,10 +422,13 @@ class SaveGroup(Command, frozen=True, tag="group"):
 class DeleteGroups(Command, frozen=True, tag="group-"):
     """Delete groups with their offsets. The coordinator has checked that they are empty.
 
-    Answer: Done."""
+    `seen`: empty, or for each group what its expiry was decided by: since when it was empty (-1:
+    not empty), and when the newest of its offsets was committed (-1: none). From feature level 4
+    on a group that differs stays. Answer: Done."""
 
     group_ids: list[str]
     shard_epoch: int = 0
+    seen: list[tuple[int, int]] = []
 
 
 class CommitOffsets(Command, frozen=True, tag="offsets"):
@@ -438,11 +441,15 @@ class CommitOffsets(Command, frozen=True, tag="offsets"):
 
 
 class DeleteOffsets(Command, frozen=True, tag="offsets-"):
-    """Delete offsets of a group. `items`: (topic id, partition) pairs. Answer: Done."""
+    """Delete offsets of a group. `items`: (topic id, partition) pairs.
+
+    `seen_ms`: empty, or for each item the commit time that its expiry was decided by. From feature
+    level 4 on an offset that was committed at another time stays. Answer: Done."""
 
     group_id: str
     items: list[tuple[bytes, int]]
     shard_epoch: int = 0
+    seen_ms: list[int] = []
 
 
 class Relay(Command, frozen=True, tag="relay"):

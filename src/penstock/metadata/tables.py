@@ -339,6 +339,18 @@ class Tables:
             (group_id, generation, protocol_type, empty_since_ms, state),
         )
 
+    def group_times(self, group_id: str) -> tuple[int, int] | None:
+        """Since when a group has been empty, and when the newest of its offsets was committed; -1:
+        it isn't, there is none. None: no such group."""
+        self.flush_offsets()
+        row: tuple[int, int] | None = self.execute(
+            "SELECT coalesce(empty_since_ms, -1), coalesce((SELECT max(commit_ms)"
+            " FROM group_offsets WHERE group_id = groups.group_id), -1)"
+            " FROM groups WHERE group_id = ?",
+            (group_id,),
+        ).fetchone()
+        return row
+
     def remove_group(self, group_id: str) -> None:
         """Delete with its offsets."""
         self.flush_offsets()

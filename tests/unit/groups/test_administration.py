@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.messages import Leaver, Protocol, SyncRequest
 from penstock.groups.settings import GroupSettings
+from penstock.metadata.answers import OffsetsCommitted
+from penstock.metadata.commands import CommitOffsets
 from penstock.model.errors import (
     RetryableError,
 )
@@ -146,6 +151,73 @@ def test_a_group_that_became_empty_expires_from_then_on(tmp_path: Path) -> None:
         one.clock.skipped_ms += 7 * DAY_MS
         assert await one.groups.expire() == 1
         assert one.queries.group("g") is None
+        await one.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("offset_count", [1, 2], ids=["the whole group", "one of its offsets"])
+def test_a_commit_whose_answer_was_lost_is_not_expired_with_what_it_replaced(
+    tmp_path: Path, offset_count: int
+) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)])
+        one.clock.skipped_ms += 8 * DAY_MS
+        if offset_count > 1:
+            await commit(one, [write(one, 1, partition=1)])
+        one.committer.gate = asyncio.Event()
+        expiry = asyncio.create_task(one.groups.expire())
+        await settle()
+        # The commit was given up as in doubt before the look, and is journaled after it.
+        late = CommitOffsets(group_id="g", offsets=[write(one, 2)])
+        assert one.order.append([late]).answers == [OffsetsCommitted([0])]
+        one.committer.gate.set()
+        await expiry
+        fetched = one.groups.fetch_offsets("g")
+        assert fetched[one.topic("flights").topic_id, 0].offset == 2
+        assert len(fetched) == offset_count
+        await one.close()
+
+    run(work())
+
+
+def test_what_an_operator_deletes_goes_whatever_was_committed_meanwhile(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await commit(one, [write(one, 1)])
+        one.committer.gate = asyncio.Event()
+        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
+        await settle()
+        one.order.append([CommitOffsets(group_id="g", offsets=[write(one, 2)])])
+        one.committer.gate.set()
+        assert await deletion == [GroupError.NONE]
+        assert one.groups.fetch_offsets("g") == {}
+        await one.close()
+
+    run(work())
+
+
+def test_groups_expire_by_the_time_that_they_are_told_and_not_by_the_clock(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        journal_ms = one.clock.now_ms()
+        groups = GroupCoordinator(
+            committer=one.committer,
+            queries=one.queries,
+            view=one.view,
+            clock=one.clock,
+            random=one.random,
+            settings=one.settings,
+            now_ms=lambda: min(journal_ms, one.clock.now_ms()),
+        )
+        await commit(one, [write(one, 1)])
+        # A clock that is ahead of journal time ages nothing.
+        one.clock.skipped_ms += 30 * DAY_MS
+        assert await groups.expire() == 0
+        journal_ms += 8 * DAY_MS
+        assert await groups.expire() == 1
+        await groups.close()
         await one.close()
 
     run(work())

@@ -188,6 +188,28 @@ def expiries(draw: st.DrawFn, queries: Queries) -> ExpireProducers:
     return ExpireProducers(items=items)
 
 
+@st.composite
+def group_expiries(draw: st.DrawFn, queries: Queries) -> DeleteGroups | DeleteOffsets:
+    """Groups, or offsets of one, some of them seen at another time than they were."""
+    groups = [row for row in queries.groups_page("", limit=100) if draw(st.booleans())]
+    late = st.sampled_from([0, 0, 0, 1])
+    if not groups or draw(st.booleans()):
+        seen = [
+            (-1 if row.empty_since_ms is None else row.empty_since_ms + draw(late), newest)
+            for row in groups
+            for offsets in [queries.group_offsets(row.group_id).values()]
+            for newest in [max((one.commit_ms for one in offsets), default=-1) + draw(late)]
+        ]
+        return DeleteGroups(group_ids=[row.group_id for row in groups], seen=seen)
+    group_id = groups[0].group_id
+    offsets = queries.group_offsets(group_id)
+    return DeleteOffsets(
+        group_id=group_id,
+        items=list(offsets),
+        seen_ms=[offset.commit_ms + draw(late) for offset in offsets.values()],
+    )
+
+
 def blunt(answer: AnyAnswer) -> AnyAnswer:
     """Without the words: the twin has none."""
     if isinstance(answer, Relayed):

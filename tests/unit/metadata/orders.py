@@ -6,6 +6,7 @@ from pathlib import Path
 from penstock.metadata.commands import CommitRuns, CreateTopic, MovedRun, RunCommit, StoreSegment
 from penstock.metadata.order import Order
 from penstock.metadata.rows import StoredRun
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 
 TOPIC_ID = b"0123456789abcdef"
@@ -42,13 +43,16 @@ class CountingRandom:
         return self._next % bound
 
 
-def open_order(directory: Path, clock: TestClock | None = None) -> Order:
+def open_order(
+    directory: Path, clock: TestClock | None = None, *, level: int = FEATURE_LEVEL_MAX
+) -> Order:
     """Without syncs: power cuts are not the question here."""
     return Order.open(
         directory / "metadata.sqlite",
         clock=clock or TestClock(),
         random=CountingRandom(),
         fsync=False,
+        level=level,
     )
 
 

@@ -19,6 +19,7 @@ from unit.metadata.histories import (
     blunt,
     commits,
     expiries,
+    group_expiries,
     segments,
     simple,
 )
@@ -33,10 +34,12 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         clock = TestClock()
-        order = stack.enter_context(closing(open_order(directory, clock)))
+        level = data.draw(st.sampled_from([3, 4, 4]), label="level")
+        order = stack.enter_context(closing(open_order(directory, clock, level=level)))
         queries = stack.enter_context(closing(Queries(directory / "metadata.sqlite")))
         view = MetadataView.load(queries)
         twin = Twin()
+        twin.level = level
         for topic_id, topic_name in zip(IDS[:2], "tu", strict=True):
             created = CreateTopic(name=topic_name, topic_id=topic_id, partitions=2)
             view.apply(order.append([created]).changes)
@@ -44,11 +47,13 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
         for _ in range(data.draw(st.integers(1, 14), label="entries")):
             clock.ms += data.draw(st.integers(-2, 3), label="time")
             commands: list[AnyCommand] = []
-            kind = data.draw(st.sampled_from(["mixed", "mixed", "segment", "expiry"]))
+            kind = data.draw(st.sampled_from(["mixed", "mixed", "segment", "expiry", "groups"]))
             if kind == "segment":
                 commands = [data.draw(segments(queries))]
             elif kind == "expiry":
                 commands = [data.draw(expiries(queries))]
+            elif kind == "groups":
+                commands = [data.draw(group_expiries(queries))]
             for _ in range(data.draw(st.integers(0, 3))):
                 strategy = simple if data.draw(st.integers(0, 2)) == 0 else commits(twin)
                 commands.append(data.draw(strategy))

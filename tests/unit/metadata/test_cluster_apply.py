@@ -453,3 +453,33 @@ def test_a_segment_of_runs_of_any_wal(cluster: Cluster) -> None:
     )
     assert cluster.send(2, other) == [SegmentStored(0)]
     assert cluster.send(2, wrong) == [SegmentStored(2)]
+
+
+@pytest.mark.parametrize("level", [3, 4])
+def test_what_expires_is_deleted_as_it_was_seen_from_level_4_on(tmp_path: Path, level: int) -> None:
+    cluster = Cluster(tmp_path, level=2)
+    for agent in (1, 2):
+        cluster.send(agent, RegisterAgent(agent=agent, level_max=level), epoch=2)
+    cluster.send(1, SetFeatureLevel(level=level), epoch=2)
+    write = OffsetWrite(topic_id=TOPIC_ID, partition=0, offset=1)
+    cluster.send(1, save(0, "g"), CommitOffsets(group_id="g", offsets=[write]), epoch=2)
+    row = cluster.queries.group("g")
+    assert row is not None
+    since_ms = -1 if row.empty_since_ms is None else row.empty_since_ms
+    (offset,) = cluster.queries.group_offsets("g").values()
+    others = [
+        DeleteOffsets(group_id="g", items=[(TOPIC_ID, 0)], seen_ms=[offset.commit_ms - 1]),
+        DeleteGroups(group_ids=["g"], seen=[(since_ms - 1, offset.commit_ms)]),
+        DeleteGroups(group_ids=["g"], seen=[(since_ms, offset.commit_ms - 1)]),
+    ]
+    for command in others if level == 4 else others[:1]:
+        assert cluster.send(1, command, epoch=2) == [Done()]
+    assert len(cluster.queries.group_offsets("g")) == (1 if level == 4 else 0)
+    as_seen = [
+        DeleteOffsets(group_id="g", items=[(TOPIC_ID, 0)], seen_ms=[offset.commit_ms]),
+        DeleteGroups(group_ids=["g"], seen=[(since_ms, -1)]),
+    ]
+    for command in as_seen:
+        assert cluster.send(1, command, epoch=2) == [Done()]
+    assert cluster.queries.group("g") is None
+    cluster.close()

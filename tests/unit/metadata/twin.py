@@ -83,6 +83,8 @@ class Topic:
 
 class Twin:
     def __init__(self) -> None:
+        self.level = 0
+        """The feature level that is on."""
         self.topics: dict[bytes, Topic] = {}
         self.partitions: dict[int, Partition] = {}
         self.objects: dict[str, int | None] = {}  # key -> condemned time
@@ -190,17 +192,33 @@ class Twin:
                 )
                 return Done()
             case DeleteGroups():
-                for group in command.group_ids:
+                for at, group in enumerate(command.group_ids):
+                    seen = command.seen if self.level >= 4 else []
+                    if seen and [self._times_of(group)] != seen[at : at + 1]:
+                        continue
                     self.groups.pop(group, None)
                     self.offsets.pop(group, None)
                 return Done()
             case CommitOffsets():
                 return self._commit_offsets(command, time_ms)
             case DeleteOffsets():
-                for topic_id, partition in command.items:
-                    self.offsets.get(command.group_id, {}).pop((topic_id, partition), None)
+                offsets = self.offsets.get(command.group_id, {})
+                for at, place in enumerate(command.items):
+                    seen_ms = command.seen_ms if self.level >= 4 else []
+                    found = offsets.get(place)
+                    if found and seen_ms and [found[3]] != seen_ms[at : at + 1]:
+                        continue
+                    offsets.pop(place, None)
                 return Done()
         raise AssertionError(command)
+
+    def _times_of(self, group: str) -> tuple[int, int] | None:
+        """Since when it is empty, and its newest commit; -1 for neither."""
+        if group not in self.groups:
+            return None
+        since = self.groups[group][2]
+        times = [offset[3] for offset in self.offsets.get(group, {}).values()]
+        return -1 if since is None else since, max(times, default=-1)
 
     def live_objects(self) -> set[int | str]:
         """Keys that some batch lies in."""
