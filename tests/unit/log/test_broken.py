@@ -111,6 +111,39 @@ def test_a_state_that_cant_be_asked_lets_nobody_through() -> None:
     assert not broken.is_follower([append(0)])
 
 
+def plain(*, key: int = 1) -> PartitionAppend:
+    return append(-1, producer=-1, key=key)
+
+
+def test_without_a_producer_id_what_one_connection_sent_meanwhile_is_a_follower() -> None:
+    broken = BrokenSequences(unknown)
+    broken.note([plain()], place=3, source=1, last_place=8)
+    assert not broken.is_follower([plain()], place=2, source=1)
+    assert broken.is_follower([plain()], place=4, source=1)
+    assert not broken.is_follower([plain()], place=5, source=2)
+    assert not broken.is_follower([plain()], place=5)
+    assert not broken.is_follower([plain(key=2)], place=6, source=1)
+    assert broken.is_follower([plain(key=2), plain()], place=7, source=1)
+    assert not broken.is_follower([append(0)], place=7, source=1)
+    assert broken.is_follower([plain()], place=8, source=1)
+    # It came after the failure was known.
+    assert not broken.is_follower([plain()], place=9, source=1)
+    assert not broken
+
+
+def test_of_two_failures_of_one_connection_both_have_followers() -> None:
+    for places in (((3, 6), (5, 9)), ((5, 9), (3, 6))):
+        broken = BrokenSequences(unknown)
+        for place, last_place in places:
+            broken.note([plain()], place=place, source=1, last_place=last_place)
+        assert [broken.is_follower([plain()], place=n, source=1) for n in (4, 7, 9, 10)] == [
+            True,
+            True,
+            True,
+            False,
+        ]
+
+
 def test_producers_without_an_id_and_old_failures_are_forgotten() -> None:
     broken = BrokenSequences(unknown)
     broken.note([append(-1, producer=-1)])

@@ -15,15 +15,17 @@ from penstock.log.ordering import Applied
 from penstock.metadata import order
 from penstock.metadata.answers import BatchStatus, RunsCommitted
 from penstock.metadata.commands import AnyCommand, CommitRuns
-from penstock.model.errors import OverloadedError, PenstockError
+from penstock.model.errors import OverloadedError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
 from penstock.system.clock import SystemClock
 
 
-def append(sequence: int) -> PartitionAppend:
-    batch = NewBatch(memoryview(bytearray(100)), 100, 1, 5, 7, 0, sequence, -1)
-    return PartitionAppend(PartitionKey(1), batch)
+def append(sequence: int, *, key: int = 1) -> PartitionAppend:
+    """`sequence` -1: of a producer without an id."""
+    producer = (7, 0, sequence) if sequence >= 0 else (-1, -1, -1)
+    batch = NewBatch(memoryview(bytearray(100)), 100, 1, 5, *producer, -1)
+    return PartitionAppend(PartitionKey(key), batch)
 
 
 class RecordingBytes:
@@ -93,10 +95,16 @@ class Bench:
             on_fatal=_fatal,
         )
 
-    def send(self, sequence: int) -> asyncio.Future[PenstockError | None]:
+    def send(
+        self, sequence: int = -1, *, source: int = 0, key: int = 1
+    ) -> asyncio.Future[PenstockError | None]:
         answer: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
         request = AppendRequest(
-            [append(sequence)], 100, SystemClock().monotonic_s() + 60, answer.set_result
+            [append(sequence, key=key)],
+            100,
+            SystemClock().monotonic_s() + 60,
+            answer.set_result,
+            source,
         )
         self.flusher.submit(request)
         return answer
@@ -165,5 +173,39 @@ def test_an_end_answers_what_nobody_has_answered_yet(durable: int) -> None:
         assert all(answer.done() and answer.result() is not None for answer in answers)
         late = bench.send(9)
         assert late.done()
+
+    run(test)
+
+
+@pytest.mark.parametrize("durable_last", [True, False])
+def test_of_a_connection_without_a_producer_id_nothing_overtakes_what_failed(
+    durable_last: bool,
+) -> None:
+    async def test(bench: Bench) -> None:
+        first = bench.send(source=1)
+        same = [bench.send(source=1), bench.send(source=1)]
+        others = [bench.send(source=2), bench.send(source=1, key=2), bench.send(source=0)]
+        await turns()
+        gates = bench.bytes.gates
+        failure = RetryableError("put", "object", "the bucket is away")
+        if durable_last:
+            gates[0].set_exception(failure)
+            await turns()
+        for gate in gates[1:]:
+            gate.set_result(None)
+        await turns()
+        if not durable_last:
+            gates[0].set_exception(failure)
+        assert isinstance(await first, RetryableError)
+        for answer in same:
+            assert "earlier batch" in str(await answer)
+        assert [await answer for answer in others] == [None, None, None]
+        # Its client knows by now: what it sends from here on is in the order that it wants.
+        again = [bench.send(source=1), bench.send(source=1)]
+        await turns()
+        for gate in gates[6:]:
+            gate.set_result(None)
+        assert [await answer for answer in again] == [None, None]
+        assert len(bench.ordering.submitted) == 5
 
     run(test)

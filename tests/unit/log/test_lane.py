@@ -500,6 +500,21 @@ def test_what_a_producer_sent_behind_a_failed_batch_fails_until_that_one_comes_a
     run(test)
 
 
+def test_of_a_connection_without_a_producer_id_nothing_overtakes_what_a_full_wal_refused() -> None:
+    async def test(bench: Bench) -> None:
+        bench.wal.full = True
+        bench.wal.gate.set()
+        first = bench.append(source=1, deadline_s=bench.clock.monotonic_s() - 1)
+        second, other = bench.append(source=1), bench.append(source=2)
+        assert isinstance(await first.answer, StorageFullError)
+        bench.wal.full = False
+        assert "earlier batch" in str(await second.answer)
+        assert await other.answer is None
+        assert await bench.append(source=1).answer is None
+
+    run(test)
+
+
 def test_a_command_passes_all_appends_that_a_full_wal_holds() -> None:
     async def test(bench: Bench) -> None:
         bench.wal.gate.set()

@@ -1,9 +1,14 @@
-"""Where failed appends broke off their producers' sequences. No I/O of its own.
+"""What failed appends broke off: producers' sequences, connections' order. No I/O of its own.
 
 What a producer had sent behind a failed batch must fail as well: a partition that does not know
 the producer takes any first sequence, so a later one would be stored, and the failed one's retry
 would be refused for ever. The failed batch is awaited until it comes again, or until the state says
 that it, or one behind it, was stored: its producer may have sent it to another agent.
+
+A producer without an id has no sequences, and its client keeps the order of a partition by sending
+again what failed: what the same connection had sent to the partition after a failed batch, and is
+not submitted yet when the failure becomes known, fails as well. What arrives later does not: its
+client may know of the failure and have given the batch up.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,27 +34,53 @@ class _Awaited(NamedTuple):
     sequence: int
 
 
+class _Overtaking(NamedTuple):
+    """Batches at a place in (`first`, `last`] had arrived after a failed one, before it failed."""
+
+    first: int
+    last: int
+
+
 class BrokenSequences:
     """Remembers failed batches and tells who stands behind one. One thread.
 
     Where failures become known in another order than that of the appends, each call says which
-    place in that order it is about; else the defaults do.
+    place in that order it is about; else the defaults do. Places that are judged only rise.
     """
 
     def __init__(self, known: KnownProducer) -> None:
         self._known = known
         self._awaited: dict[tuple[PartitionKey, int, int], _Awaited] = {}
         """By partition, producer and epoch."""
+        self._overtaking: dict[tuple[PartitionKey, int], _Overtaking] = {}
+        """By partition and connection, of batches without a producer id."""
+        self._overtaking_until = 0
+        """The greatest place of those."""
 
     def __bool__(self) -> bool:
-        """Whether any failed batch is awaited."""
-        return bool(self._awaited)
+        """Whether any batch may stand behind a failed one."""
+        return bool(self._awaited or self._overtaking)
 
-    def note(self, failed: Iterable[PartitionAppend], *, place: int = 0) -> None:
-        """These batches were not stored, and won't be."""
+    def note(
+        self,
+        failed: Iterable[PartitionAppend],
+        *,
+        place: int = 0,
+        source: int = 0,
+        last_place: int = 0,
+    ) -> None:
+        """These batches were not stored, and won't be.
+
+        Args:
+            source: their connection; 0: none, whose batches keep no order.
+            last_place: of what has arrived by now.
+        """
         for append in failed:
             batch = append.batch
-            if batch.producer_id >= 0:
+            if batch.producer_id < 0:
+                if source and last_place > place:
+                    self._note_overtaking((append.partition_key, source), place, last_place)
+            else:
                 key = (append.partition_key, batch.producer_id, batch.producer_epoch)
                 sequence = batch.base_sequence
                 known = self._awaited.get(key)
@@ -62,14 +93,32 @@ class BrokenSequences:
         while len(self._awaited) > BROKEN_MAX:
             del self._awaited[next(iter(self._awaited))]
 
-    def is_follower(self, appends: Iterable[PartitionAppend], *, place: int = 1) -> bool:
+    def _note_overtaking(self, key: tuple[PartitionKey, int], place: int, last_place: int) -> None:
+        known = self._overtaking.get(key)
+        if known is not None:
+            place, last_place = min(place, known.first), max(last_place, known.last)
+        # Bounded by the appends that wait: they all go once the last of them was judged.
+        self._overtaking[key] = _Overtaking(place, last_place)
+        self._overtaking_until = max(self._overtaking_until, last_place)
+
+    def is_follower(
+        self, appends: Iterable[PartitionAppend], *, place: int = 1, source: int = 0
+    ) -> bool:
         """Whether one of these batches, which belong together, stands behind a failed one.
 
         A failed batch that came again is awaited no more.
         """
+        if self._overtaking and place > self._overtaking_until:
+            self._overtaking.clear()
         found = False
         for append in appends:
             batch = append.batch
+            if batch.producer_id < 0:
+                if source and self._overtaking:
+                    window = self._overtaking.get((append.partition_key, source))
+                    if window is not None and window.first < place <= window.last:
+                        found = True
+                continue
             key = (append.partition_key, batch.producer_id, batch.producer_epoch)
             awaited = self._awaited.get(key)
             if awaited is None or place < awaited.place:
@@ -98,7 +147,10 @@ class BrokenSequences:
 def follower_error() -> RetryableError:
     """What a batch behind a failed one is answered with."""
     return RetryableError(
-        "append", "log", "an earlier batch of the same producer failed", "send both again"
+        "append",
+        "log",
+        "an earlier batch of the same producer or connection failed",
+        "send both again",
     )
 
 

@@ -260,7 +260,9 @@ class Flusher:
             flight.refused = [
                 waiting
                 for waiting in flight.waiting
-                if self._broken.is_follower(waiting.request.appends, place=waiting.place)
+                if self._broken.is_follower(
+                    waiting.request.appends, place=waiting.place, source=waiting.request.source
+                )
             ]
             for waiting in flight.refused:
                 waiting.answer(follower_error())
@@ -326,10 +328,16 @@ class Flusher:
         refused = set(flight.refused)
         for waiting in flight.waiting:
             if waiting not in refused:
-                self._broken.note(waiting.request.appends, place=waiting.place)
+                self._note_broken(waiting)
         flight.error = error
         self._answer(flight, error)
         self._resolve(flight)
+
+    def _note_broken(self, waiting: Waiting) -> None:
+        request = waiting.request
+        self._broken.note(
+            request.appends, place=waiting.place, source=request.source, last_place=self._place
+        )
 
     def _answer(self, flight: Flight, error: PenstockError | None) -> None:
         for waiting in flight.waiting:
@@ -379,7 +387,7 @@ class Flusher:
         self._pending.remove(late)
         for waiting in late:
             self.waiting_bytes -= waiting.request.length
-            self._broken.note(waiting.request.appends, place=waiting.place)
+            self._note_broken(waiting)
             waiting.answer(error)
         if not self._pending and not self._open_count:
             self._idle.set()

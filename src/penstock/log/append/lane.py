@@ -60,7 +60,9 @@ class AppendRequest:
     deadline_s: float
     done: Callable[[PenstockError | None], None]
     source: int = 0
-    """The connection that it came from."""
+    """The connection that it came from; 0: none."""
+    place: int = 0
+    """In the order in which the lane was handed requests, from 1 on."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,8 @@ class CommitLane:
         self._is_delivering = False
         """Whoever is answered may append again at once; its turn comes after all are answered."""
         self._broken = BrokenSequences(known_producer)
+        self._place = 0
+        """Of the request that was handed in last. The thread reads it."""
         self._arrived: list[_Item] = []
         self._arrived_bytes = 0
         self._begin_handle: asyncio.Handle | None = None
@@ -168,6 +172,8 @@ class CommitLane:
         if self._closed:
             request.done(_closed_error())
             return
+        self._place += 1
+        request.place = self._place
         self.waiting_bytes += request.length
         is_lone = request.source == self._last_source
         self._lone_count = self._lone_count + 1 if is_lone else 0
@@ -391,14 +397,21 @@ class CommitLane:
 
     def _note_broken(self, failed: list[AppendRequest]) -> None:
         for request in failed:
-            self._broken.note(request.appends)
+            self._broken.note(
+                request.appends,
+                place=request.place,
+                source=request.source,
+                last_place=self._place,
+            )
 
     def _refuse_followers(self, group: list[AppendRequest]) -> list[AppendRequest]:
         """Fail requests with a batch that stands behind a failed one; what may go on."""
         going: list[AppendRequest] = []
         followers: list[AppendRequest] = []
         for request in group:
-            is_follower = self._broken.is_follower(request.appends)
+            is_follower = self._broken.is_follower(
+                request.appends, place=request.place, source=request.source
+            )
             (followers if is_follower else going).append(request)
         if followers:
             self._hand_over(Delivery(followers, [], error=follower_error()))
@@ -424,8 +437,7 @@ class CommitLane:
         except WalFullError:
             raise
         except StorageFullError as error:
-            for request in group:
-                self._broken.note(request.appends)
+            self._note_broken(group)
             if group and commands:
                 # By themselves they may fit: what deletes something may use the last of the disk.
                 delivery.commands = []
