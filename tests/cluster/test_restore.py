@@ -38,8 +38,8 @@ FIRST_RECORD_BYTES = 80
 """Behind the headers of segment and batch; the least of segments, of one record, has 243 bytes."""
 Records = dict[tuple[int, int], bytes]
 """Value by partition and offset."""
-Epoch = Callable[[tuple[int, int]], int]
-"""A record's leader epoch by its partition and offset."""
+IsNew = Callable[[tuple[int, int]], bool]
+"""Whether a record was appended after the restore, by its partition and offset."""
 
 
 def produce(bootstrap: str, start: int, end: int) -> None:
@@ -58,8 +58,8 @@ def produce(bootstrap: str, start: int, end: int) -> None:
     assert not failures
 
 
-def consume(bootstrap: str, count: int, *, epoch_of: Epoch | None = None) -> Records:
-    """Everything there is, which must be `count` records, of those leader epochs."""
+def consume(bootstrap: str, count: int, *, is_new: IsNew | None = None) -> Records:
+    """Everything there is, which must be `count` records, the new ones of a restore's epoch."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     consumer.assign([TopicPartition("t", number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
     found: Records = {}
@@ -71,7 +71,7 @@ def consume(bootstrap: str, count: int, *, epoch_of: Epoch | None = None) -> Rec
                 assert message.error() is None, message.error()
                 place = message.partition(), message.offset()
                 found[place] = message.value()
-                assert message.leader_epoch() == (epoch_of(place) if epoch_of else 0), place
+                assert (message.leader_epoch() > 0) is (is_new is not None and is_new(place)), place
         for number in range(PARTITIONS):
             _, high = consumer.get_watermark_offsets(TopicPartition("t", number), timeout=60)
             assert high == sum(partition == number for partition, _ in found)
@@ -364,7 +364,7 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
             assert consume(agents.bootstrap, 450) == last
             assert {value["cluster_id"] for value in status(agents)} == {told["cluster_id"]}
             produce(agents.bootstrap, 450, 600)
-            longer = consume(agents.bootstrap, 600, epoch_of=lambda place: place not in last)
+            longer = consume(agents.bootstrap, 600, is_new=lambda place: place not in last)
             assert {key: longer[key] for key in last} == last
             # Of who had come further in the parent than the restore, and who had not.
             assert "broker end offset is 150" in go_on_from(agents.bootstrap, 180)
@@ -391,7 +391,7 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
     try:
         assert consume(server.bootstrap, 300) == first
         produce(server.bootstrap, 300, 330)
-        consume(server.bootstrap, 330, epoch_of=lambda place: place not in first)
+        consume(server.bootstrap, 330, is_new=lambda place: place not in first)
         assert "broker end offset is 100" in go_on_from(server.bootstrap, 105)
         assert go_on_from(server.bootstrap, 99) == "value 297"
     finally:

@@ -129,7 +129,12 @@ async def back_up(
 
 
 async def restore(
-    source: str, layout: DataLayout, progress: Progress | None = None
+    source: str,
+    layout: DataLayout,
+    *,
+    clock: Clock,
+    random: Random,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Make a data directory of a backup. See `penstock.log.restore`.
 
@@ -146,6 +151,8 @@ async def restore(
         store=open_store(layout.objects),
         database=layout.metadata,
         scratch=layout.scratch / "restore",
+        clock=clock,
+        random=random,
         progress=progress,
     )
     return _for_people(manifest)

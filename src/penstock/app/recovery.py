@@ -120,6 +120,8 @@ async def restore_cluster(
             moment=moment,
             scratch=Path(folder),
             executor=None,
+            clock=clock,
+            random=random,
             allow_loss=allow_loss,
             take=take,
             copies=copies,

@@ -49,5 +49,5 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """Leader epoch of every partition: the number of restores of this cluster."""
+        """Leader epoch of every partition: of the last restore of this cluster."""
         return self.view.leader_epoch

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.apply_agents import EPOCH_FLOOR
-from penstock.metadata.apply_jobs import leave_jobs_behind
 from penstock.metadata.apply_segments import store_segment
 from penstock.metadata.commands import AnyCommand, Relay, StoreSegment
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.entries import decode_entry
-from penstock.metadata.leader_epochs import begin_leader_epoch
 from penstock.metadata.queries import Queries
+from penstock.metadata.restored import begin_restored
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.objects.origins import inherited_key
+from penstock.ports.clock import Clock
 from penstock.ports.journal import JournalRow
 from penstock.ports.objects import ObjectStore
+from penstock.ports.random import Random
 from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
@@ -84,6 +84,8 @@ async def restore_state(
     moment: Moment,
     scratch: Path,
     executor: Executor | None,
+    clock: Clock,
+    random: Random,
     allow_loss: bool = False,
     take: TakeObjects | None = None,
     copies: bool = False,
@@ -95,6 +97,8 @@ async def restore_state(
         parent_url: where the new cluster will find it, without credentials.
         cluster_id: of the new cluster.
         scratch: a folder for the state on its way; the result lies there.
+        clock, random: say where the new cluster's numbers go on, apart from its parent's and from
+            those of another restore.
         allow_loss: leave gaps where records were only in a WAL.
         take: what reads all objects; None: only that they are there, and how large, is looked at.
         copies: whether `take` puts them under the same keys into the new cluster's store, so that
@@ -121,7 +125,15 @@ async def restore_state(
         named = await work.run(work.named_objects)
         own = [(key, size) for key, size, origin in named if not origin]
         await work.run(partial(take, own))
-    await work.run(partial(work.make_another, cluster_id, inherits=not copies))
+    await work.run(
+        partial(
+            work.make_another,
+            cluster_id,
+            inherits=not copies,
+            now_ms=clock.now_ms(),
+            random=random,
+        )
+    )
     snapshot = scratch / "restored-snapshot.sqlite"
     info = await work.run(partial(write_snapshot, work.database, snapshot))
     drop_replica(work.database)
@@ -301,11 +313,12 @@ class _Restore:
 
     # -- another cluster ---------------------------------------------------------------------------
 
-    def make_another(self, cluster_id: str, *, inherits: bool) -> None:
+    def make_another(self, cluster_id: str, *, inherits: bool, now_ms: int, random: Random) -> None:
         """Turn the state of the parent into one of a new cluster, at position 0.
 
         Args:
             inherits: whether the parent's objects stay where they are.
+            now_ms: time of the restore.
         """
         replica = Replica.open(self.database, LogMachine(), fsync=False, keeps_journal=False)
         time_ms = replica.time_ms
@@ -314,13 +327,8 @@ class _Restore:
             execute = connection.execute
             execute("BEGIN IMMEDIATE")
             execute("INSERT OR REPLACE INTO meta VALUES ('cluster_id', ?)", (cluster_id,))
-            (epoch,) = execute("SELECT coalesce(max(epoch), 0) FROM agents").fetchone()
-            # No entry of the parent's agents can ever be one of the new cluster's.
-            execute(
-                "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name)"
-                " DO UPDATE SET value = max(value, excluded.value)",
-                (EPOCH_FLOOR, epoch),
-            )
+            # Before agents are forgotten: it looks at their epochs.
+            begin_restored(connection, now_ms=now_ms, random=random)
             # What was in no segment leaves gaps, which were allowed.
             execute(
                 "UPDATE partitions SET bytes = partitions.bytes - lost.bytes FROM"
@@ -329,8 +337,6 @@ class _Restore:
             )
             for table in ("agents", "agent_entries", "wals", "group_shards", "wal_runs"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
-            begin_leader_epoch(connection)
-            leave_jobs_behind(connection)
             execute("DELETE FROM objects WHERE live_runs = 0 OR condemned_position IS NOT NULL")
             inherited = (
                 execute("SELECT object_id, key FROM objects WHERE origin = ''").fetchall()

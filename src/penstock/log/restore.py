@@ -16,12 +16,13 @@ from typing_extensions import Buffer
 
 from penstock.log.backup import checksum, clear_scratch, exists, read_parts
 from penstock.log.manifest import INCOMPLETE, MANIFEST, METADATA, Manifest, decode_manifest
-from penstock.metadata.apply_jobs import leave_jobs_behind
-from penstock.metadata.leader_epochs import begin_leader_epoch
 from penstock.metadata.order import restore as restore_state
 from penstock.metadata.queries import Queries
+from penstock.metadata.restored import begin_restored
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
+from penstock.ports.random import Random
 from penstock.replica.snapshot import write_snapshot
 
 _SEGMENTS_PREFIX: Final = "segments/"
@@ -66,6 +67,8 @@ async def restore_backup(
     store: ObjectStore,
     database: Path,
     scratch: Path,
+    clock: Clock,
+    random: Random,
     progress: Progress | None = None,
 ) -> Manifest:
     """Make a data directory of a backup.
@@ -74,6 +77,8 @@ async def restore_backup(
         store: the new directory's objects; there are none, save of a restore that was cut.
         database: where its metadata database will be; must not exist, save as a note.
         scratch: a folder for copies of the state; they are removed.
+        clock, random: say where the restored log's numbers go on, apart from its parent's and from
+            those of another restore of the same backup.
 
     Raises:
         NotFoundError: there is no backup at the source, or a cut one.
@@ -93,7 +98,7 @@ async def restore_backup(
         await _read_state(source, manifest, snapshot)
         staged = scratch / METADATA
         _check_contents(snapshot, staged, manifest)
-        _begin_anew(staged)
+        _begin_anew(staged, clock.now_ms(), random)
         anew = scratch / "anew.sqlite"
         write_snapshot(staged, anew)
         _leave_note(database)
@@ -179,14 +184,12 @@ async def _copy_objects(
         progress(copied, manifest.bytes)
 
 
-def _begin_anew(database: Path) -> None:
-    """What was inherited from another cluster is copied here: nothing is read there any more. No
-    job goes on: what it has put since lies where the backup was made. And a leader epoch begins,
-    before there is a directory that could be served without."""
+def _begin_anew(database: Path, now_ms: int, random: Random) -> None:
+    """What was inherited from another cluster is copied here: nothing is read there any more. And
+    the log's numbers go on elsewhere, before there is a directory that could be served without."""
     with closing(sqlite3.connect(database)) as connection, connection:
-        begin_leader_epoch(connection)
+        begin_restored(connection, now_ms=now_ms, random=random)
         connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
-        leave_jobs_behind(connection)
 
 
 def _leave_note(database: Path) -> None:

@@ -34,6 +34,7 @@ from penstock.metadata.changes import AgentSeen, Change
 from penstock.metadata.commands import AnyCommand, RegisterAgent, Relay
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.entries import Entry, decode_entry
+from penstock.metadata.meta import EPOCH_FLOOR
 from penstock.metadata.schema import (
     APPLICATION_ID,
     CLUSTER_LEVEL,
@@ -255,7 +256,7 @@ HANDLERS[Relay] = _in_cluster(relay)
 def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> EntryOutcome | None:
     """An entry that is not simply its agent's next: None means that it is applied all the same."""
     if agent is None or entry.epoch > agent.epoch:
-        if agent is None and entry.epoch <= tables.meta_int(apply_agents.EPOCH_FLOOR):
+        if agent is None and entry.epoch <= tables.meta_int(EPOCH_FLOOR):
             return _refused(
                 entry, Refusal.FENCED_AGENT, f"epoch {entry.epoch} is over: the agent was removed"
             )

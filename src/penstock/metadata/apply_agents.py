@@ -14,14 +14,11 @@ from penstock.metadata.commands import (
     SetFeatureLevel,
 )
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.meta import EPOCH_FLOOR
 from penstock.metadata.rows import GENERATION_BITS, Agent, AgentStatus
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, INTEGRITY_LEVEL
 from penstock.metadata.tables import Tables
 from penstock.model.errors import CorruptDataError
-
-EPOCH_FLOOR = "agent_epoch_floor"
-"""In `meta`: the greatest epoch that a removed agent had. An agent that isn't known registers
-with a greater one, so that no entry of a removed one is ever applied."""
 
 
 def register_agent(_context: ApplyContext, _command: RegisterAgent) -> AnyAnswer:

@@ -20,17 +20,12 @@ from penstock.metadata.answers import (
 from penstock.metadata.apply_records import refuse_object
 from penstock.metadata.commands import CloseJob, OpenJob, OutputObject, RenewJob
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.meta import NEXT_JOB
 from penstock.metadata.numbers import is_number
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.metadata.tables import Tables
 from penstock.segment import parse_job_key
 
-NEXT_JOB: Final = "next_job"
-"""In `meta`. Numbers aren't given out twice: a late commit or a forgotten object may carry that of
-a job that is gone."""
-JOBS_SKIPPED_BY_RESTORE: Final = 1 << 20
-"""A restored state goes on with numbers that its parent, which has run on since the moment, has
-not given out: a driver of the parent's must not take a job here for its own."""
 LEASE_MS_MAX: Final = 7 * 86_400_000
 AGE_MS_MAX: Final = 30 * 86_400_000
 OBJECT_BYTES_MAX: Final = 1 << 40
@@ -78,10 +73,6 @@ def leave_jobs_behind(connection: sqlite3.Connection) -> None:
     """Close all jobs of a state that was restored: what they have put lies elsewhere. Writers stay,
     so that what they have committed is not stored twice."""
     connection.execute("DELETE FROM pipeline_jobs")
-    connection.execute(
-        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",
-        (NEXT_JOB, JOBS_SKIPPED_BY_RESTORE, JOBS_SKIPPED_BY_RESTORE),
-    )
 
 
 def unknown_job(job: int) -> Refused:

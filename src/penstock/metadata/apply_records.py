@@ -22,6 +22,7 @@ from penstock.metadata.commands import (
     WriteRun,
 )
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.meta import LAST_WAL_GENERATION, NEXT_PRODUCER_ID
 from penstock.metadata.rows import GENERATION_MASK
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.metadata.sequences import ProducerState, judge
@@ -37,9 +38,9 @@ _END, _POSITION, _LENGTH, _NEWEST, _BATCHES = 2, 4, 5, 6, 7
 
 def allocate_producer_ids(context: ApplyContext, command: AllocateProducerIds) -> AnyAnswer:
     """A block of ids that were never given out."""
-    first = context.tables.meta_int("next_producer_id")
+    first = context.tables.meta_int(NEXT_PRODUCER_ID)
     count = max(0, command.count)
-    context.tables.set_meta("next_producer_id", first + count)
+    context.tables.set_meta(NEXT_PRODUCER_ID, first + count)
     return ProducerIds(first, count)
 
 
@@ -67,8 +68,8 @@ def commit_runs(context: ApplyContext, command: CommitRuns) -> AnyAnswer:
         refusal = refuse_wal(context, place)
         if refusal is not None:
             return refusal
-    elif place > tables.meta_int("last_wal_generation"):
-        tables.set_meta("last_wal_generation", place)
+    elif place > tables.meta_int(LAST_WAL_GENERATION):
+        tables.set_meta(LAST_WAL_GENERATION, place)
     row_count_before = len(rows)
     touched: dict[int, None] = {}
     answers = place_batches(context, command.runs, place, rows, touched)

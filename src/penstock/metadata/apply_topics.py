@@ -12,6 +12,7 @@ from penstock.metadata.commands import (
     DeleteTopic,
 )
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.meta import CLUSTER_CONFIGS, NEXT_TOPIC_KEY
 from penstock.metadata.tables import TopicRow, encode_json
 from penstock.model.ids import PARTITION_COUNT_MAX, TopicId, TopicKey
 
@@ -26,8 +27,8 @@ def create_topic(context: ApplyContext, command: CreateTopic) -> AnyAnswer:
             Refusal.INVALID_PARTITIONS,
             f"{command.partitions} partitions, allowed are 1 to {PARTITION_COUNT_MAX}",
         )
-    topic_key = tables.meta_int("next_topic_key") or 1
-    tables.set_meta("next_topic_key", topic_key + 1)
+    topic_key = tables.meta_int(NEXT_TOPIC_KEY) or 1
+    tables.set_meta(NEXT_TOPIC_KEY, topic_key + 1)
     topic = TopicRow(
         TopicKey(topic_key),
         TopicId(command.topic_id),
@@ -84,9 +85,9 @@ def alter_topic_configs(context: ApplyContext, command: AlterTopicConfigs) -> An
 def alter_cluster_configs(context: ApplyContext, command: AlterClusterConfigs) -> AnyAnswer:
     """Set some cluster-wide configs, unset others."""
     tables = context.tables
-    before = msgspec.json.decode(tables.meta_text("cluster_configs") or "{}", type=dict[str, str])
+    before = msgspec.json.decode(tables.meta_text(CLUSTER_CONFIGS) or "{}", type=dict[str, str])
     configs = _altered(before, command.set, command.unset)
-    tables.set_meta("cluster_configs", encode_json(configs))
+    tables.set_meta(CLUSTER_CONFIGS, encode_json(configs))
     context.changes.append(ClusterConfigsChanged(configs=configs))
     return Done()
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from penstock.metadata.answers import AnyAnswer, Refusal, Refused, WalClaimed
 from penstock.metadata.commands import ClaimWal
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.meta import NEXT_WAL_KEY
 from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK, Wal
 
 WAL_ID_BYTES = 16
-NEXT_WAL_KEY = "next_wal_key"
-"""In `meta`. Keys aren't given out twice: a late commit may name that of a WAL that is gone."""
 
 
 def claim_wal(context: ApplyContext, command: ClaimWal) -> AnyAnswer:

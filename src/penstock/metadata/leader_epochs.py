@@ -1,4 +1,4 @@
-"""Leader epochs: how often a log was restored, and from which offset on each epoch counts.
+"""Leader epochs: which restore a log is of, and from which offset on each epoch counts.
 
 A restored log may grow past where its clients had come, with other records at the same offsets.
 Each restore begins an epoch, at the end that it finds of each partition; batches are labelled with
@@ -10,11 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.metadata.migration import migrate
-from penstock.metadata.schema import FORMAT_VERSION
-
-LEADER_EPOCH: Final = "leader_epoch"
-"""In `meta`: the number of restores."""
+from penstock.metadata.meta import LEADER_EPOCH
 
 EpochStart = tuple[int, int]
 """An epoch and the offset of its first record. Those of a partition ascend in both."""
@@ -60,19 +56,21 @@ def end_of_epoch(
     raise AssertionError("the last epoch is past the one that was asked for")
 
 
-def begin_leader_epoch(connection: sqlite3.Connection) -> None:
-    """Begin the next epoch in a state that was restored, at the end of each partition. Brings a
-    state of an older format version to this one first. The caller commits.
+def begin_leader_epoch(connection: sqlite3.Connection, *, floor: int = 0) -> None:
+    """Begin the next epoch in a state that was restored, at the end of each partition. The caller
+    commits.
 
     An epoch in which a partition got no record is forgotten, as Kafka does it: so a partition has
     at most one row a restore.
+
+    Args:
+        floor: the least that the epoch may be: of the restore's time, so that two restores of one
+            backup, whose records differ at the same offsets, don't share an epoch.
     """
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    migrate(connection, version)
-    connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
     connection.execute(
-        "INSERT INTO meta VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1",
-        (LEADER_EPOCH,),
+        "INSERT INTO meta VALUES (?, max(1, ?)) ON CONFLICT (name)"
+        " DO UPDATE SET value = max(value + 1, ?)",
+        (LEADER_EPOCH, floor, floor),
     )
     connection.execute(
         "DELETE FROM leader_epochs WHERE start_offset >= (SELECT next_offset FROM partitions AS p"

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.metadata.apply_agents import EPOCH_FLOOR
 from penstock.metadata.cluster_tables import (
     SELECT_AGENTS,
     SELECT_SHARDS,
     SELECT_WALS,
     agent_of_row,
 )
-from penstock.metadata.leader_epochs import LEADER_EPOCH, EpochStart, epoch_starts
+from penstock.metadata.leader_epochs import EpochStart, epoch_starts
+from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.metadata.rows import (
     GENERATION_BITS,
@@ -389,7 +389,7 @@ class Queries(PipelineQueries):
     # -- leader epochs -------------------------------------------------------------------------
 
     def leader_epoch(self) -> int:
-        """How often the log was restored."""
+        """Of all partitions; 0: the log was never restored."""
         epoch = self._meta(LEADER_EPOCH, 0)
         assert isinstance(epoch, int)
         return epoch

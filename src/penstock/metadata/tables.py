@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.metadata.answers import AnyAnswer, decode_answers, encode_answers
 from penstock.metadata.cluster_tables import ClusterTables
-from penstock.metadata.leader_epochs import LEADER_EPOCH
+from penstock.metadata.meta import LEADER_EPOCH, META_NAMES
 from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
@@ -153,6 +153,7 @@ class Tables:
 
     def set_meta(self, name: str, value: int | str) -> None:
         """Set one; written at the end of the transaction."""
+        assert name in META_NAMES, f"{name}: list it in penstock.metadata.meta"
         self._meta[name] = value
         self._dirty_meta.add(name)
 

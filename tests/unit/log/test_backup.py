@@ -26,6 +26,7 @@ from penstock.metadata.answers import BatchStatus
 from penstock.metadata.commands import AlterClusterConfigs, CommitOffsets, OffsetWrite, SaveGroup
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
+from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -99,7 +100,14 @@ def copy_to(
     return asyncio.run(run())
 
 
-def restore_to(path: Path, source: ObjectStore, *, store: ObjectStore | None = None) -> Manifest:
+def restore_to(
+    path: Path,
+    source: ObjectStore,
+    *,
+    store: ObjectStore | None = None,
+    now_ms: int = EPOCH_ORIGIN_MS,
+) -> Manifest:
+    """By default at the first second there is, so that leader epochs are 1, 2, ..."""
     path.mkdir(exist_ok=True)
     return asyncio.run(
         restore_backup(
@@ -107,6 +115,8 @@ def restore_to(path: Path, source: ObjectStore, *, store: ObjectStore | None = N
             store=store or open_store(path / "objects"),
             database=path / "metadata.sqlite",
             scratch=path / "scratch",
+            clock=ManualClock(now_ms=now_ms),
+            random=SystemRandom(),
         )
     )
 
@@ -244,6 +254,8 @@ def test_the_wal_may_be_recycled_and_runs_joined_while_it_is_read(tmp_path: Path
             store=open_store(tmp_path / "restored" / "objects"),
             database=tmp_path / "restored" / "metadata.sqlite",
             scratch=tmp_path / "scratch",
+            clock=rig.clock,
+            random=SystemRandom(),
         )
         with closing(Queries(tmp_path / "restored" / "metadata.sqlite")) as queries:
             heads = {key: end for key, _, end in queries.heads()}
@@ -298,6 +310,8 @@ def test_what_was_trimmed_while_it_was_read_makes_it_copy_the_state_anew(tmp_pat
             store=open_store(tmp_path / "restored" / "objects"),
             database=tmp_path / "restored" / "metadata.sqlite",
             scratch=tmp_path / "scratch",
+            clock=rig.clock,
+            random=SystemRandom(),
         )
 
     run_rig(tmp_path / "source", test)

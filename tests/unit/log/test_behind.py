@@ -168,7 +168,12 @@ def test_a_backup_without_a_server_holds_what_the_database_lacks(tmp_path: Path)
                 random=SystemRandom(),
             )
         restored.root.mkdir()
-        await restore(str(tmp_path / "backup"), restored)
+        await restore(
+            str(tmp_path / "backup"),
+            restored,
+            clock=ManualClock(now_ms=NOW),
+            random=SystemRandom(),
+        )
 
     restored = DataLayout(tmp_path / "restored")
     before = contents(data)

@@ -6,7 +6,6 @@ from typing import Any
 
 from penstock.log.point_in_time import Moment
 from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
-from penstock.metadata.apply_jobs import JOBS_SKIPPED_BY_RESTORE
 from penstock.metadata.commands import (
     CommitWrite,
     OpenJob,
@@ -74,7 +73,7 @@ async def check(log: Any, queries: Queries, key: PartitionKey, job: int) -> None
     assert isinstance(answer, Refused)
     assert answer.reason is Refusal.UNKNOWN_JOB
     opened = await open_job(log)
-    assert opened > job + JOBS_SKIPPED_BY_RESTORE // 2
+    assert opened > job + (1 << 40)
     # What was committed before the moment isn't stored again.
     (repeated,) = await log.commit([write(opened, key, number=2, batch_id=7)])
     assert isinstance(repeated, WriteCommitted)

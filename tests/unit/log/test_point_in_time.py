@@ -12,11 +12,13 @@ from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import CommitOffsets, OffsetWrite, SaveGroup
 from penstock.metadata.order import restore
 from penstock.metadata.queries import Queries
+from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects.origins import OriginStore, inherited_key, origin_digest
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap
+from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
 from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore, passing, run_cluster
@@ -54,8 +56,14 @@ async def contents_of(agent: ClusterAgent) -> Contents:
 
 
 async def restored(
-    cluster: Cluster, moment: Moment, *, allow_loss: bool = False, name: str = "restore"
+    cluster: Cluster,
+    moment: Moment,
+    *,
+    allow_loss: bool = False,
+    name: str = "restore",
+    now_ms: int = EPOCH_ORIGIN_MS,
 ) -> RestoredState:
+    """By default at the first second there is, so that the leader epoch is 1."""
     return await restore_state(
         cluster.store,
         URL,
@@ -63,6 +71,8 @@ async def restored(
         moment=moment,
         scratch=cluster.folder / name,
         executor=InlineExecutor(cluster.random),
+        clock=ManualClock(now_ms=now_ms),
+        random=cluster.random,
         allow_loss=allow_loss,
     )
 
@@ -202,6 +212,8 @@ def test_the_new_cluster_goes_on_and_never_deletes_what_is_its_parents(tmp_path:
             moment=Moment(),
             scratch=tmp_path / "third",
             executor=None,
+            clock=cluster.clock,
+            random=cluster.random,
         )
         with_queries = Queries(_database_of(state, tmp_path / "third.sqlite"))
         keys = [row.key for row in with_queries.objects("", 100)]

@@ -25,8 +25,11 @@ from penstock.metadata.leader_epochs import (
 )
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
+from penstock.metadata.restored import begin_restored
 from penstock.metadata.schema import FORMAT_VERSION, SCHEMA
+from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.testing.randomness import SeededRandom
 from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, open_order, topic
 
 
@@ -51,6 +54,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.integers(1, 3)),
         st.tuples(st.just("back up"), st.just(0)),
         st.tuples(st.just("restore"), st.integers(0, 5)),
+        st.tuples(st.just("time passes"), st.integers(1, 9)),
     ),
     max_size=20,
 )
@@ -68,20 +72,23 @@ def test_epochs_end_where_a_naive_log_says(steps: list[tuple[str, int]]) -> None
         state.execute("INSERT INTO partitions VALUES (?, 0, 0, 0)", (KEY,))
         state.commit()
         backups = [(copy.deepcopy(log), state.serialize())]
+        seconds = 0
         for step, number in steps:
             if step == "append":
                 log.epochs += [log.current] * number
                 state.execute("UPDATE partitions SET next_offset = ?", (len(log.epochs),))
                 state.commit()
+            elif step == "time passes":
+                seconds += number
             elif step == "back up":
                 backups.append((copy.deepcopy(log), state.serialize()))
             else:
                 log, data = copy.deepcopy(backups[number % len(backups)])
-                log.current += 1
+                log.current = max(log.current + 1, seconds)
                 state.close()
                 state = sqlite3.connect(":memory:")
                 state.deserialize(data)
-                begin_leader_epoch(state)
+                begin_leader_epoch(state, floor=seconds)
                 state.commit()
             rows = state.execute("SELECT epoch, start_offset FROM leader_epochs ORDER BY epoch")
             starts = epoch_starts(rows.fetchall())
@@ -107,9 +114,9 @@ def test_what_kafkas_cache_answers() -> None:
 
 
 def restored(path: Path) -> None:
-    """What a restore does to a state."""
+    """What a restore does to a state, in the first second that there is."""
     with closing(sqlite3.connect(path / "metadata.sqlite")) as connection, connection:
-        begin_leader_epoch(connection)
+        begin_restored(connection, now_ms=EPOCH_ORIGIN_MS, random=SeededRandom(1))
 
 
 def rows(order: Order, path: Path) -> list[tuple[int, int, int]]:
@@ -133,7 +140,8 @@ def test_an_epoch_begins_at_each_partitions_end_and_goes_with_its_topic(tmp_path
     # Nothing was appended to the others in epoch 1.
     restored(tmp_path)
     order = open_order(tmp_path)
-    other = partition_key(TopicKey(2), 0)
+    with closing(Queries(tmp_path / "metadata.sqlite")) as queries:
+        other = partition_key(TopicKey(queries.topic_rows()[-1][0]), 0)
     assert rows(order, tmp_path) == [
         (KEY, 1, 3),
         (KEY, 2, 5),
@@ -159,7 +167,7 @@ def test_a_topic_that_is_made_after_a_restore_begins_with_its_epoch(tmp_path: Pa
     restored(tmp_path)
     order = open_order(tmp_path)
     order.append([topic(partitions=1)])
-    assert rows(order, tmp_path) == [(KEY, 1, 0)]
+    assert [row[1:] for row in rows(order, tmp_path)] == [(1, 0)]
     order.close()
 
 

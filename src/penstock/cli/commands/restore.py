@@ -130,7 +130,9 @@ def _of_backup(source: str, data: Path, *, as_json: bool) -> None:
             progress.total = total
             progress.update(done, done)
 
-        manifest = asyncio.run(restore(source, layout, tell))
+        manifest = asyncio.run(
+            restore(source, layout, clock=SystemClock(), random=SystemRandom(), progress=tell)
+        )
     if as_json:
         print_json(manifest)
         return

@@ -9,7 +9,7 @@ to import kio. Where one broker leads them all, every partition of a count looks
 its index, so the bytes are cached by (version, partition count); and the answer about all topics
 by the view's generation and the leaders' candidates.
 
-Leader epochs are the broker's (the number of restores). Authorized operations are INT_MIN, "not
+Leader epochs are the broker's (of the log's last restore). Authorized operations are INT_MIN, "not
 known", until there are ACLs. Topic ids are understood from version 12 on (KIP-516).
 """
 

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that consumers notice truncation.
 
 A log here is never truncated while it is served: an acknowledged record stays at its offset. The
-leader epoch counts restores (`penstock.metadata.leader_epochs`) and is otherwise constant: the
-current one ends at the high watermark, an earlier one where the restored log went on, and a later
-one is unknown (KIP-320). Answers are of the present, as those of ListOffsets.
+leader epoch is that of the log's last restore (`penstock.metadata.leader_epochs`) and is otherwise
+constant: the current one ends at the high watermark, an earlier one where the restored log went on,
+and a later one is unknown (KIP-320). Answers are of the present, as those of ListOffsets.
 """
 
 from typing import Any, Final

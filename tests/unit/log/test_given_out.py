@@ -1,0 +1,156 @@
+"""A log that was restored gives out nothing that its parent, or another restore, gives out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.log.point_in_time import Moment
+from penstock.metadata.answers import BatchStatus, JobOpened
+from penstock.metadata.commands import ClaimWal, OpenJob
+from penstock.metadata.meta import COUNTERS
+from penstock.metadata.queries import Queries
+from penstock.metadata.view import MetadataView
+from penstock.model.ids import PartitionKey, topic_key_of
+from penstock.objects.origins import OriginStore, origin_digest
+from support.cluster_rig import Cluster, ClusterAgent, run_cluster
+from support.log_rig import NOW, Rig, run_rig
+from unit.log.test_archive import archiver_of
+from unit.log.test_backup import copy_to, memory_store, restore_to
+from unit.log.test_point_in_time import URL, another_cluster, kill, restored
+
+
+@dataclass
+class GivenOut:
+    """What one log gave out, by what it is. Sets of two logs must not meet."""
+
+    by_kind: dict[str, set[int]] = field(default_factory=dict)
+
+    def add(self, kind: str, *values: int) -> None:
+        self.by_kind.setdefault(kind, set()).update(values)
+
+    def counters(self, queries: Queries) -> None:
+        """Where each counter of `meta` stands: every generator that there is, also a new one."""
+        for name, counter in COUNTERS.items():
+            self.add(name, queries._meta(name, counter.first))
+
+
+async def note(
+    into: GivenOut,
+    log: Any,
+    view: MetadataView,
+    queries: Callable[[], Queries],
+    topic: Callable[[str], Any],
+    name: str,
+) -> None:
+    """Let a log give out one of everything."""
+    producer_id, _ = await log.allocate_producer_id()
+    into.add("producer id", producer_id)
+    (key,) = await topic(name)
+    into.add("topic key", topic_key_of(key))
+    opened = OpenJob(kind="k", name="n", lease_ms=3_600_000, age_max_ms=86_400_000)
+    (answer,) = await log.commit([opened])
+    assert isinstance(answer, JobOpened), answer
+    into.add("job", answer.job)
+    into.add("leader epoch", view.leader_epoch)
+    into.counters(queries())
+
+
+def none_is_shared(*logs: GivenOut) -> None:
+    kinds = {kind for log in logs for kind in log.by_kind}
+    assert kinds >= set(COUNTERS)
+    for kind in kinds:
+        found = [log.by_kind[kind] for log in logs]
+        assert sum(map(len, found)) == len(set().union(*found)), (kind, found)
+
+
+def test_of_a_backup(tmp_path: Path) -> None:
+    """Backed up, restored twice, one of them restored again; and the source goes on."""
+    source, to = tmp_path / "source", memory_store(tmp_path / "a")
+    logs = {name: GivenOut() for name in ("source", "one", "two", "one again")}
+
+    async def fill(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"x")
+
+    def life(name: str) -> Callable[[Rig], Any]:
+        async def test(rig: Rig) -> None:
+            await note(logs[name], rig.log, rig.view, rig.queries, rig.topic, "new-" + name[-3:])
+            logs[name].add("epoch", rig.order.epoch)
+            (key, *_) = (PartitionKey(key) for key, _, _ in rig.queries().heads())
+            before = rig.wal.active_generation
+            await rig.append(key, b"y")
+            logs[name].add("generation", before, rig.wal.active_generation)
+
+        return test
+
+    run_rig(source, fill)
+    copy_to(source, to)
+    run_rig(source, life("source"))
+    for name, now_ms in (("one", NOW), ("two", NOW + 1_000)):
+        restore_to(tmp_path / name, to, now_ms=now_ms)
+        run_rig(tmp_path / name, life(name))
+    again = memory_store(tmp_path / "b")
+    copy_to(tmp_path / "one", again)
+    restore_to(tmp_path / "one again", again, now_ms=NOW + 2_000)
+    run_rig(tmp_path / "one again", life("one again"))
+    none_is_shared(*logs.values())
+
+
+def test_of_a_moment_of_a_cluster(tmp_path: Path) -> None:
+    async def live(agent: ClusterAgent, into: GivenOut) -> None:
+        await note(into, agent.log, agent.log._view, lambda: agent.queries, agent.topic, "after")
+        into.add("epoch", agent.order.epoch)
+        (answer,) = await agent.log.commit([ClaimWal(wal_id=agent.cluster.random.token_bytes(16))])
+        into.add("WAL key", answer.wal_key)
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"x")
+        archiver = archiver_of(agent)
+        await archiver.snapshot()
+        moment = Moment(position=agent.order.position)
+        logs = [GivenOut()]
+        await live(agent, logs[0])
+        await agent.append(key, b"y")
+        await archiver.run_once()
+        await kill(cluster)
+        for number in range(2):
+            now_ms = cluster.clock.now_ms() + 1_000 * number
+            state = await restored(cluster, moment, name=f"r{number}", now_ms=now_ms)
+            other = await another_cluster(cluster, state, f"new{number}")
+            # No two clusters have the same random numbers, save where a test says so.
+            other.random = type(cluster.random)(100 + number)
+            store = OriginStore(other.store, {origin_digest(URL): cluster.store})
+            again = await other.agent(1, store=store)
+            logs.append(GivenOut())
+            await live(again, logs[-1])
+        none_is_shared(*logs)
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_new_producer_of_a_restored_log_is_not_taken_for_one_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    """The one that goes on got its id of the parent after the moment: the log doesn't know it."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"x")
+        await archiver_of(agent).snapshot()
+        moment = Moment(position=agent.order.position)
+        old_id, _ = await agent.log.allocate_producer_id()
+        await agent.append(key, b"A0", producer=(old_id, 0, 0))
+        await kill(cluster)
+        other = await another_cluster(cluster, await restored(cluster, moment), "new")
+        again = await other.agent(1)
+        for sequence in range(3):
+            await again.append(key, b"A%d" % sequence, producer=(old_id, 0, sequence))
+        new_id, _ = await again.log.allocate_producer_id()
+        answer = await again.append(key, b"B0", producer=(new_id, 0, 0))
+        assert answer == (BatchStatus.STORED, 4)
+
+    run_cluster(tmp_path, test)
