@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.retention.oldest import OldestRuns
 from penstock.log.retention.orphans import Orphans
 from penstock.log.retention.plan import new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
@@ -103,6 +104,7 @@ class Keeper:
         )
         self._holds = 0
         self._waits = TableWaits()
+        self._oldest = OldestRuns()
         self.lost_to_tables: dict[tuple[str, int], tuple[int, int]] = {}
         """By topic and partition, the offsets [start, end) that retention last took before a table
         that is enabled had followed them: the bound of its patience had passed."""
@@ -134,12 +136,16 @@ class Keeper:
         """Raise log starts by retention; returns how many partitions were trimmed."""
         trimmed = 0
         waiting: list[PartitionKey] = []
+        limited: set[int] = set()
+        self._oldest.begin_pass()
         for topic in list(self._view.topics()):
             settings = topic_settings(topic.configs, self._view.cluster_configs)
             if settings.deletes and (settings.retention_ms >= 0 or settings.retention_bytes >= 0):
                 trimmed += await self._trim_topic(topic)
+                limited.update(partition_keys(topic))
                 if settings.table:
                     waiting += partition_keys(topic)
+        self._oldest.keep(limited)
         self._waits.forget(waiting)
         for topic_name, number in list(self.lost_to_tables):
             if self._view.topic(topic_name) is None:
@@ -156,16 +162,21 @@ class Keeper:
         settings = topic_settings(topic.configs, self._view.cluster_configs)
         keys = partition_keys(topic)
         now_ms = self._now_ms()
+        heads = {key: self._view.head(key) for key in keys}
+        starts = {key: 0 if head is None else head.log_start for key, head in heads.items()}
 
         def plan() -> list[int]:
             queries = self._queries()
             sizes = queries.partition_bytes(keys)
             items: list[int] = []
             for key in keys:
-                size = sizes.get(key, 0)
-                if size:
+                size, log_start = sizes.get(key, 0), starts[key]
+                if self._oldest.may_be_due(
+                    key, settings, log_start=log_start, bytes_total=size, now_ms=now_ms
+                ):
                     # Bounded: what is beyond these runs leaves at the next pass.
-                    runs = queries.runs_from(key, 0, limit=_PAGE)
+                    runs = queries.runs_from(key, log_start, limit=_PAGE)
+                    self._oldest.note(key, runs[0] if runs else None, log_start=log_start)
                     start = new_log_start(runs, settings, bytes_total=size, now_ms=now_ms)
                     if start is not None and settings.table:
                         wanted = Wanted(
