@@ -23,6 +23,7 @@ from penstock.lake.door import Problem
 from penstock.log.serving import ServingLog
 from penstock.metadata.answers import AnyAnswer, Refusal, Refused
 from penstock.metadata.commands import AnyCommand
+from penstock.metadata.levels import LevelNotOnError
 from penstock.metadata.ordering import Heads
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL
@@ -111,7 +112,10 @@ class PipelineSources:
             InvalidRequestError: it is too long, or holds a number that no entry can.
         """
         _check_command(command)
-        (answer,) = await self.log.commit([command])
+        try:
+            (answer,) = await self.log.commit([command])
+        except LevelNotOnError as error:
+            raise self._level_not_on() from error
         if isinstance(answer, Refused) and answer.reason is Refusal.LEVEL_NOT_ON:
             raise self._level_not_on()
         if isinstance(answer, Refused):

@@ -100,6 +100,7 @@ class Log(ServingLog):
             order=order,
             known_producer=self._known_producer,
             clock=clock,
+            levels=view,
             limits=limits,
             deliver=self._deliver,
             announce=self._announce,

@@ -34,14 +34,13 @@ from penstock.metadata.changes import AgentSeen, Change
 from penstock.metadata.commands import AnyCommand, RegisterAgent, Relay
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.entries import Entry, decode_entry
+from penstock.metadata.levels import LEVEL_OF
 from penstock.metadata.meta import EPOCH_FLOOR
 from penstock.metadata.schema import (
     APPLICATION_ID,
-    CLUSTER_LEVEL,
     FEATURE_LEVEL_MAX,
     FORMAT_VERSION,
     INTEGRITY_LEVEL,
-    PIPELINE_LEVEL,
     SCHEMA,
     STORED_ENTRIES,
 )
@@ -63,23 +62,15 @@ def _from_level(level: int, handler: Handler) -> Handler:
     return apply
 
 
-def _in_cluster(handler: Handler) -> Handler:
-    return _from_level(CLUSTER_LEVEL, handler)
-
-
-def _in_pipeline(handler: Handler) -> Handler:
-    return _from_level(PIPELINE_LEVEL, handler)
-
-
-HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
+_HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.InitCluster: apply_cluster.init_cluster,
     commands.RegisterAgent: apply_agents.register_agent,
-    commands.Heartbeat: _in_cluster(apply_agents.heartbeat),
-    commands.Fence: _in_cluster(apply_agents.fence),
-    commands.DrainAgent: _in_cluster(apply_agents.drain_agent),
-    commands.RemoveAgent: _in_cluster(apply_agents.remove_agent),
-    commands.ClaimWal: _in_cluster(apply_wals.claim_wal),
-    commands.ClaimShard: _in_cluster(apply_shards.claim_shard),
+    commands.Heartbeat: apply_agents.heartbeat,
+    commands.Fence: apply_agents.fence,
+    commands.DrainAgent: apply_agents.drain_agent,
+    commands.RemoveAgent: apply_agents.remove_agent,
+    commands.ClaimWal: apply_wals.claim_wal,
+    commands.ClaimShard: apply_shards.claim_shard,
     commands.Noop: apply_cluster.noop,
     commands.SetFeatureLevel: apply_agents.set_feature_level,
     commands.Digest: apply_cluster.check_digest,
@@ -95,14 +86,14 @@ HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.TrimLog: apply_segments.trim_log,
     commands.CondemnObjects: apply_segments.condemn_objects,
     commands.ForgetObjects: apply_segments.forget_objects,
-    commands.OpenJob: _in_pipeline(apply_jobs.open_job),
-    commands.RenewJob: _in_pipeline(apply_jobs.renew_job),
-    commands.CloseJob: _in_pipeline(apply_jobs.close_job),
-    commands.ReplaceRuns: _in_pipeline(apply_replace.replace_runs),
-    commands.CommitWrite: _in_pipeline(apply_writes.commit_write),
-    commands.ExpireWriters: _in_pipeline(apply_writes.expire_writers),
-    commands.SaveTable: _in_pipeline(apply_progress.save_table),
-    commands.DropTable: _in_pipeline(apply_progress.drop_table),
+    commands.OpenJob: apply_jobs.open_job,
+    commands.RenewJob: apply_jobs.renew_job,
+    commands.CloseJob: apply_jobs.close_job,
+    commands.ReplaceRuns: apply_replace.replace_runs,
+    commands.CommitWrite: apply_writes.commit_write,
+    commands.ExpireWriters: apply_writes.expire_writers,
+    commands.SaveTable: apply_progress.save_table,
+    commands.DropTable: apply_progress.drop_table,
     commands.SaveGroup: apply_groups.save_group,
     commands.DeleteGroups: apply_groups.delete_groups,
     commands.CommitOffsets: apply_groups.commit_offsets,
@@ -250,7 +241,11 @@ def relay(context: ApplyContext, command: Relay) -> AnyAnswer:
     return Relayed(outcome.standing, outcome.answers)
 
 
-HANDLERS[Relay] = _in_cluster(relay)
+HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
+    kind: _from_level(LEVEL_OF[kind], handler) if LEVEL_OF[kind] > 1 else handler
+    for kind, handler in {**_HANDLERS, Relay: relay}.items()
+}
+"""By type of command, each behind its level."""
 
 
 def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> EntryOutcome | None:

@@ -23,6 +23,7 @@ from penstock.metadata.clock_skew import ClockSkew
 from penstock.metadata.commands import AnyCommand, InitCluster, RegisterAgent
 from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
+from penstock.metadata.levels import KnownLevels
 from penstock.metadata.order import Applied
 from penstock.model.errors import (
     FatalStorageError,
@@ -107,6 +108,7 @@ class ClusterOrder:
         self.epoch = 0
         """0 until `start` has opened one."""
         self._skew = ClockSkew()
+        self._levels = KnownLevels()
         self._on_applied: OnApplied = lambda _: None
         self._on_stopped: OnStopped = lambda _: None
         self._follower = self._new_follower()
@@ -224,6 +226,7 @@ class ClusterOrder:
             FencedError: this epoch is over; it was not applied.
             OverloadedError: too much waits; it was not applied.
             RetryableError: this host's clock is off; it was not applied.
+            LevelNotOnError: a command's feature level is not on; it was not sent.
             InDoubtError: the order was closed or has stopped; it may still be applied.
         """
         return self._sender.submit(commands, refused=self._clock_error()).future
@@ -238,6 +241,7 @@ class ClusterOrder:
             InDoubtError: not in time, and it may still be applied. What follows on it (a later
                 batch of the same producer) must fail as well.
             FencedError: this epoch is over.
+            LevelNotOnError: a command's feature level is not on; it was not sent.
         """
         call = self._sender.submit(commands, refused=self._clock_error())
         timeout_s = self._settings.commit_timeout_s if timeout_s is None else timeout_s
@@ -334,6 +338,8 @@ class ClusterOrder:
     def _next_epoch(self) -> int:
         tables = self._machine.tables
         tables.ensure_loaded()
+        # Nothing is applied meanwhile, so that no change is missed.
+        self._levels.load(tables.meta_int("feature_level"), tables.cluster.agents.values())
         return next_epoch(tables, self.agent_id)
 
     def _new_sender(self) -> EntrySender:
@@ -342,6 +348,7 @@ class ClusterOrder:
             agent=self.agent_id,
             epoch=self.epoch,
             clock=self._clock,
+            levels=self._levels,
             position=lambda: self._follower.position,
             appended=self._follower.nudge,
             stopped=self._sender_stopped,
@@ -415,6 +422,8 @@ class ClusterOrder:
                 continue
             key = entry_key(item.row.body)
             outcome = item.outcome
+            if not self._levels.is_highest:
+                self._levels.follow(outcome.changes)
             applied.append(
                 Applied(
                     item.row.position,

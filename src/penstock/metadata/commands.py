@@ -378,19 +378,6 @@ class DropTable(Command, frozen=True, tag="table-"):
     table: str
 
 
-PIPELINE_COMMANDS: Final = (
-    OpenJob,
-    RenewJob,
-    CloseJob,
-    ReplaceRuns,
-    CommitWrite,
-    ExpireWriters,
-    SaveTable,
-    DropTable,
-)
-"""Those of the pipeline's feature level."""
-
-
 # -- groups ------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from penstock.metadata.answers import Refusal, Refused
 from penstock.metadata.apply import EntryOutcome, Standing
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
+from penstock.metadata.levels import Levels, refuse_below_level
 from penstock.metadata.order import Applied
 from penstock.model.errors import (
     FatalStorageError,
@@ -50,6 +51,7 @@ class EntrySender:
         agent: int,
         epoch: int,
         clock: Clock,
+        levels: Levels,
         position: Callable[[], int],
         appended: Callable[[], None],
         stopped: Callable[[PenstockError], None],
@@ -58,6 +60,7 @@ class EntrySender:
     ) -> None:
         """
         Args:
+            levels: what of feature levels is applied here; commands above it are not sent.
             position: what is applied and told here.
             appended: called when an entry has got its place in the journal.
             stopped: called once when nothing more can be sent: FencedError (the epoch was ended,
@@ -69,6 +72,7 @@ class EntrySender:
         self.epoch = epoch
         self._journal = journal
         self._clock = clock
+        self._levels = levels
         self._position = position
         self._appended = appended
         self._stopped = stopped
@@ -92,7 +96,7 @@ class EntrySender:
         assert commands, "nothing to commit"
         future: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
         call = Call(commands, future, weigh(commands))
-        failure = self.failure or refused
+        failure = self.failure or refused or refuse_below_level(self._levels, commands)
         if failure is not None:
             _fail_calls([call], failure)
             return call

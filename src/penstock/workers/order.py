@@ -19,6 +19,7 @@ from penstock.metadata.cluster_order import AgentIdentity
 from penstock.metadata.commands import AnyCommand, RegisterAgent
 from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
+from penstock.metadata.levels import KnownLevels
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
 from penstock.model.errors import (
@@ -104,6 +105,7 @@ class HostOrder:
         self.position = 0
         self.time_ms = 0
         self._hidden_position = 0
+        self._levels = KnownLevels()
         self.head_confirmed_s = clock.monotonic_s()
         self.answering_since_s: float | None = None
 
@@ -127,7 +129,7 @@ class HostOrder:
             on_stopped: called once when this agent's epoch is over.
         """
         self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
-        self.position = on_reset()
+        self._reset()
         loop = asyncio.get_running_loop()
         self._following = loop.create_task(self._follow_or_end(), name="order")
         self._confirming = loop.create_task(self._confirm_now_and_then(), name="head")
@@ -215,6 +217,7 @@ class HostOrder:
             agent=self.agent_id,
             epoch=self.epoch,
             clock=self._clock,
+            levels=self._levels,
             position=lambda: self.position,
             appended=lambda: None,
             stopped=self._end,
@@ -235,6 +238,12 @@ class HostOrder:
                 )
             ]
         )
+
+    def _reset(self) -> None:
+        """Begin with what the file holds."""
+        self.position = self._on_reset()
+        queries = self._queries()
+        self._levels.load(queries.feature_level(), queries.agents())
 
     def _end(self, error: PenstockError) -> None:
         self._on_stopped(error)
@@ -301,7 +310,7 @@ class HostOrder:
                 logger.warning("%s; connecting again", error)
             self._disconnect()
             await self._connect()
-            self.position = self._on_reset()
+            self._reset()
             if self._sender is not None:
                 self._sender.pump()
 
@@ -330,9 +339,10 @@ class HostOrder:
                 "follow", "journal", f"position {message.position} came after {self.position}"
             )
         self.position, self.time_ms = message.position, message.time_ms
-        self._on_applied(
-            [Applied(message.position, message.time_ms, [], unpack_changes(message.changes), 0, 0)]
-        )
+        changes = unpack_changes(message.changes)
+        if not self._levels.is_highest:
+            self._levels.follow(changes)
+        self._on_applied([Applied(message.position, message.time_ms, [], changes, 0, 0)])
 
     def _disconnect(self) -> None:
         self.answering_since_s = None

@@ -22,7 +22,8 @@ from penstock.log.append.plan import PartitionAppend, plan_frame, run_commits
 from penstock.log.limits import LogLimits
 from penstock.metadata.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
 from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyCommand, CommitRuns, Noop
+from penstock.metadata.commands import AnyCommand, CommitRuns, Heartbeat, Noop
+from penstock.metadata.levels import KnownLevels, LevelNotOnError
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
@@ -219,6 +220,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]], *, here: bool = Fals
             order=order,  # type: ignore[arg-type]
             known_producer=lambda *_: None,
             clock=clock,
+            levels=KnownLevels(),
             limits=LogLimits(frame_bytes_max=1000),
             deliver=deliver,
             announce=lambda _: events.append("readers woken"),
@@ -575,3 +577,13 @@ def test_batches_of_one_partition_become_neighbours_in_arrival_order() -> None:
     first, second = run_commits(plan, position=1000)
     assert (first.partition_key, first.position, first.batches[0::6]) == (1, 1000, [70, 90])
     assert (second.partition_key, second.position, second.batches[0::6]) == (2, 1160, [80])
+
+
+def test_a_command_of_a_level_that_is_off_is_refused_before_its_turn() -> None:
+    async def test(bench: Bench) -> None:
+        with pytest.raises(LevelNotOnError, match="Heartbeat: feature level 2 is needed, 1 is on"):
+            await bench.lane.commit([Noop(), Heartbeat()])
+        assert bench.events == []
+        await bench.lane.commit([Noop()])
+
+    run(test)

@@ -9,7 +9,6 @@ import pytest
 from penstock.metadata.answers import Condemned, Done, JobOpened, Refusal, WriteCommitted
 from penstock.metadata.apply_jobs import AGE_MS_MAX, LEASE_MS_MAX
 from penstock.metadata.commands import (
-    PIPELINE_COMMANDS,
     CloseJob,
     CondemnObjects,
     DropTable,
@@ -19,6 +18,8 @@ from penstock.metadata.commands import (
     ReplaceRuns,
     SaveTable,
 )
+from penstock.metadata.levels import LEVEL_OF
+from penstock.metadata.schema import PIPELINE_LEVEL
 from unit.metadata.orders import KEY
 from unit.metadata.pipelines import Pipeline, key_of, output, reason, replacing, write
 
@@ -45,7 +46,9 @@ def test_below_their_level_all_commands_are_refused_and_change_nothing(
         SaveTable(topic_id=b"x", table="t", offsets=[]),
         DropTable(topic_id=b"x", table="t"),
     )
-    assert {type(command) for command in refused} == set(PIPELINE_COMMANDS)
+    assert {type(command) for command in refused} == {
+        kind for kind, level in LEVEL_OF.items() if level == PIPELINE_LEVEL
+    }
     for command in refused:
         assert reason(pipeline.one(command)) is Refusal.LEVEL_NOT_ON
     assert pipeline.queries.pipeline_jobs() == []

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.metadata.commands import AllocateProducerIds
 from penstock.metadata.entry_sender import EntrySender
+from penstock.metadata.levels import KnownLevels
 from penstock.model.errors import (
     FatalStorageError,
     InDoubtError,
@@ -51,6 +52,7 @@ def _sender(
         agent=1,
         epoch=1,
         clock=VirtualClock(loop),
+        levels=KnownLevels(),
         position=lambda: 0,
         appended=appended,
         stopped=stopped.append,

@@ -15,13 +15,15 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.metadata.answers import AnyAnswer, Refused, TopicCreated
+from penstock.metadata.answers import AnyAnswer, JobOpened, Refused, TopicCreated
 from penstock.metadata.changes import AgentSeen, Change, HeadMoved
 from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.commands import AnyCommand, CreateTopic, SetFeatureLevel
+from penstock.metadata.commands import AnyCommand, CreateTopic, OpenJob
+from penstock.metadata.levels import LevelNotOnError
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Shard
+from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import ConflictError, FencedError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
@@ -42,6 +44,7 @@ class Writer:
         self.folder = folder
         self.lost_replies = 0
         self.refusals = 0
+        self.level = CLUSTER_LEVEL
 
     async def start(self) -> None:
         self.order = Order.open(
@@ -50,8 +53,8 @@ class Writer:
             random=SeededRandom(1),
             agent_id=WRITER,
             fsync=False,
+            level=self.level,
         )
-        self.order.append([SetFeatureLevel(level=2)])
         self.hub = WorkerHub(
             path=socket_path(self.folder),
             cluster_id=self.order.cluster_id,
@@ -96,7 +99,9 @@ class Worker:
         self.order = HostOrder(
             path=socket_path(folder),
             queries=lambda: self.queries,
-            identity=AgentIdentity(agent_id=agent_id, endpoint=f"host:{agent_id}", level_max=2),
+            identity=AgentIdentity(
+                agent_id=agent_id, endpoint=f"host:{agent_id}", level_max=PIPELINE_LEVEL
+            ),
             clock=SystemClock(),
             random=SeededRandom(agent_id),
         )
@@ -136,6 +141,26 @@ async def host(folder: Path, workers: int = 1) -> AsyncIterator[tuple[Writer, li
 
 def topic(name: str) -> CreateTopic:
     return CreateTopic(name=name, topic_id=name.encode().ljust(16, b"."), partitions=1)
+
+
+def test_a_worker_hands_over_no_command_of_a_level_that_is_off(tmp_path: Path) -> None:
+    async def run() -> None:
+        job = OpenJob(kind="k", name="n", lease_ms=1, age_max_ms=1)
+        async with host(tmp_path) as (writer, (worker,)):
+            position = writer.order.position
+            with pytest.raises(LevelNotOnError, match="level 3 is needed, 2 is on"):
+                await worker.order.commit([job])
+            assert writer.order.position == position
+            # A writer of a later release raises the level; the worker connects to that one.
+            await writer.die()
+            writer.level = PIPELINE_LEVEL
+            await writer.start()
+            while worker.resets < 2:
+                await asyncio.sleep(0.01)
+            (answer,) = await worker.order.commit([job])
+            assert isinstance(answer, JobOpened)
+
+    asyncio.run(run())
 
 
 def test_each_worker_s_commands_are_ordered_and_seen_by_all(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from penstock.log.limits import LogLimits
 from penstock.metadata.answers import AnyAnswer, RunsCommitted
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyCommand
+from penstock.metadata.levels import Levels, refuse_below_level
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.wal import WalPlace
@@ -99,6 +100,7 @@ class CommitLane:
 
     Args:
         known_producer: of whichever thread a turn runs on.
+        levels: what of feature levels is applied; commands above it are refused.
         deliver: called on the event loop with each group's outcome, before anybody waiting for
             it goes on: it updates the views.
         announce: called after those who waited were answered: it wakes who reads, so that 500
@@ -114,6 +116,7 @@ class CommitLane:
         order: Orderer,
         known_producer: KnownProducer,
         clock: Clock,
+        levels: Levels,
         limits: LogLimits,
         deliver: Callable[[Delivery], None],
         announce: Callable[[Delivery], None],
@@ -122,6 +125,7 @@ class CommitLane:
         self._frame_bytes_max = min(limits.frame_bytes_max, wal.frame_bytes_max)
         self._frames = FrameCommitter(wal, order, clock)
         self._clock = clock
+        self._levels = levels
         self._limits = limits
         self._deliver_views = deliver
         self._announce = announce
@@ -206,10 +210,11 @@ class CommitLane:
     def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
         """As `commit`; calls take their places in the order in which they are made."""
         future: asyncio.Future[list[AnyAnswer]] = self._loop.create_future()
-        if self._closed:
-            future.set_exception(_closed_error())
-        else:
+        refusal = _closed_error() if self._closed else refuse_below_level(self._levels, commands)
+        if refusal is None:
             self._arrive(CommandRequest(commands, future), 0)
+        else:
+            future.set_exception(refusal)
         return future
 
     async def close(self) -> None:
