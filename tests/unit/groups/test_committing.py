@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from penstock.groups.errors import GroupError
-from penstock.metadata.answers import Refusal
-from penstock.metadata.commands import DeleteTopic, OffsetWrite
-from penstock.model.errors import (
-    RetryableError,
-)
+from penstock.metadata.answers import AnyAnswer, Refusal
+from penstock.metadata.commands import AnyCommand, DeleteTopic, OffsetWrite
+from penstock.model.errors import InDoubtError, RetryableError
 from unit.groups.calls import commit, write
 from unit.groups.fakes import (
     run,
@@ -31,6 +32,35 @@ def test_a_failed_commit_leaves_no_offset_in_memory(tmp_path: Path) -> None:
         one.committer.failure = None
         await commit(one, [write(one, 3)])
         assert one.groups.fetch_offsets("g")[key].offset == 3
+        await one.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_deletion", [False, True], ids=["commit", "deletion"])
+def test_offsets_are_read_again_after_a_write_in_doubt(tmp_path: Path, is_deletion: bool) -> None:
+    """The journal has it, and the answer was lost."""
+
+    async def work() -> None:
+        one = world(tmp_path)
+        key = (one.topic("flights").topic_id, 0)
+        await commit(one, [write(one, 1)])
+        assert one.groups.fetch_offsets("g")[key].offset == 1
+        apply = one.committer.commit
+
+        async def lose_answer(commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
+            await apply(commands)
+            raise InDoubtError("commit", "agent 1", "no answer in 30 s")
+
+        one.committer.commit = lose_answer  # type: ignore[method-assign]
+        if is_deletion:
+            error, _ = await one.groups.delete_offsets("g", [("flights", key)])
+            assert error is GroupError.COORDINATOR_NOT_AVAILABLE
+            assert one.groups.fetch_offsets("g") == {}
+        else:
+            answer = await commit(one, [write(one, 2)])
+            assert answer.error is GroupError.COORDINATOR_NOT_AVAILABLE
+            assert one.groups.fetch_offsets("g")[key].offset == 2
         await one.close()
 
     run(work())
