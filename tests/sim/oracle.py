@@ -34,7 +34,9 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry, decode_entry
 from penstock.metadata.entry_window import UNRESOLVED_MAX
+from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.ports.device import Device
+from penstock.ports.journal import JournalRow
 from penstock.replica.dump import canonical_dump
 from penstock.testing.journal import SimulatedJournal
 from penstock.wal.recovery import find_files
@@ -54,6 +56,9 @@ _COUNTS = {
                 WHERE w.partition_key = p.partition_key) AS found
         FROM partitions AS p) WHERE bytes != found""",
 }
+
+
+CLOCKS_AGREE_MS = 5_000
 
 
 class Twin:
@@ -183,13 +188,25 @@ class Oracle:
         try:
             while row is not None:
                 self.position = row.position
-                # Seals have stamps, too.
-                self.time_ms = max(self.time_ms, row.stamp_ms)
+                self._set_time(row)
                 if row.body:
                     self._apply(row.position, row.body)
                 row = self._journal.row(self.position + 1)
         finally:
             self._connection.execute("COMMIT")
+
+    def _set_time(self, row: JournalRow) -> None:
+        """Journal time at a row, by the rule's words: no single clock moves it."""
+        time_ms = max(self.time_ms, row.stamp_ms)
+        if self._machine.tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
+            time_ms = self.time_ms
+            if row.body:
+                own_ms = decode_entry(row.body, position=row.position).stamp_ms
+                time_ms = max(time_ms, min(row.stamp_ms, own_ms + CLOCKS_AGREE_MS))
+        found = self._machine.journal_time(self.time_ms, row.stamp_ms, row.body)
+        if found != time_ms:
+            self._violate("journal-time", f"position {row.position}: {found}, not {time_ms}")
+        self.time_ms = time_ms
 
     def _apply(self, position: int, body: bytes) -> None:
         machine = self._machine
