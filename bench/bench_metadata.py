@@ -88,7 +88,8 @@ def make_state(path: Path, runs: int) -> None:
             "WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers"
             " WHERE n + 1 < :each) INSERT INTO object_runs SELECT partition_key, n * 10,"
             " n * 10 + 10, 1 + (n * :objects) / :each, 16 + (partition_key % 1600) * 4096, 4096,"
-            " 1790000000000 + n, 1 FROM partitions CROSS JOIN numbers"
+            " 1790000000000 + n, 1, random() & 9223372036854775807"
+            " FROM partitions CROSS JOIN numbers"
             " ORDER BY partition_key, n",
             {"each": each, "objects": objects},
         )
@@ -109,6 +110,7 @@ def commit(index: int, *, runs: int, partitions: int, key: str) -> CommitRuns:
                 partition_key=(topic + 1) << PARTITION_BITS | partition,
                 position=16 + number * (BATCH_BYTES + 1),
                 batches=[BATCH_BYTES, 10, 1_790_000_000_000 + index, -1, -1, -1],
+                crcs=(number * 2_654_435_761 % (1 << 32)).to_bytes(4, "big"),
             )
         )
     found.sort(key=lambda run: run.partition_key)

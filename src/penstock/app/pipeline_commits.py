@@ -128,6 +128,7 @@ class _Commits:
                         inputs=each.inputs,
                         outputs=each.outputs,
                         clean_end=each.clean_end,
+                        sums=each.sums,
                     )
                     for index, each in enumerate(wanted.partitions)
                 ],
@@ -164,6 +165,7 @@ class _Commits:
                         object=run.object,
                         position=run.position,
                         batches=run.batches,
+                        crcs=run.crcs,
                     )
                     for index, run in enumerate(wanted.runs)
                 ],

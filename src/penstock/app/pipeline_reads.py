@@ -337,10 +337,12 @@ def _page(found: RunRows, topic_ids: dict[int, bytes], after: str) -> RunPage:
     objects = {object_id: index for index, object_id in enumerate(found.objects)}
     objects[0] = _WAL
     flat: list[int] = []
+    sums: list[int] = []
     add = flat.extend
-    for key, base, end, _, object_id, position, length, newest, batches in found.rows:
+    for key, base, end, _, object_id, position, length, newest, batches, number in found.rows:
         index = partitions.setdefault(key, len(partitions))
         add((index, base, end, objects[object_id], position, length, newest, batches))
+        sums.append(number)
     places = list(found.objects.values())
     return RunPage(
         position=found.position,
@@ -353,6 +355,7 @@ def _page(found: RunRows, topic_ids: dict[int, bytes], after: str) -> RunPage:
         object_raw=[place.raw for place in places],
         object_origins=[place.origin for place in places],
         rows=flat,
+        sums=sums,
         after=after,
     )
 

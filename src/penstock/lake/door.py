@@ -158,7 +158,8 @@ class RunPage(Message, frozen=True):
     `partitions`: (topic id, partition). `object_raw[i]`: not 0: base offsets inside aren't final
     (docs/formats/segment.md), and it is 1 more than their batches' leader epoch.
     `object_origins[i]`: "" or the store of another cluster, whose objects are read through the
-    agent. `after`: of the next page; "": this is the last.
+    agent. `after`: of the next page; "": this is the last. `sums`: of each run's batches
+    (`penstock.records.sums`), -1: it isn't known; empty: of none.
     """
 
     position: int
@@ -169,6 +170,7 @@ class RunPage(Message, frozen=True):
     object_origins: list[str]
     rows: list[int]
     after: str = ""
+    sums: list[int] = []
 
 
 class ProducersRequest(Message, frozen=True):
@@ -238,6 +240,7 @@ class ReplacedPartition(Message, frozen=True):
     inputs: list[int]
     outputs: list[int]
     clean_end: int = -1
+    sums: list[int] = []
 
 
 class ReplaceRequest(Message, frozen=True):
@@ -259,13 +262,15 @@ class Replaced(Message, frozen=True):
 class WriteRun(Message, frozen=True):
     """As `penstock.metadata.commands.WriteRun`, by topic id; `batches` flat, 6 integers each:
     length in bytes, record count, max timestamp in ms as the difference to the batch before (the
-    first: to 0), producer id, producer epoch, base sequence (-1, -1, -1 without one)."""
+    first: to 0), producer id, producer epoch, base sequence (-1, -1, -1 without one); `crcs`: the
+    CRC-32C of each batch, 4 bytes big-endian; empty: they aren't said."""
 
     topic_id: str
     partition: int
     object: int
     position: int
     batches: list[int]
+    crcs: bytes = b""
 
 
 class WriteRequest(Message, frozen=True):

@@ -322,7 +322,7 @@ class Log(ServingLog):
             return
         leader_epoch = self._view.leader_epoch
         stored = take_batches(self.tail, plan, delivery.appends, leader_epoch=leader_epoch)
-        runs = committed_runs(plan, place, leader_epoch=leader_epoch)
+        runs = committed_runs(plan, place, leader_epoch=leader_epoch, seed_of=self._view.seed)
         self.uploader.added(stored, generation=place.generation, runs=runs)
 
     def _deliver_flight(self, flight: Flight) -> None:

@@ -1,6 +1,6 @@
 """Applying commands about records and producers: where offsets come from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.metadata.answers import (
     AnyAnswer,
@@ -24,16 +24,24 @@ from penstock.metadata.commands import (
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.meta import LAST_WAL_GENERATION, NEXT_PRODUCER_ID
 from penstock.metadata.rows import GENERATION_MASK
-from penstock.metadata.schema import CLUSTER_LEVEL
+from penstock.metadata.schema import CLUSTER_LEVEL, INTEGRITY_LEVEL
 from penstock.metadata.sequences import ProducerState, judge
+from penstock.metadata.tables import RunValues
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import (
+    CRC_BYTES,
+    MULTIPLIER,
+    SUM_MASK,
+    SUM_SHIFT,
+    unpack_crcs,
+)
 
 _STORED = int(BatchStatus.STORED)
 _REFUSED = int(BatchStatus.REFUSED)
 _UNKNOWN_PARTITION = int(Refusal.UNKNOWN_PARTITION)
 
 # Positions in a run's row, as `wal_runs` and `object_runs` have them.
-_END, _POSITION, _LENGTH, _NEWEST, _BATCHES = 2, 4, 5, 6, 7
+_END, _POSITION, _LENGTH, _NEWEST, _BATCHES, _SUM = 2, 4, 5, 6, 7, 8
 
 
 def allocate_producer_ids(context: ApplyContext, command: AllocateProducerIds) -> AnyAnswer:
@@ -83,7 +91,7 @@ def place_batches(
     context: ApplyContext,
     runs: Sequence[RunCommit] | Sequence[WriteRun],
     place: int,
-    rows: list[list[int]],
+    rows: list[RunValues],
     touched: dict[int, None],
 ) -> list[list[int]]:
     """Judge batches, give those that are stored offsets, and append their runs' rows to `rows`.
@@ -104,8 +112,10 @@ def place_batches(
     if len(unread) > 1:
         tables.load_partitions(list(unread))
     answers: list[list[int]] = []
-    row: list[int] | None = None
+    row: RunValues | None = None
     row_key = row_end = -1
+    knows_sums = tables.meta_int("feature_level") >= INTEGRITY_LEVEL
+    from_bytes = int.from_bytes
     for run in runs:
         key = run.partition_key
         batches = run.batches
@@ -118,11 +128,23 @@ def place_batches(
         position = run.position
         next_offset = partition.next_offset
         newest = bytes_stored = 0
-        for length, count, newer, producer_id, epoch, sequence in (
+        packed = run.crcs if knows_sums else b""
+        crcs: Iterator[int] | None = None
+        crc = -1
+        split: Iterable[Sequence[int]]
+        if len(batches) == BATCH_FIELDS:
             # Most runs are of one batch.
-            (batches,) if len(batches) == BATCH_FIELDS else split_batches(batches)
-        ):
+            split = (batches,)
+            if len(packed) == CRC_BYTES:
+                crc = from_bytes(packed, "big")
+        else:
+            split = split_batches(batches)
+            if len(packed) * BATCH_FIELDS == len(batches) * CRC_BYTES:
+                crcs = iter(unpack_crcs(packed))
+        for length, count, newer, producer_id, epoch, sequence in split:
             newest += newer
+            if crcs is not None:
+                crc = next(crcs)
             if producer_id >= 0:
                 producer_key = (key, producer_id)
                 state = tables.producers.get(producer_key) or tables.producer(producer_key)
@@ -140,6 +162,11 @@ def place_batches(
                 tables.dirty_producers.add(producer_key)
             answer += (_STORED, next_offset)
             end_offset = next_offset + count
+            number: int | None = None
+            if crc >= 0:
+                # As `penstock.records.sums.batch_sum`, without a call.
+                product = (partition.seed + next_offset) * ((crc << 32 | length) ^ MULTIPLIER)
+                number = (product ^ product >> SUM_SHIFT) & SUM_MASK
             if row is not None and position == row_end and key == row_key:
                 # Adjacent in offsets too: what lies between was not stored, and has no bytes.
                 row[_END] = end_offset
@@ -147,8 +174,11 @@ def place_batches(
                 row[_BATCHES] += 1
                 if newest > row[_NEWEST]:  # noqa: PLR1730 - a call of max costs more
                     row[_NEWEST] = newest
+                row[_SUM] = (
+                    None if number is None or row[_SUM] is None else (row[_SUM] + number) & SUM_MASK
+                )
             else:
-                row = [key, next_offset, end_offset, place, position, length, newest, 1]
+                row = [key, next_offset, end_offset, place, position, length, newest, 1, number]
                 rows.append(row)
                 row_key = key
             next_offset = end_offset

@@ -6,7 +6,7 @@ topic. What a partition has lost meanwhile can't come back by a job that read it
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.metadata.answers import AnyAnswer, Refusal, Refused, RunsReplaced
@@ -27,11 +27,13 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import are_int64
-from penstock.metadata.tables import PartitionRow, Tables
+from penstock.metadata.schema import INTEGRITY_LEVEL
+from penstock.metadata.tables import PartitionRow, RunValues, Tables
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import join_sums
 
 _LISTED: Final = (
-    "SELECT base_offset, end_offset, object_id, position, length FROM object_runs"
+    "SELECT base_offset, end_offset, object_id, position, length, sum FROM object_runs"
     " WHERE partition_key = ? AND base_offset >= ? AND base_offset < ? ORDER BY base_offset"
 )
 _IN_WAL: Final = (
@@ -79,6 +81,7 @@ class _Replacing:
         self._inputs = [_object_id(tables, key) for key in command.input_keys]
         self._outputs = [tables.add_object(new.key, new.size_bytes) for new in command.objects]
         self._live: Counter[int] = Counter()
+        self._knows_sums = tables.meta_int("feature_level") >= INTEGRITY_LEVEL
 
     def codes(self) -> list[int]:
         """Replace each partition that can be; 0 or a Refusal for each."""
@@ -90,30 +93,44 @@ class _Replacing:
     def _replace(self, listed: ReplacedPartition) -> Refusal | None:
         tables = self._context.tables
         key = listed.partition_key
-        if not are_int64((key, listed.clean_end, *listed.inputs, *listed.outputs)):
+        if not are_int64((key, listed.clean_end, *listed.inputs, *listed.outputs, *listed.sums)):
             return Refusal.INVALID_REPLACEMENT
         partition = tables.partition(key)
         if partition is None:
             return Refusal.UNKNOWN_PARTITION
         inputs = _runs(listed.inputs, INPUT_FIELDS)
         outputs = _runs(listed.outputs, OUTPUT_FIELDS)
+        sums = self._sums(listed)
         if (
             inputs is None
             or outputs is None
+            or len(sums) != len(outputs)
             or listed.clean_end > partition.next_offset
             or not _fits(inputs, outputs, self._command.objects)
             or _loses(inputs, outputs, below=max(listed.clean_end, partition.log_start))
         ):
             return Refusal.INVALID_REPLACEMENT
         if inputs:
-            if not self._is_as_listed(key, inputs):
+            before = self._sums_before(key, inputs)
+            if before is None:
                 return Refusal.INPUT_CHANGED
-            self._move(key, partition, inputs, outputs, cleaned=listed.clean_end >= 0)
+            keeps_all = listed.clean_end < 0 and inputs[0][0] >= partition.log_start
+            if keeps_all and _differ(before, sums):
+                return Refusal.INVALID_REPLACEMENT
+            after = zip(outputs, sums, strict=True)
+            self._move(key, partition, inputs, after, cleaned=listed.clean_end >= 0)
         if listed.clean_end >= 0:
             tables.execute(_CLEAN, (key, listed.clean_end, self._context.time_ms))
         return None
 
-    def _is_as_listed(self, key: int, inputs: list[_Run]) -> bool:
+    def _sums(self, listed: ReplacedPartition) -> list[int | None]:
+        """The sum of each output."""
+        if not self._knows_sums or not listed.sums:
+            return [None] * (len(listed.outputs) // OUTPUT_FIELDS)
+        return [None if number < 0 else number for number in listed.sums]
+
+    def _sums_before(self, key: int, inputs: list[_Run]) -> list[int | None] | None:
+        """The sums of the inputs. None: they are no longer as they are listed."""
         execute = self._context.tables.execute
         span = (key, inputs[0][0], inputs[-1][1])
         names = self._inputs
@@ -121,17 +138,17 @@ class _Replacing:
             (base, end, names[name] if 0 <= name < len(names) else None, position, length)
             for base, end, name, position, length in inputs
         ]
-        return (
-            execute(_LISTED, span).fetchall() == wanted
-            and execute(_IN_WAL, span).fetchone() is None
-        )
+        found = execute(_LISTED, span).fetchall()
+        if [row[:5] for row in found] != wanted or execute(_IN_WAL, span).fetchone() is not None:
+            return None
+        return [row[5] for row in found]
 
     def _move(
         self,
         key: int,
         partition: PartitionRow,
         inputs: list[_Run],
-        outputs: list[_Run],
+        outputs: Iterable[tuple[_Run, int | None]],
         *,
         cleaned: bool,
     ) -> None:
@@ -143,13 +160,13 @@ class _Replacing:
             assert object_id is not None
             self._live[object_id] -= 1
             partition.bytes_live -= length
-        rows = [
-            (key, base, last, self._outputs[name], position, length, newest, batches)
-            for base, last, name, position, length, newest, batches in outputs
+        rows: list[RunValues] = [
+            [key, base, last, self._outputs[name], position, length, newest, batches, number]
+            for (base, last, name, position, length, newest, batches), number in outputs
             # Of a run that a trim had cut in two nothing comes back below the log's start.
             if last > partition.log_start
         ]
-        tables.executemany("INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        tables.executemany("INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         for row in rows:
             self._live[row[3]] += 1
             partition.bytes_live += row[5]
@@ -204,6 +221,20 @@ def _loses(inputs: list[_Run], outputs: list[_Run], *, below: int) -> bool:
             return True
         start = output[1]
     return False
+
+
+def _differ(before: Sequence[int | None], after: Sequence[int | None]) -> bool:
+    """Whether outputs that keep every record, and so every batch, have other batches than the
+    inputs have, as far as all sums are known."""
+    left, right = _total(before), _total(after)
+    return left is not None and right is not None and left != right
+
+
+def _total(sums: Sequence[int | None]) -> int | None:
+    total: int | None = 0
+    for number in sums:
+        total = join_sums(total, number)
+    return total
 
 
 def _ascend(runs: list[_Run]) -> bool:

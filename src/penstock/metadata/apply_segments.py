@@ -14,17 +14,21 @@ from penstock.metadata.commands import (
     TrimLog,
 )
 from penstock.metadata.context import ApplyContext
-from penstock.metadata.tables import PartitionRow
+from penstock.metadata.tables import PartitionRow, RunValues
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import SUM_MASK, join_sums
 
 _SOURCE_FIELDS = 4
 _DELETE_SPAN = "DELETE FROM wal_runs WHERE partition_key = ? AND base_offset BETWEEN ? AND ?"
-_LOW = (1 << 32) - 1
+_HALF_BITS = 32
+_LOW = (1 << _HALF_BITS) - 1
 """Numbers of so many bits may be summed over 2^31 rows in SQLite's integers."""
 _SUMS = (
     "SELECT min(base_offset), max(end_offset), sum(length), max(max_timestamp), sum(batch_count),"  # noqa: S608 - masks
     " sum(end_offset - base_offset), count(*), min(generation), max(generation),"
-    f" sum(generation & {_LOW}), sum(base_offset & {_LOW}), sum(position & {_LOW})"
+    f" sum(generation & {_LOW}), sum(base_offset & {_LOW}), sum(position & {_LOW}),"
+    # A sum of 63 bits doesn't fit into SQLite's integers: by halves, and counted where known.
+    f" count(sum), sum(sum & {_LOW}), sum(sum >> {_HALF_BITS})"
     " FROM wal_runs WHERE partition_key = ? AND base_offset BETWEEN ? AND ?"
 )
 
@@ -43,7 +47,7 @@ def store_segment(context: ApplyContext, command: StoreSegment) -> AnyAnswer:
         moved_count += count
         row_count += len(rows)
         # Inserted here, not at the end: a later run of the command may be of the same partition.
-        tables.executemany("INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        tables.executemany("INSERT INTO object_runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         if rows:
             context.changes.append(
                 RunsMoved(
@@ -56,7 +60,7 @@ def store_segment(context: ApplyContext, command: StoreSegment) -> AnyAnswer:
     return SegmentStored(moved_count)
 
 
-def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[list[int]], int]:
+def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[RunValues], int]:
     """Take the runs that are as listed out of the WAL; their rows in the object, and how many."""
     sources = run.runs
     if not sources:
@@ -70,27 +74,28 @@ def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[li
     # One range read instead of a look-up per run: a segment may hold thousands of them.
     stored = context.tables.execute(
         "SELECT base_offset, end_offset, generation, position, length, max_timestamp,"
-        " batch_count FROM wal_runs"
+        " batch_count, sum FROM wal_runs"
         " WHERE partition_key = ? AND base_offset BETWEEN ? AND ? ORDER BY base_offset",
         span,
     ).fetchall()
     found = {row[0]: row for row in stored}
-    rows: list[list[int]] = []
+    rows: list[RunValues] = []
     taken: list[tuple[int, int]] = []
     position = run.position
-    row: list[int] | None = None
+    row: RunValues | None = None
     row_end = -1
     at = iter(sources)
     for base_offset, generation, wal_position, length in zip(at, at, at, at, strict=True):
         source = found.pop(base_offset, None)
         if source is not None and source[2:5] == (generation, wal_position, length):
-            _, end_offset, _, _, _, newest, batch_count = source
+            _, end_offset, _, _, _, newest, batch_count, number = source
             taken.append((key, base_offset))
             if row is not None and row_end == position and row[2] == base_offset:
                 row[2] = end_offset
                 row[5] += length
                 row[6] = max(row[6], newest)
                 row[7] += batch_count
+                row[8] = join_sums(row[8], number)
             else:
                 row = [
                     key,
@@ -101,6 +106,7 @@ def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[li
                     length,
                     newest,
                     batch_count,
+                    number,
                 ]
                 rows.append(row)
             row_end = position + length
@@ -119,14 +125,14 @@ def _move(context: ApplyContext, run: MovedRun, object_id: int) -> tuple[list[li
 
 def _joined(
     context: ApplyContext, run: MovedRun, object_id: int, span: tuple[int, int, int]
-) -> list[int] | None:
+) -> RunValues | None:
     """The one row that the runs become if all are as listed, and nothing is between them: nearly
     always so, and a quarter of the time that it takes one by one.
 
     A run stays as it is until it is gone, and offsets are given once. So as many as were listed are
     those that were; that their sums are the same tells a list of something else.
     """
-    base, end, length, newest, batches, records, *sums = context.tables.execute(
+    base, end, length, newest, batches, records, *sums, known, low, high = context.tables.execute(
         _SUMS, span
     ).fetchone()
     listed = run.runs
@@ -143,7 +149,8 @@ def _joined(
         ]
     ):
         return None
-    return [run.partition_key, base, end, object_id, run.position, length, newest, batches]
+    number = None if known < len(bases) else ((high << _HALF_BITS) + low) & SUM_MASK
+    return [run.partition_key, base, end, object_id, run.position, length, newest, batches, number]
 
 
 def _sum_of_low(numbers: list[int]) -> int:

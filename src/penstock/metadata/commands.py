@@ -162,6 +162,9 @@ class RunCommit(Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     partition_key: int
     position: int
     batches: list[int]
+    crcs: bytes = b""
+    """The CRC-32C in each batch's header, 4 bytes each, big-endian. Empty: an older release has
+    sent the command. Bytes, since a second list takes as long to decode as the rest of the run."""
 
 
 class CommitRuns(Command, frozen=True, tag="runs"):
@@ -303,6 +306,8 @@ class ReplacedPartition(Struct, frozen=True, array_like=True, kw_only=True):
     clean_end: int = -1
     """Compacted by key below this offset: all of it, by this and the commits before. -1: nothing
     is said of that."""
+    sums: list[int] = []
+    """The sum of each output run (`penstock.records.sums`), -1: unknown. Empty: of all of them."""
 
 
 class ReplaceRuns(Command, frozen=True, tag="replace"):
@@ -330,6 +335,8 @@ class WriteRun(Struct, frozen=True, array_like=True, kw_only=True):
     object: int
     position: int
     batches: list[int]
+    crcs: bytes = b""
+    """As in `RunCommit`."""
 
 
 class CommitWrite(Command, frozen=True, tag="write"):

@@ -28,8 +28,11 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     2: (PIPELINE_JOBS, WRITERS, TABLE_PROGRESS, CLEAN),
     # 3 to 4: leader epochs. An older state is of epoch 0, which needs no rows.
     3: (LEADER_EPOCHS,),
-    # 4 to 5: integrity.
-    4: (),
+    # 4 to 5: integrity. Of what an older release stored no sums are known.
+    4: (
+        "ALTER TABLE wal_runs ADD COLUMN sum INTEGER",
+        "ALTER TABLE object_runs ADD COLUMN sum INTEGER",
+    ),
 }
 
 

@@ -27,11 +27,11 @@ RunKey = tuple[int, int]
 
 _OBJECT: Final = (
     "SELECT partition_key, base_offset, end_offset, 0, object_id, position, length, max_timestamp,"
-    " batch_count FROM object_runs"
+    " batch_count, coalesce(sum, -1) FROM object_runs"
 )
 _WAL: Final = (
     "SELECT partition_key, base_offset, end_offset, generation, 0, position, length,"
-    " max_timestamp, batch_count FROM wal_runs"
+    " max_timestamp, batch_count, coalesce(sum, -1) FROM wal_runs"
 )
 _PAST: Final = (
     "WHERE (partition_key, base_offset) > (:key, :offset)"
@@ -55,6 +55,8 @@ _OBJECT_PAGE: Final = f"{_OBJECT} {_PAST}"
 _PAGE: Final = _both(_OBJECT_PAGE, f"{_WAL} {_PAST}")
 _OBJECTS_WITHIN: Final = f"{_OBJECT} {_WITHIN.format(table='object_runs')}"
 _RUNS_WITHIN: Final = _both(_OBJECTS_WITHIN, f"{_WAL} {_WITHIN.format(table='wal_runs')}")
+RUN_ROWS: Final = (_PAGE, _OBJECT_PAGE, _OBJECTS_WITHIN, _RUNS_WITHIN)
+"""The statements that give `RunRows`, which files of older versions need in another form."""
 
 _NEWEST: Final = (
     "(SELECT {what} FROM (SELECT length FROM object_runs AS r"

@@ -21,7 +21,7 @@ from penstock.metadata.cluster_tables import (
 )
 from penstock.metadata.leader_epochs import EpochStart, epoch_starts
 from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH
-from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
+from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, RUN_ROWS, PipelineQueries
 from penstock.metadata.rows import (
     GENERATION_BITS,
     ActiveProducer,
@@ -61,12 +61,12 @@ _WAL_RUN: Final = (
     "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
     " batch_count, 0, 0, '',"
     # A restore leaves nothing in a WAL.
-    " coalesce((SELECT value FROM meta WHERE name = 'leader_epoch'), 0)"
+    " coalesce((SELECT value FROM meta WHERE name = 'leader_epoch'), 0), sum"
 )
 _OBJECT_RUN: Final = (
     "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
     " r.max_timestamp, r.batch_count, o.bytes, o.raw, o.origin,"
-    " max(o.raw - 1, 0)"
+    " max(o.raw - 1, 0), r.sum"
 )
 
 # Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
@@ -134,11 +134,18 @@ _VERSION_1: Final = (
 )
 """What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
 verifying a directory or a backup only reads it."""
+_VERSIONS_1_TO_4: Final = (
+    (", coalesce(sum, -1)", ", -1"),
+    (", r.sum", ", NULL"),
+    (", sum", ", NULL"),
+)
+"""What files of these versions have instead."""
 
 _PIPELINE_VERSION: Final = 3
 _LEADER_EPOCHS_VERSION: Final = 4
+_SUMS_VERSION: Final = 5
 
-_WITH_OBJECTS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _OBJECTS)
+_OF_RUNS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _WAL_RUNS)
 
 _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
@@ -172,9 +179,16 @@ class Queries(PipelineQueries):
             version = pragma_integer(self._connection, "user_version")
             self._has_pipeline = version >= _PIPELINE_VERSION
             self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
+            if version < _SUMS_VERSION:
+                self._old = {
+                    statement: _replaced(statement, _VERSIONS_1_TO_4)
+                    for statement in (*_OF_RUNS, *RUN_ROWS, _OBJECTS)
+                }
             if version == 1:
                 self._has_cluster = False
-                self._old = {statement: _of_version_1(statement) for statement in _WITH_OBJECTS}
+                self._old = {
+                    statement: _replaced(old, _VERSION_1) for statement, old in self._old.items()
+                }
         except sqlite3.Error as error:
             self.close()
             raise translate(error, "open", str(path)) from error
@@ -493,8 +507,8 @@ def _generations(wal_key: int) -> tuple[int, int]:
     return wal_key << GENERATION_BITS, (wal_key + 1) << GENERATION_BITS
 
 
-def _of_version_1(statement: str) -> str:
-    for columns, instead in _VERSION_1:
+def _replaced(statement: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for columns, instead in pairs:
         statement = statement.replace(columns, instead)
     return statement
 

@@ -40,6 +40,8 @@ class StoredRun(Struct, frozen=True, gc=False):
     leader_epoch: int = 0
     """What the batches are labelled with where their base offsets are not final: in a WAL or a raw
     object. In others they have labels of their own."""
+    sum: int | None = None
+    """Of its batches (`penstock.records.sums`); None: it was stored below feature level 4."""
 
     @property
     def wal_key(self) -> int:
@@ -219,8 +221,8 @@ class RunRows:
     """Many runs, as plain rows: a job lists a million of them.
 
     `rows`, by partition and offset: partition key, base offset, end offset, WAL place (0: in an
-    object), object id (0: in a WAL), position, length, max timestamp in ms, batch count.
-    `objects`: by object id. `position`: of the state that they are of.
+    object), object id (0: in a WAL), position, length, max timestamp in ms, batch count, sum (-1:
+    unknown). `objects`: by object id. `position`: of the state that they are of.
     """
 
     position: int

@@ -103,6 +103,7 @@ SCHEMA: Final = (
         length INTEGER NOT NULL,
         max_timestamp INTEGER NOT NULL,
         batch_count INTEGER NOT NULL,
+        sum INTEGER,
         PRIMARY KEY (partition_key, base_offset)
     ) STRICT, WITHOUT ROWID""",
     """CREATE TABLE object_runs (
@@ -114,6 +115,7 @@ SCHEMA: Final = (
         length INTEGER NOT NULL,
         max_timestamp INTEGER NOT NULL,
         batch_count INTEGER NOT NULL,
+        sum INTEGER,
         PRIMARY KEY (partition_key, base_offset)
     ) STRICT, WITHOUT ROWID""",
     """CREATE TABLE objects (

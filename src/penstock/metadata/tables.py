@@ -18,7 +18,8 @@ from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.metadata.stored_answers import as_if_stored, decode_stored, encode_stored, restate
-from penstock.model.ids import PARTITION_BITS, TopicId, TopicKey
+from penstock.model.ids import PARTITION_BITS, PARTITION_COUNT_MAX, TopicId, TopicKey
+from penstock.records.sums import EPOCH_STEP, partition_seed
 from penstock.replica.statements import insert_rows
 
 PRODUCERS_CACHED_MAX: Final = 20_000
@@ -39,6 +40,8 @@ KEYS_PER_LOAD: Final = 64
 _MARKS: Final = ",".join("?" * KEYS_PER_LOAD)
 
 OffsetKey = tuple[str, bytes, int]
+RunValues = list[Any]
+"""A row of `wal_runs` or `object_runs`: integers, but for a sum that is None."""
 StoredEntry = tuple[int, int, int, list[AnyAnswer], bool]
 """Epoch, n, position and answers of an entry; whether reasons are stored without sentences."""
 
@@ -64,14 +67,16 @@ class TopicRow:
 
 
 class PartitionRow:
-    """A partition's head, as apply changes it. `bytes_live`: of runs not trimmed."""
+    """A partition's head, as apply changes it. `bytes_live`: of runs not trimmed; `seed`: of the
+    sums of new runs, with the leader epoch."""
 
-    __slots__ = ("bytes_live", "log_start", "next_offset")
+    __slots__ = ("bytes_live", "log_start", "next_offset", "seed")
 
-    def __init__(self, log_start: int, next_offset: int, bytes_live: int) -> None:
+    def __init__(self, log_start: int, next_offset: int, bytes_live: int, seed: int) -> None:
         self.log_start = log_start
         self.next_offset = next_offset
         self.bytes_live = bytes_live
+        self.seed = seed
 
 
 class AgentRow:
@@ -110,14 +115,15 @@ class Tables:
         self._new_entries: dict[int, StoredEntry] = {}
         self.topics_by_id: dict[bytes, TopicRow] = {}
         self.topics_by_name: dict[str, TopicRow] = {}
+        self._topic_ids: dict[int, TopicId] = {}
         self.partitions: dict[int, PartitionRow] = {}
         self.producers: dict[tuple[int, int], ProducerState] = {}
         self.agents: dict[int, AgentRow] = {}
         self._groups: set[str] = set()
         self.dirty_partitions: set[int] = set()
         self.dirty_producers: set[tuple[int, int]] = set()
-        self.new_wal_runs: list[list[int]] = []
-        self.new_object_runs: list[list[int]] = []
+        self.new_wal_runs: list[RunValues] = []
+        self.new_object_runs: list[RunValues] = []
         self._new_offsets: dict[OffsetKey, tuple[int, int, str, int]] = {}
 
     def ensure_loaded(self) -> None:
@@ -128,6 +134,7 @@ class Tables:
         for topic_key, topic_id, name, partitions, configs in self.execute("SELECT * FROM topics"):
             topic = TopicRow(topic_key, topic_id, name, partitions, msgspec.json.decode(configs))
             self.topics_by_id[topic_id] = self.topics_by_name[name] = topic
+            self._topic_ids[topic_key] = topic_id
         self._cluster = ClusterTables(self._connection)
         self._loaded = True
 
@@ -162,6 +169,7 @@ class Tables:
     def save_topic(self, topic: TopicRow) -> None:
         """Insert or update."""
         self.topics_by_id[topic.topic_id] = self.topics_by_name[topic.name] = topic
+        self._topic_ids[topic.topic_key] = topic.topic_id
         self.execute(
             "INSERT INTO topics VALUES (?, ?, ?, ?, ?) ON CONFLICT (topic_key)"
             " DO UPDATE SET partitions = excluded.partitions, configs = excluded.configs",
@@ -198,7 +206,9 @@ class Tables:
             ).fetchone()
             if found is None:
                 return None
-            row = self.partitions[key] = PartitionRow(*found)
+            log_start, next_offset, size = found
+            row = PartitionRow(log_start, next_offset, size, self._seed(key))
+            self.partitions[key] = row
         return row
 
     def load_partitions(self, keys: Sequence[int]) -> None:
@@ -207,12 +217,18 @@ class Tables:
         for start in range(0, len(keys), KEYS_PER_LOAD):
             some = keys[start : start + KEYS_PER_LOAD]
             marks = _MARKS if len(some) == KEYS_PER_LOAD else ",".join("?" * len(some))
-            for key, *fields in self.execute(
+            for key, log_start, next_offset, size in self.execute(
                 "SELECT partition_key, log_start, next_offset, bytes FROM partitions"  # noqa: S608
                 f" WHERE partition_key IN ({marks})",
                 some,
             ):
-                partitions[key] = PartitionRow(*fields)
+                partitions[key] = PartitionRow(log_start, next_offset, size, self._seed(key))
+
+    def _seed(self, key: int) -> int:
+        topic_id = self._topic_ids[key >> PARTITION_BITS]
+        # The leader epoch changes in no entry.
+        label = self.meta_int(LEADER_EPOCH) * EPOCH_STEP
+        return partition_seed(topic_id, key & PARTITION_COUNT_MAX) + label
 
     def remove_topic(self, topic: TopicRow) -> None:
         """Delete a topic's rows everywhere. Reads and writes ranges of that topic alone."""
@@ -241,6 +257,7 @@ class Tables:
             self.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic.topic_id,))  # noqa: S608
         self.execute("DELETE FROM topics WHERE topic_key = ?", (topic.topic_key,))
         del self.topics_by_id[topic.topic_id], self.topics_by_name[topic.name]
+        del self._topic_ids[topic.topic_key]
         for number in range(topic.partitions):
             self.partitions.pop(first + number, None)
         self.producers = {

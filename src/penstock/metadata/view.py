@@ -24,7 +24,15 @@ from penstock.metadata.changes import (
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Agent, Shard
-from penstock.model.ids import PartitionKey, TopicId, TopicKey, partition_key
+from penstock.model.ids import (
+    PartitionKey,
+    TopicId,
+    TopicKey,
+    partition_key,
+    partition_of,
+    topic_key_of,
+)
+from penstock.records.sums import partition_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,12 @@ class MetadataView:
     def head(self, key: PartitionKey) -> Head | None:
         """A partition's offsets; None: there is no such partition."""
         return self._heads.get(key)
+
+    def seed(self, key: PartitionKey) -> int | None:
+        """What the sums of a partition's runs start from (`penstock.records.sums`); None: there is
+        no such topic."""
+        topic = self._by_key.get(topic_key_of(key))
+        return None if topic is None else partition_seed(topic.topic_id, partition_of(key))
 
     def epoch_starts(self, key: PartitionKey) -> tuple[EpochStart, ...]:
         """A partition's leader epochs, at least one; see `penstock.metadata.leader_epochs`."""

@@ -100,6 +100,8 @@ class NewBatch:
     base_sequence: int
     log_append_time: int
     """The stamp in ms for LogAppendTime topics, else -1."""
+    crc: int
+    """As the header has it: checked, or computed where the batch was stamped."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -185,7 +187,7 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
     stamp = NO_TIMESTAMP
     if limits.log_append_time:
         stamp = max_timestamp = now_ms
-        _stamp(view, attributes, now_ms)
+        crc = _stamp(view, attributes, now_ms)
     else:
         if attributes & LOG_APPEND_TIME:
             raise BatchError(BatchFault.INVALID, "a client's batch is marked with log append time")
@@ -201,6 +203,7 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
         producer_epoch,
         base_sequence,
         stamp,
+        crc,
     )
 
 
@@ -290,11 +293,14 @@ def crc_is_right(batch: memoryview) -> bool:
     return bool(crc32c(batch[CRC_FROM:]) == _UINT32.unpack_from(batch, 17)[0])
 
 
-def _stamp(view: memoryview, attributes: int, now_ms: int) -> None:
+def _stamp(view: memoryview, attributes: int, now_ms: int) -> int:
+    """Write the time into a batch; its new CRC."""
     # LogAppendTime lies inside the CRC, so it is the one thing that is rewritten at arrival.
     _INT16.pack_into(view, 21, attributes | LOG_APPEND_TIME)
     _INT64.pack_into(view, 35, now_ms)
-    _UINT32.pack_into(view, 17, crc32c(view[CRC_FROM:]))
+    crc: int = crc32c(view[CRC_FROM:])
+    _UINT32.pack_into(view, 17, crc)
+    return crc
 
 
 _ANY_AGE_MS: Final = 2**63 - 1

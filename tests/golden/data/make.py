@@ -41,8 +41,10 @@ from penstock.metadata.commands import (  # noqa: E402
 from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
 from penstock.model.ids import PartitionKey, partition_key, partition_of  # noqa: E402
+from penstock.records.batch import stored_header  # noqa: E402
 from penstock.records.decode import Record  # noqa: E402
 from penstock.records.encode import encode_batch  # noqa: E402
+from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.segment import RunDescriber, build_segment, job_object_key  # noqa: E402
 from support.log_contents import contents  # noqa: E402
 from support.log_rig import NOW, Rig, run_rig  # noqa: E402
@@ -129,6 +131,7 @@ async def _write(rig: Rig, job: int) -> None:
         object=0,
         position=segment.positions[0],
         batches=[len(batch), len(records), NOW, -1, -1, -1],
+        crcs=pack_crcs([stored_header(batch, 0).crc]),
     )
     write = CommitWrite(
         job=job,

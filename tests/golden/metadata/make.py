@@ -46,6 +46,7 @@ from penstock.metadata.entries import Entry, encode_entry  # noqa: E402
 from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.metadata.queries import Queries  # noqa: E402
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
+from penstock.records.sums import pack_crcs  # noqa: E402
 from penstock.replica import Replica  # noqa: E402
 from penstock.segment import job_object_key  # noqa: E402
 from unit.metadata.orders import (  # noqa: E402
@@ -76,11 +77,11 @@ def fill_embedded(directory: Path) -> int:
     """What version 1 has, too; the agent's id."""
     order = open_order(directory, TestClock(5_000))
     order.append([topic("flights", partitions=4)])
-    order.append([commit(batch(10, producer=(5, 0, 0)))])
+    order.append([commit(batch(10, producer=(5, 0, 0)), crcs=[0xAAAA])])
     with_runs = Queries(directory / "metadata.sqlite")
     order.append([store(with_runs.wal_runs(), object_key="golden-object")])
     with_runs.close()
-    order.append([commit(batch(3, producer=(5, 0, 10)), position=900)])
+    order.append([commit(batch(3, producer=(5, 0, 10)), position=900, crcs=[0xBBBB])])
     order.append(
         [
             SaveGroup(
@@ -130,9 +131,15 @@ def fill_cluster(path: Path, embedded_agent: int) -> None:
         1002, ClaimWal(wal_id=b"golden-wal-id-16"), ClaimShard(shard=READERS_SHARD, shard_epoch=0)
     )
     append(1003, ClaimShard(shard=3, shard_epoch=0), ClaimWal(wal_id=b"another-wal-id16"))
-    runs = [RunCommit(partition_key=KEY + 1, position=16, batches=batch(6, producer=(9, 1, 4)))]
+    described = batch(6, producer=(9, 1, 4))
+    runs = [
+        RunCommit(partition_key=KEY + 1, position=16, batches=described, crcs=pack_crcs([0xCCCC]))
+    ]
     append(1001, CommitRuns(runs=runs, object_key="raw-object", object_bytes=400, raw=True))
-    runs = [RunCommit(partition_key=KEY + 2, position=32, batches=batch(5, newer=70))]
+    described = batch(5, newer=70)
+    runs = [
+        RunCommit(partition_key=KEY + 2, position=32, batches=described, crcs=pack_crcs([0xDDDD]))
+    ]
     append(1002, CommitRuns(runs=runs, wal=1 << 32 | 8))
     saved = SaveGroup(
         group_id="readers",
@@ -163,7 +170,15 @@ def fill_pipeline(append: Callable[..., list[AnyAnswer]]) -> None:
         batch_id=3,
         incarnation="first",
         objects=[OutputObject(key=written, size_bytes=500)],
-        runs=[WriteRun(partition_key=KEY + 3, object=0, position=16, batches=batch(8))],
+        runs=[
+            WriteRun(
+                partition_key=KEY + 3,
+                object=0,
+                position=16,
+                batches=batch(8),
+                crcs=pack_crcs([0xEEEE]),
+            )
+        ],
     )
     (answer,) = append(1001, write)
     assert answer == WriteCommitted([KEY + 3, 0, 8]), answer
@@ -172,6 +187,7 @@ def fill_pipeline(append: Callable[..., list[AnyAnswer]]) -> None:
         inputs=[0, 6, 0, 16, batch(6)[0]],
         outputs=[0, 2, 0, 16, 60, 9, 1, 4, 6, 0, 76, 70, 11, 1],
         clean_end=6,
+        sums=[41, -1],
     )
     replace = ReplaceRuns(
         job=1,

@@ -14,7 +14,7 @@ from penstock.records.batch import NewBatch
 
 
 def append(sequence: int, *, producer: int = 7, epoch: int = 0, key: int = 1) -> PartitionAppend:
-    batch = NewBatch(memoryview(bytearray(80)), 80, 1, 5, producer, epoch, sequence, -1)
+    batch = NewBatch(memoryview(bytearray(80)), 80, 1, 5, producer, epoch, sequence, -1, 9)
     return PartitionAppend(PartitionKey(key), batch)
 
 

@@ -24,7 +24,7 @@ from penstock.system.clock import SystemClock
 def append(sequence: int, *, key: int = 1) -> PartitionAppend:
     """`sequence` -1: of a producer without an id."""
     producer = (7, 0, sequence) if sequence >= 0 else (-1, -1, -1)
-    batch = NewBatch(memoryview(bytearray(100)), 100, 1, 5, *producer, -1)
+    batch = NewBatch(memoryview(bytearray(100)), 100, 1, 5, *producer, -1, 9)
     return PartitionAppend(PartitionKey(key), batch)
 
 

@@ -160,7 +160,7 @@ class RecordingOrder:
 
 def batch(size: int = 100, sequence: int = -1) -> NewBatch:
     producer = (7, 0, sequence) if sequence >= 0 else (-1, -1, -1)
-    return NewBatch(memoryview(bytearray(size)), size, 1, 5, *producer, -1)
+    return NewBatch(memoryview(bytearray(size)), size, 1, 5, *producer, -1, 9)
 
 
 @dataclass

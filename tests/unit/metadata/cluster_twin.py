@@ -188,6 +188,7 @@ class ClusterTwin:
                     return Refused(Refusal.LEVEL_NOT_ON)
                 if named == "never":
                     self.raw.add(command.object_key)
+        self.log.level = self.level
         answer = self.log.apply(command, time_ms)
         self.raw &= set(self.log.objects)
         return answer

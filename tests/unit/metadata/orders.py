@@ -1,5 +1,6 @@
 """What the tests of the order share: a clock and randomness of their own, and short commands."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from penstock.metadata.order import Order
 from penstock.metadata.rows import StoredRun
 from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.records.sums import pack_crcs
 
 TOPIC_ID = b"0123456789abcdef"
 KEY = partition_key(TopicKey(1), 0)
@@ -68,10 +70,15 @@ def batch(
 
 
 def commit(
-    *batches: list[int], key: PartitionKey = KEY, position: int = 0, wal: int = 1
+    *batches: list[int],
+    key: PartitionKey = KEY,
+    position: int = 0,
+    wal: int = 1,
+    crcs: Sequence[int] = (),
 ) -> CommitRuns:
     flat = [value for one in batches for value in one]
-    return CommitRuns(runs=[RunCommit(partition_key=key, position=position, batches=flat)], wal=wal)
+    run = RunCommit(partition_key=key, position=position, batches=flat, crcs=pack_crcs(crcs))
+    return CommitRuns(runs=[run], wal=wal)
 
 
 def store(runs: list[StoredRun], *, object_key: str = "o1", position: int = 16) -> StoreSegment:

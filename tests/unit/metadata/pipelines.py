@@ -1,5 +1,6 @@
 """What the tests of the pipeline's commands share: one replica at that level, short commands."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import pack_crcs
 from penstock.replica import Replica
 from penstock.segment import job_object_key
 from unit.metadata.orders import KEY, PLAIN, batch, topic
@@ -66,10 +68,16 @@ class Pipeline:
         assert isinstance(answer, JobOpened), answer
         return answer.job
 
-    def named(self, key: str, *batches: list[int], partition: PartitionKey = KEY) -> str:
+    def named(
+        self,
+        key: str,
+        *batches: list[int],
+        partition: PartitionKey = KEY,
+        crcs: Sequence[int] = (),
+    ) -> str:
         """Commit batches of one run in an object of an agent."""
         flat = [value for one in batches for value in one]
-        runs = [RunCommit(partition_key=partition, position=16, batches=flat)]
+        runs = [RunCommit(partition_key=partition, position=16, batches=flat, crcs=pack_crcs(crcs))]
         self.one(CommitRuns(runs=runs, object_key=key, object_bytes=SIZE, raw=True))
         return key
 
@@ -102,7 +110,7 @@ def check_state(queries: Queries) -> None:
     live: dict[int, int] = {}
     ends: dict[int, int] = {}
     heads = {key: (start, end) for key, start, end in queries.heads()}
-    for key, base, end, generation, object_id, _, length, _, batches in found.rows:
+    for key, base, end, generation, object_id, _, length, _, batches, _ in found.rows:
         assert ends.get(key, 0) <= base < end, "runs overlap"
         start, next_offset = heads[PartitionKey(key)]
         assert start < end <= next_offset, "a run outside of its log"
@@ -145,7 +153,7 @@ def replacing(
     rows = [row for row in found.rows if row[1] >= start]
     names = sorted({found.objects[row[4]].key for row in rows})
     inputs: list[int] = []
-    for _, base, last, _, object_id, position, length, _, _ in rows:
+    for _, base, last, _, object_id, position, length, _, _, _ in rows:
         inputs += (base, last, names.index(found.objects[object_id].key), position, length)
     length = max(1, sum(row[6] for row in rows) // keep)
     outputs = [rows[0][1], rows[-1][2], 0, 16, length, max(row[7] for row in rows), len(rows)]

@@ -110,7 +110,7 @@ def cluster_commands(draw: st.DrawFn, twin: ClusterTwin, position: int) -> AnyCo
             groups = draw(st.lists(st.sampled_from(GROUPS), max_size=2))
             return DeleteGroups(group_ids=groups, shard_epoch=shard_epoch)
         case "level":
-            return SetFeatureLevel(level=draw(st.integers(0, 2)))
+            return SetFeatureLevel(level=draw(st.sampled_from([0, 1, 2, 3, 4])))
         case "beat":
             return Heartbeat()
         case "to-wal":
@@ -140,7 +140,7 @@ def entries(
     commands: list[AnyCommand] = []
     if state is None or kind == "open":
         epoch, n = epoch + draw(st.sampled_from([1, 1, 1, 2, 0])), 0
-        level = draw(st.sampled_from([1, 2, 2, 2, 2]))
+        level = draw(st.sampled_from([1, 2, 4, 4, 4]))
         commands = [RegisterAgent(agent=agent, labels={"zone": "z"}, level_max=level)]
     elif kind == "late":
         n += draw(st.sampled_from([-20, -16, -3, 1]))
@@ -218,9 +218,9 @@ def test_any_entries_of_several_agents_equal_the_twin_and_their_replay(data: st.
             view.apply(outcome.changes)
             return standing
 
-        level = data.draw(st.sampled_from([1, 2, 2, 2]), label="level")
+        level = data.draw(st.sampled_from([1, 2, 2, 4, 4]), label="level")
         first: list[AnyCommand] = [
-            RegisterAgent(agent=1, level_max=2),
+            RegisterAgent(agent=1, level_max=4),
             SetFeatureLevel(level=level),
             CreateTopic(name="t", topic_id=IDS[0], partitions=2),
             CreateTopic(name="u", topic_id=IDS[1], partitions=2),

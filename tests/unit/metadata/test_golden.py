@@ -16,6 +16,7 @@ from penstock.metadata.rows import AgentStatus, CleanRow, Shard, TableRow, Wal, 
 from penstock.metadata.schema import FORMAT_VERSION
 from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import batch_sum, partition_seed
 from penstock.replica import Replica, canonical_dump
 from penstock.replica.snapshot import write_snapshot
 from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, open_order
@@ -195,3 +196,24 @@ def test_the_leader_epochs_of_version_4(tmp_path: Path) -> None:
         assert (written.end_offset, written.raw, written.leader_epoch) == (8, 2, 1)
         (run,) = queries.wal_runs(1)
         assert (run.raw, run.leader_epoch) == (0, 1)
+
+
+def test_the_sums_of_version_5(tmp_path: Path) -> None:
+    """Those of commits and writes, in a WAL and in objects, are of the labels' epoch; those of a
+    replacement are as its job said."""
+    path = shutil.copyfile(GOLDEN / "format-5.sqlite", tmp_path / "metadata.sqlite")
+    with closing(Queries(path)) as queries:
+        found = {
+            (run.partition_key - KEY, run.base_offset): run.sum
+            for number in range(4)
+            for run in queries.runs_from(PartitionKey(KEY + number), 0, limit=9)
+        }
+    seeds = [partition_seed(TOPIC_ID, number) for number in range(4)]
+    assert found == {
+        (0, 0): batch_sum(seeds[0], 0, 1, 0xAAAA, 100),
+        (0, 10): batch_sum(seeds[0], 10, 1, 0xBBBB, 100),
+        (1, 0): 41,
+        (1, 4): None,
+        (2, 0): batch_sum(seeds[2], 0, 1, 0xDDDD, 100),
+        (3, 0): batch_sum(seeds[3], 0, 1, 0xEEEE, 100),
+    }

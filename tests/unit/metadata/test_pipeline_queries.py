@@ -66,9 +66,9 @@ def test_pages_of_any_size_hold_each_run_once(
 def test_a_row_says_where_the_run_lies(pipeline: Pipeline) -> None:
     page = pipeline.queries.run_rows((KEY, 0), limit=2)
     second, third = page.rows
-    assert second == (KEY, 10, 20, 0, second[4], 16, 5_000, 0, 1)
+    assert second == (KEY, 10, 20, 0, second[4], 16, 5_000, 0, 1, -1)
     assert page.objects == {second[4]: ObjectPlace("b", SIZE, 1, "")}
-    assert third == (KEY, 20, 25, 7, 0, 0, 100, 0, 1)
+    assert third == (KEY, 20, 25, 7, 0, 0, 100, 0, 1, -1)
 
 
 @pytest.mark.parametrize(

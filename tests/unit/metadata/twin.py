@@ -41,6 +41,8 @@ from penstock.metadata.commands import (
     StoreSegment,
     TrimLog,
 )
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.records.sums import batch_sum, partition_seed
 
 WRAP = 1 << 31
 
@@ -56,6 +58,7 @@ class Batch:
     length: int
     newest: int
     run: int
+    sum: int | None
 
 
 @dataclass
@@ -95,6 +98,7 @@ class Twin:
         self.next_producer_id = 0
         self.last_generation = 0
         self.run_count = 0
+        self.level = FEATURE_LEVEL_MAX
 
     def apply(self, command: AnyCommand, time_ms: int) -> AnyAnswer:
         match command:
@@ -250,6 +254,7 @@ class Twin:
             answer: list[int] = []
             position, newest = run.position, 0
             partition = self.partitions.get(run.partition_key)
+            knows_crcs = self.level >= 4 and 6 * len(run.crcs) == 4 * len(run.batches)
             for at in range(0, len(run.batches), 6):
                 length, count, newer, producer, epoch, sequence = run.batches[at : at + 6]
                 newest += newer
@@ -277,8 +282,12 @@ class Twin:
                     )
                     if not joins:
                         self.run_count += 1
+                    number = None
+                    if knows_crcs:
+                        crc = int.from_bytes(run.crcs[at // 6 * 4 :][:4], "big")
+                        number = batch_sum(self._seed(run.partition_key), base, 0, crc, length)
                     batch = Batch(
-                        base, base + count, place, position, length, newest, self.run_count
+                        base, base + count, place, position, length, newest, self.run_count, number
                     )
                     partition.batches.append(batch)
                     last = (run.partition_key, batch)
@@ -287,6 +296,10 @@ class Twin:
                 position += length
             answers.append(answer)
         return RunsCommitted(answers)
+
+    def _seed(self, key: int) -> int:
+        (topic_id,) = (one for one, topic in self.topics.items() if topic.key == key >> 20)
+        return partition_seed(topic_id, key % (1 << 20))
 
     def _store(self, command: StoreSegment) -> AnyAnswer:
         if refusal := self._object_refusal(command.object_key):

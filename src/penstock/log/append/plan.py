@@ -13,6 +13,7 @@ from penstock.metadata.commands import RunCommit
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
+from penstock.records.sums import pack_crcs
 
 _STATUSES: Final = {int(status): status for status in BatchStatus}
 """Looking one up costs a fifth of `BatchStatus(...)`."""
@@ -74,7 +75,12 @@ def plan_frame(appends: Sequence[PartitionAppend]) -> FramePlan:
 def run_commits(plan: FramePlan, *, position: int) -> list[RunCommit]:
     """The runs of a frame whose payload begins at byte `position` of its WAL file."""
     return [
-        RunCommit(partition_key=key, position=position + start, batches=_describe(group))
+        RunCommit(
+            partition_key=key,
+            position=position + start,
+            batches=_describe(group),
+            crcs=_crcs(group),
+        )
         for key, start, group in plan.runs
     ]
 
@@ -94,6 +100,12 @@ def _describe(group: list[PartitionAppend]) -> list[int]:
         )
         previous = batch.max_timestamp
     return flat
+
+
+def _crcs(group: list[PartitionAppend]) -> bytes:
+    if len(group) == 1:
+        return group[0].batch.crc.to_bytes(4, "big")
+    return pack_crcs([append.batch.crc for append in group])
 
 
 def take_answer(plan: FramePlan, answer: RunsCommitted) -> None:

@@ -6,7 +6,7 @@ trimmed meanwhile: `StoreSegment` takes what still is as it says. After whatever
 expected, the database tells again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,48 +14,62 @@ from penstock.log.append.plan import FramePlan
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import EPOCH_STEP, MULTIPLIER, SUM_MASK, SUM_SHIFT
 from penstock.wal import WalPlace
 
 RUNS_MAX: Final = 200_000
 """More are read from the database; 200,000 take about 40 MB."""
 
 
-def committed_runs(plan: FramePlan, place: WalPlace, *, leader_epoch: int) -> list[StoredRun]:
-    """The runs that applying a frame's `CommitRuns` made of what was stored."""
+def committed_runs(
+    plan: FramePlan,
+    place: WalPlace,
+    *,
+    leader_epoch: int,
+    seed_of: Callable[[PartitionKey], int | None],
+) -> list[StoredRun]:
+    """The runs that applying a frame's `CommitRuns` made of what was stored.
+
+    Args:
+        seed_of: of a partition's sums; None: its topic is gone.
+    """
     runs: list[StoredRun] = []
     at = place.generation
     # All by position, since one is made per partition and commit: names cost more.
     label = leader_epoch
+    epoch_part = leader_epoch * EPOCH_STEP
     for key, start, group in plan.runs:
+        seed = seed_of(key)
         position = place.position + start
         run_start = position
-        first = end = newest = count = 0
+        first = end = newest = count = total = 0
         for append in group:
             batch = append.batch
             if append.status is BatchStatus.STORED:
                 if not count:
                     run_start, first = position, append.base_offset
                     newest = batch.max_timestamp
+                    total = 0
                 end = append.base_offset + batch.record_count
                 newest = max(newest, batch.max_timestamp)
                 count += 1
+                if seed is not None:
+                    # As `penstock.records.sums.batch_sum`, without a call.
+                    product = (seed + epoch_part + append.base_offset) * (
+                        (batch.crc << 32 | batch.length) ^ MULTIPLIER
+                    )
+                    total += product ^ product >> SUM_SHIFT
             elif count:
                 # Its bytes lie between: what follows is another run.
-                length = position - run_start
-                runs.append(
-                    StoredRun(
-                        key, first, end, at, "", run_start, length, newest, count, 0, 0, "", label
-                    )
-                )
+                ends = (run_start, position - run_start, newest, count)
+                number = None if seed is None else total & SUM_MASK
+                runs.append(StoredRun(key, first, end, at, "", *ends, 0, 0, "", label, number))
                 count = 0
             position += batch.length
         if count:
-            length = position - run_start
-            runs.append(
-                StoredRun(
-                    key, first, end, at, "", run_start, length, newest, count, 0, 0, "", label
-                )
-            )
+            ends = (run_start, position - run_start, newest, count)
+            number = None if seed is None else total & SUM_MASK
+            runs.append(StoredRun(key, first, end, at, "", *ends, 0, 0, "", label, number))
     return runs
 
 
