@@ -1,36 +1,48 @@
 """A rolling upgrade under load: an old and a new release on one journal, and the feature level.
 
-The releases are this one, told to know levels up to 3 or up to 4: what they do with an entry is
-the same, who may be together and when the level rises is not.
+The old release is the one that was shipped before this one, as it was (tests/golden/releases).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
+import typing
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.world import World
+from penstock.metadata.commands import AnyCommand
+from penstock.metadata.levels import LEVEL_OF, LevelNotOnError
+from penstock.replica.postgres import PostgresJournal
+from penstock.system.clock import SystemClock
 from support.agents import PATIENCE, Agent
+from support.cluster_orders import Agent as OrderOnly
+from support.old_release import unpack_release
 from support.probe import Probe, create_topic, read_all
-from support.server import ServerFailedError
+from support.server import REPOSITORY, ServerFailedError
 from support.waiting import eventually
+from unit.metadata.test_levels import sample
 
 OLD, NEW = 3, 4
+COMMANDS: list[Any] = list(typing.get_args(AnyCommand))
 PARTITIONS = 3
 TOPIC = "upgraded"
-LAUNCHER = Path(__file__).parents[1] / "support" / "levelled.py"
 # A proposal is left to one agent for 3 s.
 RISE_SECONDS_MAX = 90.0
 
 
 def install(agent: Agent, level: int) -> None:
     """What its next start runs."""
-    agent.server.launcher = (str(LAUNCHER),)
-    agent.server.environment["PENSTOCK_TEST_FEATURE_LEVEL"] = str(level)
+    release = agent.server.log.parent / "release"
+    if not release.exists():
+        unpack_release(OLD, release)
+    source = release if level == OLD else REPOSITORY / "src"
+    agent.server.environment["PYTHONPATH"] = str(source)
 
 
 def levels(world: World) -> set[int]:
@@ -68,6 +80,19 @@ def test_agents_are_upgraded_one_by_one_and_then_the_level_rises(old_world: Worl
         while time.monotonic() - began_s < 5:
             assert levels(world) == {OLD}
             time.sleep(0.25)
+        # Nor does the old agent stop by anything that a new one may want to order.
+        asyncio.run(order_everything(world))
+        assert agents[2].server.running()
+        began_s = time.monotonic()
+        probe.wait_accepted(began_s)
+        probe.wait_served(began_s)
+        position = agents[0].status()["journal_position"]
+        eventually(
+            lambda: agents[2].status()["journal_position"],
+            lambda seen: seen >= position,
+            timeout_seconds=60,
+        )
+        assert levels(world) == {OLD}
         replace(world, agents[2], NEW)
         eventually(
             lambda: levels(world), lambda seen: seen == {NEW}, timeout_seconds=RISE_SECONDS_MAX
@@ -91,6 +116,29 @@ def test_agents_are_upgraded_one_by_one_and_then_the_level_rises(old_world: Worl
         assert f"this release knows {OLD}" in str(failed.value)
     # Which took nothing from the others.
     assert read_all(agents[1].address, TOPIC, PARTITIONS) == stored
+
+
+async def order_everything(world: World) -> None:
+    """Every command that there is, by an agent of this release. It dies then, and is fenced."""
+    journal = await PostgresJournal.open(
+        f"postgresql://postgres@127.0.0.1:{world.postgres.port}/postgres",
+        name="penstock",
+        new_cluster_id=lambda: "not used",
+    )
+    agent = OrderOnly(77, world.folder / "77", journal, journal.cluster_id, level_max=NEW)
+    await agent.start(SystemClock(), 1)
+    try:
+        sent = []
+        for kind in COMMANDS:
+            if LEVEL_OF[kind] > OLD:
+                with pytest.raises(LevelNotOnError, match=r"3 is on, since"):
+                    await agent.order.commit([sample(kind)])
+            else:
+                await agent.order.commit([sample(kind)])
+                sent.append(kind)
+        assert len(sent) > 30
+    finally:
+        await agent.close()
 
 
 def replace(world: World, agent: Agent, level: int) -> None:

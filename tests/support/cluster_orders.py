@@ -21,8 +21,17 @@ from penstock.testing.randomness import SeededRandom
 class Agent:
     """An order, what it told, and how it ended."""
 
-    def __init__(self, agent_id: int, folder: Path, journal: Journal, cluster_id: str) -> None:
+    def __init__(
+        self,
+        agent_id: int,
+        folder: Path,
+        journal: Journal,
+        cluster_id: str,
+        *,
+        level_max: int = CLUSTER_LEVEL,
+    ) -> None:
         self.agent_id = agent_id
+        self.level_max = level_max
         self.folder = folder
         self.journal = journal
         self.cluster_id = cluster_id
@@ -59,7 +68,7 @@ class Agent:
                     identity=AgentIdentity(
                         agent_id=self.agent_id,
                         endpoint=f"h{self.agent_id}:1",
-                        level_max=CLUSTER_LEVEL,
+                        level_max=self.level_max,
                     ),
                     cluster_id=self.cluster_id,
                     clock=clock,
