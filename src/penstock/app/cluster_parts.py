@@ -164,6 +164,7 @@ class ClusterParts(Parts):
             *volumes,
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
             Job(
                 name="archive",
                 interval_s=min(1.0, self.settings.archive_interval_ms / 1000),

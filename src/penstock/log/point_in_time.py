@@ -20,6 +20,7 @@ from penstock.metadata.apply_segments import store_segment
 from penstock.metadata.commands import AnyCommand, Relay, StoreSegment
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.entries import decode_entry
+from penstock.metadata.leftovers import ROWS_PER_COMMAND, clear
 from penstock.metadata.queries import Queries
 from penstock.metadata.restored import begin_restored
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
@@ -228,6 +229,7 @@ class _Restore:
         Returns:
             What is lost.
         """
+        await self.run(self._clear_leftovers)
         if not await self.run(self._wal_runs):
             return []
         async for rows in self.archive.rows(after=position, until=archived):
@@ -259,6 +261,18 @@ class _Restore:
                 for wal_key in (0, *(wal.wal_key for wal in queries.wals()))
                 for run in queries.wal_runs(wal_key)
             ]
+
+    def _clear_leftovers(self) -> None:
+        """Runs of deleted topics are missed by no reader."""
+        machine = LogMachine()
+        with closing(sqlite3.connect(self.database, isolation_level=None)) as connection:
+            machine.bind(connection)
+            machine.tables.ensure_loaded()
+            connection.execute("BEGIN IMMEDIATE")
+            while clear(machine.tables, ROWS_PER_COMMAND)[1]:
+                machine.flush()
+            machine.flush()
+            connection.execute("COMMIT")
 
     def _apply_moves(self, moves: Sequence[StoreSegment]) -> None:
         if not moves:

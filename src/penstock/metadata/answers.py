@@ -139,6 +139,13 @@ class LogTrimmed(Answer, frozen=True, tag="trim"):
     starts: list[int]
 
 
+class LeftoversCleared(Answer, frozen=True, tag="clear"):
+    """How many rows were deleted, and whether any are left."""
+
+    rows: int
+    is_left: bool
+
+
 class Condemned(Answer, frozen=True, tag="condemn"):
     """The keys that are condemned."""
 
@@ -185,6 +192,7 @@ AnyAnswer = (
     | RunsCommitted
     | SegmentStored
     | LogTrimmed
+    | LeftoversCleared
     | Condemned
     | JobOpened
     | RunsReplaced

@@ -85,6 +85,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.StoreSegment: apply_segments.store_segment,
     commands.TrimLog: apply_segments.trim_log,
     commands.CondemnObjects: apply_segments.condemn_objects,
+    commands.ClearLeftovers: apply_segments.clear_leftovers,
     commands.ForgetObjects: apply_segments.forget_objects,
     commands.OpenJob: apply_jobs.open_job,
     commands.RenewJob: apply_jobs.renew_job,

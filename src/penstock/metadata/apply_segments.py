@@ -1,12 +1,20 @@
 """Applying commands that move, trim and delete what is stored."""
 
-from collections import Counter
-
-from penstock.metadata.answers import AnyAnswer, Condemned, Done, LogTrimmed, Refusal, SegmentStored
+from penstock.metadata import leftovers
+from penstock.metadata.answers import (
+    AnyAnswer,
+    Condemned,
+    Done,
+    LeftoversCleared,
+    LogTrimmed,
+    Refusal,
+    SegmentStored,
+)
 from penstock.metadata.apply_jobs import is_of_open_job
 from penstock.metadata.apply_records import refuse_object
 from penstock.metadata.changes import HeadMoved, RunsMoved
 from penstock.metadata.commands import (
+    ClearLeftovers,
     CondemnObjects,
     ForgetObjects,
     MovedRun,
@@ -14,6 +22,8 @@ from penstock.metadata.commands import (
     TrimLog,
 )
 from penstock.metadata.context import ApplyContext
+from penstock.metadata.meta import FEATURE_LEVEL
+from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.metadata.tables import PartitionRow, RunValues
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import SUM_MASK, join_sums
@@ -158,11 +168,13 @@ def _sum_of_low(numbers: list[int]) -> int:
 
 
 def trim_log(context: ApplyContext, command: TrimLog) -> AnyAnswer:
-    """Raise log starts and drop the runs wholly below."""
+    """Raise log starts and drop the runs wholly below, the last of them by later entries where
+    there are many."""
     tables = context.tables
     tables.flush()
+    is_bounded = tables.meta_int(FEATURE_LEVEL) >= INTEGRITY_LEVEL
+    rows_left = leftovers.ROWS_PER_COMMAND if is_bounded else leftovers.UNBOUNDED
     starts: list[int] = []
-    gone: Counter[int] = Counter()
     at = iter(command.items)
     for key, wanted in zip(at, at, strict=True):
         partition = tables.partition(key)
@@ -174,39 +186,29 @@ def trim_log(context: ApplyContext, command: TrimLog) -> AnyAnswer:
             starts.append(-Refusal.OFFSET_OUT_OF_RANGE)
             continue
         if start > partition.log_start:
-            _trim(context, key, partition, start, gone)
+            rows_left -= _trim(context, key, partition, start, rows_left)
         starts.append(partition.log_start)
-    tables.drop_object_runs(sorted(gone.items()))
     return LogTrimmed(starts)
 
 
 def _trim(
-    context: ApplyContext, key: int, partition: PartitionRow, start: int, gone: Counter[int]
-) -> None:
+    context: ApplyContext, key: int, partition: PartitionRow, start: int, rows_max: int
+) -> int:
     tables = context.tables
-    below = (key, start, start)
-    for object_id, count, length in tables.execute(
-        "SELECT object_id, count(*), sum(length) FROM object_runs"
-        " WHERE partition_key = ? AND base_offset < ? AND end_offset <= ? GROUP BY object_id",
-        below,
-    ):
-        gone[object_id] += count
-        partition.bytes_live -= length
-    (length,) = tables.execute(
-        "SELECT coalesce(sum(length), 0) FROM wal_runs"
-        " WHERE partition_key = ? AND base_offset < ? AND end_offset <= ?",
-        below,
-    ).fetchone()
+    cleared, length = leftovers.clear_below(tables, key, start, rows_max)
+    if cleared >= rows_max:
+        leftovers.note(tables, leftovers.TRIM, key)
     partition.bytes_live -= length
-    for table in ("object_runs", "wal_runs"):
-        tables.execute(
-            f"DELETE FROM {table}"  # noqa: S608
-            " WHERE partition_key = ? AND base_offset < ? AND end_offset <= ?",
-            below,
-        )
     partition.log_start = start
     tables.dirty_partitions.add(key)
     context.changes.append(HeadMoved(PartitionKey(key), start, partition.next_offset))
+    return cleared
+
+
+def clear_leftovers(context: ApplyContext, command: ClearLeftovers) -> AnyAnswer:
+    """Go on with deletions that earlier entries left."""
+    rows_max = min(max(1, command.rows_max), leftovers.ROWS_PER_COMMAND)
+    return LeftoversCleared(*leftovers.clear(context.tables, rows_max))
 
 
 def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer:

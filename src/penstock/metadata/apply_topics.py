@@ -2,6 +2,7 @@
 
 import msgspec
 
+from penstock.metadata import leftovers
 from penstock.metadata.answers import AnyAnswer, Done, Refusal, Refused, TopicCreated
 from penstock.metadata.changes import ClusterConfigsChanged, TopicChanged, TopicDeleted
 from penstock.metadata.commands import (
@@ -12,9 +13,10 @@ from penstock.metadata.commands import (
     DeleteTopic,
 )
 from penstock.metadata.context import ApplyContext
-from penstock.metadata.meta import CLUSTER_CONFIGS, NEXT_TOPIC_KEY
+from penstock.metadata.meta import CLUSTER_CONFIGS, FEATURE_LEVEL, NEXT_TOPIC_KEY
+from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.metadata.tables import TopicRow, encode_json
-from penstock.model.ids import PARTITION_COUNT_MAX, TopicId, TopicKey
+from penstock.model.ids import PARTITION_BITS, PARTITION_COUNT_MAX, TopicId, TopicKey
 
 
 def create_topic(context: ApplyContext, command: CreateTopic) -> AnyAnswer:
@@ -43,11 +45,18 @@ def create_topic(context: ApplyContext, command: CreateTopic) -> AnyAnswer:
 
 
 def delete_topic(context: ApplyContext, command: DeleteTopic) -> AnyAnswer:
-    """The topic with all that hangs on it; its objects lose those runs."""
-    topic = context.tables.topics_by_id.get(command.topic_id)
+    """The topic with all that hangs on it; its objects lose those runs, the last of them by later
+    entries where there are many."""
+    tables = context.tables
+    topic = tables.topics_by_id.get(command.topic_id)
     if topic is None:
         return _unknown(command.topic_id)
-    context.tables.remove_topic(topic)
+    tables.remove_topic(topic)
+    is_bounded = tables.meta_int(FEATURE_LEVEL) >= INTEGRITY_LEVEL
+    rows_max = leftovers.ROWS_PER_COMMAND if is_bounded else leftovers.UNBOUNDED
+    first = topic.topic_key << PARTITION_BITS
+    if leftovers.clear_topic(tables, first, topic.topic_id, rows_max) >= rows_max:
+        leftovers.note(tables, leftovers.TOPIC, first, topic.topic_id)
     context.changes.append(
         TopicDeleted(topic_key=topic.topic_key, topic_id=topic.topic_id, name=topic.name)
     )

@@ -231,6 +231,13 @@ class CondemnObjects(Command, frozen=True, tag="condemn"):
     keys: list[str]
 
 
+class ClearLeftovers(Command, frozen=True, tag="clear"):
+    """Delete rows that `DeleteTopic` and `TrimLog` left, at most `rows_max` of them (and never more
+    than 5,000). Answer: LeftoversCleared."""
+
+    rows_max: int
+
+
 class ForgetObjects(Command, frozen=True, tag="forget"):
     """Condemned objects were deleted from the store: drop their rows. Answer: Done."""
 
@@ -484,6 +491,7 @@ AnyCommand = (
     | TrimLog
     | ExpireProducers
     | CondemnObjects
+    | ClearLeftovers
     | ForgetObjects
     | OpenJob
     | RenewJob

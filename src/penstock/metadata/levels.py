@@ -12,7 +12,12 @@ from penstock.metadata import commands
 from penstock.metadata.changes import AgentChanged, AgentRemoved, Change, LevelChanged
 from penstock.metadata.commands import AnyCommand, CommitRuns, Relay
 from penstock.metadata.rows import Agent
-from penstock.metadata.schema import CLUSTER_LEVEL, FEATURE_LEVEL_MAX, PIPELINE_LEVEL
+from penstock.metadata.schema import (
+    CLUSTER_LEVEL,
+    FEATURE_LEVEL_MAX,
+    INTEGRITY_LEVEL,
+    PIPELINE_LEVEL,
+)
 from penstock.model.errors import RetryableError
 
 LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
@@ -52,6 +57,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.ExpireWriters: PIPELINE_LEVEL,
     commands.SaveTable: PIPELINE_LEVEL,
     commands.DropTable: PIPELINE_LEVEL,
+    commands.ClearLeftovers: INTEGRITY_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

@@ -7,6 +7,7 @@ from penstock.metadata.schema import (
     CLEAN,
     GROUP_SHARDS,
     LEADER_EPOCHS,
+    LEFTOVERS,
     PIPELINE_JOBS,
     TABLE_PROGRESS,
     WALS,
@@ -32,6 +33,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
     4: (
         "ALTER TABLE wal_runs ADD COLUMN sum INTEGER",
         "ALTER TABLE object_runs ADD COLUMN sum INTEGER",
+        LEFTOVERS,
     ),
 }
 

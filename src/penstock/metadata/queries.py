@@ -20,6 +20,7 @@ from penstock.metadata.cluster_tables import (
     agent_of_row,
 )
 from penstock.metadata.leader_epochs import EpochStart, epoch_starts
+from penstock.metadata.leftovers import TRIM
 from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, RUN_ROWS, PipelineQueries
 from penstock.metadata.rows import (
@@ -90,27 +91,32 @@ SELECT * FROM (
 ORDER BY 2 LIMIT :limit
 """  # noqa: S608
 
+# What lies below is a leftover that a later entry clears.
+_START: Final = "(SELECT log_start FROM partitions WHERE partition_key = :key)"
+
 _FIRST_RUN_AT_TIME: Final = f"""
 SELECT * FROM (
     SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = :key AND r.max_timestamp >= :time_ms ORDER BY r.base_offset LIMIT 1)
+    WHERE r.partition_key = :key AND r.max_timestamp >= :time_ms AND r.end_offset > {_START}
+    ORDER BY r.base_offset LIMIT 1)
 UNION ALL
 SELECT * FROM (
     SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = :key AND max_timestamp >= :time_ms ORDER BY base_offset LIMIT 1)
+    WHERE partition_key = :key AND max_timestamp >= :time_ms AND end_offset > {_START}
+    ORDER BY base_offset LIMIT 1)
 ORDER BY 2 LIMIT 1
 """  # noqa: S608
 
 _RUN_WITH_MAX_TIMESTAMP: Final = f"""
 SELECT * FROM (
     SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = :key AND (r.max_timestamp < :newest
+    WHERE r.partition_key = :key AND r.end_offset > {_START} AND (r.max_timestamp < :newest
         OR r.max_timestamp = :newest AND r.base_offset > :base)
     ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
 UNION ALL
 SELECT * FROM (
     SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = :key AND (max_timestamp < :newest
+    WHERE partition_key = :key AND end_offset > {_START} AND (max_timestamp < :newest
         OR max_timestamp = :newest AND base_offset > :base)
     ORDER BY max_timestamp DESC, base_offset LIMIT 1)
 ORDER BY 8 DESC, 2 LIMIT 1
@@ -144,6 +150,7 @@ _VERSIONS_1_TO_4: Final = (
 _PIPELINE_VERSION: Final = 3
 _LEADER_EPOCHS_VERSION: Final = 4
 _SUMS_VERSION: Final = 5
+_LEFTOVERS_VERSION: Final = 5
 
 _OF_RUNS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _WAL_RUNS)
 
@@ -178,6 +185,7 @@ class Queries(PipelineQueries):
                 raise CorruptDataError("open", str(path), "the database has no tables")
             version = pragma_integer(self._connection, "user_version")
             self._has_pipeline = version >= _PIPELINE_VERSION
+            self._has_leftovers = version >= _LEFTOVERS_VERSION
             self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
             if version < _SUMS_VERSION:
                 self._old = {
@@ -208,6 +216,26 @@ class Queries(PipelineQueries):
             StoredRun(*row)
             for row in self._execute(_RUNS_FROM, {"key": key, "offset": offset, "limit": limit})
         ]
+
+    def has_leftovers(self) -> bool:
+        """Whether rows of deleted topics, or below log starts, are still to be cleared."""
+        return self._has_leftovers and bool(self._execute("SELECT 1 FROM leftovers LIMIT 1"))
+
+    def leftover_runs(self) -> dict[str, int]:
+        """How many runs of deleted topics each object holds, by key. Reads all runs in objects."""
+        return dict(
+            self._execute(
+                "SELECT o.key, count(*) FROM object_runs AS r JOIN objects AS o USING (object_id)"
+                " WHERE partition_key NOT IN (SELECT partition_key FROM partitions) GROUP BY o.key"
+            )
+        )
+
+    def trims_left(self) -> set[PartitionKey]:
+        """Partitions with runs below their log start, which count in their bytes until cleared."""
+        if not self._has_leftovers:
+            return set()
+        rows = self._execute("SELECT key FROM leftovers WHERE kind = ?", (TRIM,))
+        return {PartitionKey(key) for (key,) in rows}
 
     def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
         """All runs whose bytes are in a WAL, by generation and position."""

@@ -74,6 +74,13 @@ LEADER_EPOCHS: Final = """CREATE TABLE leader_epochs (
         PRIMARY KEY (partition_key, epoch)
     ) STRICT, WITHOUT ROWID"""
 
+LEFTOVERS: Final = """CREATE TABLE leftovers (
+        kind INTEGER NOT NULL,
+        key INTEGER NOT NULL,
+        topic_id BLOB NOT NULL,
+        PRIMARY KEY (kind, key)
+    ) STRICT, WITHOUT ROWID"""
+
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
 # less per write. The rows are small, which is what such a table wants.
 SCHEMA: Final = (
@@ -185,4 +192,5 @@ SCHEMA: Final = (
     TABLE_PROGRESS,
     CLEAN,
     LEADER_EPOCHS,
+    LEFTOVERS,
 )

@@ -231,30 +231,17 @@ class Tables:
         return partition_seed(topic_id, key & PARTITION_COUNT_MAX) + label
 
     def remove_topic(self, topic: TopicRow) -> None:
-        """Delete a topic's rows everywhere. Reads and writes ranges of that topic alone."""
+        """Delete a topic's own rows and what is bounded by its partitions. Its runs, producers and
+        groups' offsets stay: see `penstock.metadata.leftovers`."""
         self.flush()
         first = topic.topic_key << PARTITION_BITS
         keys = (first, first + (1 << PARTITION_BITS))
-        dropped = self.execute(
-            "SELECT object_id, count(*) FROM object_runs"
-            " WHERE partition_key >= ? AND partition_key < ? GROUP BY object_id",
-            keys,
-        ).fetchall()
-        self.drop_object_runs(dropped)
-        for table in (
-            "partitions",
-            "wal_runs",
-            "object_runs",
-            "producers",
-            "clean",
-            "leader_epochs",
-        ):
+        for table in ("partitions", "clean", "leader_epochs"):
             self.execute(
                 f"DELETE FROM {table} WHERE partition_key >= ? AND partition_key < ?",  # noqa: S608
                 keys,
             )
-        for table in ("group_offsets", "table_progress"):
-            self.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic.topic_id,))  # noqa: S608
+        self.execute("DELETE FROM table_progress WHERE topic_id = ?", (topic.topic_id,))
         self.execute("DELETE FROM topics WHERE topic_key = ?", (topic.topic_key,))
         del self.topics_by_id[topic.topic_id], self.topics_by_name[topic.name]
         del self._topic_ids[topic.topic_key]

@@ -26,8 +26,9 @@ from penstock.log.retention.oldest import OldestRuns
 from penstock.log.retention.orphans import Orphans
 from penstock.log.retention.plan import new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
-from penstock.metadata.answers import Condemned
+from penstock.metadata.answers import Condemned, LeftoversCleared
 from penstock.metadata.commands import (
+    ClearLeftovers,
     CloseJob,
     CondemnObjects,
     ExpireProducers,
@@ -36,6 +37,7 @@ from penstock.metadata.commands import (
     TrimLog,
 )
 from penstock.metadata.committer import Committer
+from penstock.metadata.leftovers import ROWS_PER_COMMAND
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
 from penstock.model.ids import PartitionKey, partition_key, partition_of
@@ -128,6 +130,7 @@ class Keeper:
         await self.expire_producers()
         await self.expire_writers()
         await self.close_silent_jobs()
+        await self.clear_leftovers()
         await self.condemn_unreferenced()
         await self.condemn_orphans()
         await self.delete_condemned()
@@ -168,10 +171,12 @@ class Keeper:
         def plan() -> list[int]:
             queries = self._queries()
             sizes = queries.partition_bytes(keys)
+            trimming = queries.trims_left()
             items: list[int] = []
             for key in keys:
                 size, log_start = sizes.get(key, 0), starts[key]
-                if self._oldest.may_be_due(
+                # What is being cleared still counts in the bytes, by which too much would go.
+                if key not in trimming and self._oldest.may_be_due(
                     key, settings, log_start=log_start, bytes_total=size, now_ms=now_ms
                 ):
                     # Bounded: what is beyond these runs leaves at the next pass.
@@ -277,6 +282,19 @@ class Keeper:
                 "job %d (%s %s) is over: it was not renewed", job.job, job.kind, job.name
             )
         return len(over)
+
+    async def clear_leftovers(self) -> int:
+        """Go on with deletions of many rows, entry by entry; returns how many rows went."""
+        count = 0
+        while self._may_propose() and await self._in_pool(self._has_leftovers):
+            (answer,) = await self._committer.commit([ClearLeftovers(rows_max=ROWS_PER_COMMAND)])
+            if not isinstance(answer, LeftoversCleared):
+                return count
+            count += answer.rows
+        return count
+
+    def _has_leftovers(self) -> bool:
+        return self._queries().has_leftovers()
 
     async def condemn_unreferenced(self) -> int:
         """Condemn objects of which no run is left; returns how many."""
