@@ -21,6 +21,7 @@ from penstock.log.cluster_log import ClusterLog
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
+from penstock.metadata.ages import Ages
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrderSettings
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
@@ -33,6 +34,7 @@ from penstock.placement.rendezvous import owner_of
 from penstock.replica.archive import Archive
 from penstock.replica.dump import canonical_dump
 from penstock.replica.follower import FollowerSettings
+from penstock.system.believed_clock import BelievedClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedConnection
 from penstock.testing.simulated_store import SimulatedStore
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 DATABASE = "replica.sqlite"
 LEVEL = 4
+BELIEVED_AFTER_MS = 2_000
+"""A simulated life lasts for seconds."""
 WAL_FILES_MAX = 6
 JOB_S = 0.7
 
@@ -93,6 +97,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     agent, world = parts.agent, parts.agent.world
     path = agent.folder / DATABASE
     me = agent.agent_id
+    clock = BelievedClock(agent.clock, after_ms=BELIEVED_AFTER_MS)
     archive = Archive(
         parts.store,
         cluster_id=world.journal.cluster_id,
@@ -113,12 +118,13 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             level_max=LEVEL,
         ),
         cluster_id=world.journal.cluster_id,
-        clock=agent.clock,
+        clock=clock,
         random=parts.random,
         executor=parts.replica_pool,
         settings=ClusterOrderSettings(
             commit_timeout_s=4.0,
             confirm_timeout_s=2.0,
+            clock_believed_after_ms=BELIEVED_AFTER_MS,
             # So small that what is applied by a thread is simulated, too.
             follower=FollowerSettings(inline_bytes_max=200),
         ),
@@ -129,6 +135,12 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         world.noticed_older(agent, error)
         order = await open_order()
     parts.closes.append(order._replica.close)
+    clock.start_from(order.found_ms)
+    ages = Ages(
+        clock,
+        journal_ms=lambda: order.time_ms,
+        is_doubted=lambda: order.is_clock_doubted,
+    )
     queries = Queries(path)
     parts.closes.append(queries.close)
     view = MetadataView.load(queries)
@@ -159,7 +171,8 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         view=view,
         queries=lambda: queries,
         store=zone,
-        clock=agent.clock,
+        clock=clock,
+        ages=ages,
         limits=limits,
         agent_id=me,
         pool=parts.pool,
@@ -208,6 +221,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         settings=group_settings(),
         ownership=shards,
         shows_answers=lambda: order.shows_answers,
+        now_ms=ages.now_ms,
     )
     shards.start(groups)
     archiver = Archiver(
@@ -216,7 +230,8 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         archive=archive,
         is_chosen=lambda: _is_chosen(view, me),
         scratch=agent.folder / "scratch",
-        clock=agent.clock,
+        clock=clock,
+        age_ms=ages.now_ms,
         executor=parts.pool,
         settings=ArchiveSettings(
             interval_ms=500,
@@ -233,6 +248,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     parts.door = open_door(
         sources_of(
             cluster_id=order.cluster_id,
+            ages=ages,
             view=view,
             queries=lambda: queries,
             log=log,

@@ -19,6 +19,7 @@ from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import RemoteWal
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import BatchStatus, TopicCreated
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
@@ -33,6 +34,7 @@ from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
 from penstock.replica import Replica
+from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import JournalFaults, SimulatedConnection, SimulatedJournal
@@ -41,6 +43,7 @@ from penstock.testing.virtual_loop import START_MS, VirtualClock, VirtualLoop, r
 
 FILE_BYTES = 64 << 10
 LEVEL = 4
+BELIEVED_AFTER_MS = 600_000
 ANY = BatchLimits(
     message_bytes_max=1 << 30,
     timestamp_before_max_ms=2**63 - 1,
@@ -295,6 +298,7 @@ class Cluster:
         assert path not in self._in_use, "another life has this replica open"
         machine = LogMachine()
         clock = VirtualClock(self.loop)
+        believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
         connection = self.journal.connect()
         replica = Replica.open(path, machine, fsync=False, keeps_journal=False)
         order = await ClusterOrder.open(
@@ -303,10 +307,20 @@ class Cluster:
             machine,
             identity=AgentIdentity(agent_id=agent_id, level_max=LEVEL),
             cluster_id=self.journal.cluster_id,
-            clock=clock,
+            clock=believed,
             random=self.random,
             executor=InlineExecutor(self.random, workers=1),
-            settings=ClusterOrderSettings(commit_timeout_s=4.0, confirm_timeout_s=2.0),
+            settings=ClusterOrderSettings(
+                commit_timeout_s=4.0,
+                confirm_timeout_s=2.0,
+                clock_believed_after_ms=BELIEVED_AFTER_MS,
+            ),
+        )
+        believed.start_from(order.found_ms)
+        ages = Ages(
+            believed,
+            journal_ms=lambda: order.time_ms,
+            is_doubted=lambda: order.is_clock_doubted,
         )
         queries = Queries(path)
         view = MetadataView.load(queries)
@@ -323,7 +337,8 @@ class Cluster:
             view=view,
             queries=lambda: queries,
             store=store or self.store,
-            clock=clock,
+            clock=believed,
+            ages=ages,
             limits=cluster_limits(**limits),
             agent_id=agent_id,
             pool=InlineExecutor(self.random, workers=4),

@@ -12,6 +12,7 @@ from penstock.log import Log, LogLimits
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.opening import open_order, open_wal
 from penstock.log.upkeep import Upkeep
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import TopicCreated
 from penstock.metadata.commands import CreateTopic
 from penstock.metadata.queries import Queries
@@ -22,6 +23,7 @@ from penstock.objects import open_store
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -29,6 +31,7 @@ from penstock.wal import WalReader
 
 NOW = 1_790_000_000_000
 FILE_BYTES = 1 << 20
+BELIEVED_AFTER_MS = 600_000
 ANY = BatchLimits(
     message_bytes_max=1 << 30,
     timestamp_before_max_ms=2**63 - 1,
@@ -73,10 +76,12 @@ class Rig:
         with ExitStack() as files:
             files.callback(self._close_queries)
             device = PosixDevice(path)
+            self.believed = BelievedClock(clock, after_ms=BELIEVED_AFTER_MS)
             self.order = open_order(
-                path / "metadata.sqlite", device, clock=clock, random=SystemRandom()
+                path / "metadata.sqlite", device, clock=self.believed, random=SystemRandom()
             )
             files.callback(self.order.close)
+            self.believed.start_from(self.order.found_ms)
             self.queries = queries
             self.view = MetadataView.load(queries())
             self.wal_reader = WalReader(device)
@@ -91,7 +96,8 @@ class Rig:
                 wal_writer=self.wal,
                 wal_reader=self.wal_reader,
                 store=self.store,
-                clock=clock,
+                clock=self.believed,
+                ages=Ages(self.believed),
                 limits=limits,
                 identity=(self.order.agent_id, self.order.epoch),
                 pool=self.pool,

@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.log import Log, LogLimits
 from penstock.log.opening import open_wal, wal_tail
+from penstock.metadata.ages import Ages
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.order import Applied, Order, Prepared
 from penstock.metadata.queries import Queries
@@ -26,6 +27,7 @@ from penstock.metadata.view import MetadataView
 from penstock.objects.local import LocalStore
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry
+from penstock.system.believed_clock import BelievedClock
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerSwitch, SwitchedDevice
 from penstock.testing.device import SimulatedDevice
@@ -360,6 +362,7 @@ class SimulatedLog:
             wal_reader=self.wal_reader,
             store=self.store,
             clock=clock,
+            ages=Ages(BelievedClock(clock, after_ms=0)),
             limits=limits or small_limits(),
             identity=(order.agent_id, order.epoch),
             pool=self.pool,  # type: ignore[arg-type]

@@ -39,7 +39,8 @@ from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.ordering import Applied
-from penstock.metadata.cluster_order import ClusterOrder
+from penstock.metadata.ages import Ages
+from penstock.metadata.cluster_order import ClusterOrder, ClusterOrderSettings
 from penstock.metadata.order import new_cluster_id
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import (
@@ -324,6 +325,7 @@ async def _open(
         clock=clock,
         random=random,
         executor=applier,
+        settings=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
     )
     try:
         order = await _until_answered(open_order)
@@ -331,6 +333,12 @@ async def _open(
         # The replica held what never happened; it has been dropped.
         logger.warning("making a replica of the archive: %s", error)
         order = await _until_answered(open_order)
+    clock.start_from(order.found_ms)
+    ages = Ages(
+        clock,
+        journal_ms=lambda: order.time_ms,
+        is_doubted=lambda: order.is_clock_doubted,
+    )
     queries = ThreadQueries(layout.replica)
     closing.callback(queries.close)
     view = MetadataView.load(queries())
@@ -364,6 +372,7 @@ async def _open(
         queries=queries,
         store=zone,
         clock=clock,
+        ages=ages,
         limits=limits,
         agent_id=me,
         pool=pool,
@@ -371,7 +380,7 @@ async def _open(
         wal_folder=own_wal_folder(settings, layout, random),
         remote_wal=PeerWal(calls, address_of=address_of),
         # What a moment of the window named is deleted only behind it.
-        held_since_ms=lambda: order.time_ms - settings.restore_window_ms,
+        held_since_ms=lambda: ages.least_ms(order.time_ms) - settings.restore_window_ms,
         instruments=LogInstruments(metrics),
     )
     shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
@@ -388,7 +397,7 @@ async def _open(
         shows_answers=lambda: order.shows_answers,
         ownership=shards,
         heads=order,
-        now_ms=lambda: min(order.time_ms, clock.now_ms()),
+        now_ms=ages.now_ms,
         cluster=ClusterNodes(
             me=me,
             view=view,
@@ -405,6 +414,7 @@ async def _open(
         scratch=layout.scratch,
         write_snapshot=partial(write_snapshot_apart, layout.replica),
         clock=clock,
+        age_ms=ages.now_ms,
         executor=pool,
         settings=ArchiveSettings(
             interval_ms=settings.archive_interval_ms,
@@ -417,6 +427,7 @@ async def _open(
         settings=settings,
         layout=layout,
         clock=clock,
+        ages=ages,
         metrics=metrics,
         view=view,
         queries=queries,

@@ -27,6 +27,7 @@ from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.opening import open_order, open_wal
 from penstock.log.restore import refuse_unfinished
 from penstock.log.upkeep import Upkeep
+from penstock.metadata.ages import Ages
 from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
 from penstock.objects import open_reliable_store, open_store
@@ -133,6 +134,7 @@ class Storage:
 
     metrics: Metrics
     order: Order
+    ages: Ages
     queries: ThreadQueries
     view: MetadataView
     wal_writer: WalWriter
@@ -164,12 +166,14 @@ def open_embedded(settings: ServerSettings, environment: Environment) -> Embedde
             cluster_id=order.cluster_id,
             node_id=order.agent_id,
             shows_answers=lambda: not log.hidden_position,
+            now_ms=storage.ages.now_ms,
         )
         return EmbeddedParts(
             settings=settings,
             environment=environment,
             layout=layout,
             clock=environment.clock,
+            ages=storage.ages,
             metrics=storage.metrics,
             order=order,
             view=view,
@@ -218,6 +222,8 @@ def open_storage(
         peer=str(environment.peer or ""),
     )
     closing.callback(order.close)
+    clock.start_from(order.found_ms)
+    ages = Ages(clock)
     queries = ThreadQueries(layout.metadata)
     closing.callback(queries.close)
     view = MetadataView.load(queries())
@@ -258,6 +264,7 @@ def open_storage(
         wal_reader=wal_reader,
         store=store,
         clock=clock,
+        ages=ages,
         limits=limits,
         identity=(order.agent_id, order.epoch),
         pool=pool,
@@ -277,6 +284,7 @@ def open_storage(
     return Storage(
         metrics=metrics,
         order=order,
+        ages=ages,
         queries=queries,
         view=view,
         wal_writer=wal_writer,

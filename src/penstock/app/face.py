@@ -40,10 +40,10 @@ def open_face(
     cluster_id: str,
     node_id: int,
     shows_answers: Callable[[], bool],
+    now_ms: Callable[[], int | None],
     ownership: Ownership | None = None,
     heads: Heads | None = None,
     cluster: Nodes | None = None,
-    now_ms: Callable[[], int] | None = None,
 ) -> Face:
     """Put groups and face together; nothing listens yet.
 

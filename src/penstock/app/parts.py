@@ -18,12 +18,13 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.server import KafkaServer
 from penstock.log.serving import ServingLog
+from penstock.metadata.ages import Ages
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.observability.metrics import Metrics
-from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.system.believed_clock import BelievedClock
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ThreadQueries:
 class Environment(NamedTuple):
     """What a server is opened with beside its settings."""
 
-    clock: Clock
+    clock: BelievedClock
     random: Random
     on_fatal: Callable[[BaseException], None]
     """Ends the process; called when it is unknown what is durable."""
@@ -80,7 +81,8 @@ class Parts(ABC):
 
     settings: ServerSettings
     layout: DataLayout
-    clock: Clock
+    clock: BelievedClock
+    ages: Ages
     metrics: Metrics
     view: MetadataView
     queries: ThreadQueries
@@ -162,6 +164,7 @@ class Parts(ABC):
         return PipelineSources(
             cluster_id=broker.cluster_id,
             version=VERSION,
+            ages=self.ages,
             view=self.view,
             queries=self.queries,
             log=self.log,

@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.config.addresses import Address
 from penstock.lake.door import Problem
 from penstock.log.serving import ServingLog
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import AnyAnswer, Refusal, Refused
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.levels import LevelNotOnError
@@ -63,6 +64,7 @@ class PipelineSources:
 
     cluster_id: str
     version: str
+    ages: Ages
     view: MetadataView
     queries: Callable[[], Queries]
     log: ServingLog

@@ -68,13 +68,17 @@ class _Reads:
         self._sources = sources
         self._signs: bool | None = None
 
+    def _now(self, queries: Queries) -> tuple[int, int]:
+        """The position, and the time by which drivers measure ages."""
+        return queries.position(), self._sources.ages.least_ms(queries.time_ms())
+
     async def info(self, _: Request) -> Response:
         sources = self._sources
         await sources.confirm()
         if self._signs is None:
             # Once: no request is made for it, save for credentials.
             self._signs = bool((await sign_or_none(sources.store, "GET", ["probe"], 1))[0])
-        position, time_ms = await sources.ask(_now)
+        position, time_ms = await sources.ask(self._now)
         return message(
             Info(
                 cluster_id=sources.cluster_id,
@@ -120,7 +124,7 @@ class _Reads:
             with queries.moment():
                 sizes = queries.partition_bytes(keys)
                 clean = {key: row.clean_end for key, row in queries.clean_rows(keys).items()}
-                return (*_now(queries), sizes, clean)
+                return (*self._now(queries), sizes, clean)
 
         position, time_ms, sizes, clean = await sources.ask(look)
 
@@ -285,10 +289,6 @@ def _check_start(log: ServingLog, key: PartitionKey, offset: int, subject: str) 
     log_start = log.log_start(key)
     if offset < log_start:
         raise NotFoundError("read", subject, f"offset {offset}; the log begins at {log_start}")
-
-
-def _now(queries: Queries) -> tuple[int, int]:
-    return queries.position(), queries.time_ms()
 
 
 def _all(queries: Queries, after: tuple[int, int] | None, *, limit: int, with_wal: bool) -> RunPage:

@@ -19,7 +19,7 @@ from penstock.app.workers import WorkerPlace, worker_settings
 from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs
-from penstock.system.clock import SystemClock
+from penstock.system.clock import SystemClock, elapsed_s
 from penstock.system.randomness import SystemRandom
 
 logger = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
     server = Server(
         settings,
         clock=SystemClock(),
+        elapsed_s=elapsed_s,
         random=SystemRandom(),
         worker=worker.index if worker is not None else None,
     )

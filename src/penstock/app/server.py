@@ -29,6 +29,7 @@ from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError, FencedError, JournalOlderError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.believed_clock import BelievedClock
 
 if TYPE_CHECKING:
     from penstock.app.http import HttpServer
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _SCHEMAS_AFTER_S = 0.5
 _LEAVE_MAX_S = 5.0
+_LOOK_S = 1.0
 
 FATAL_EXIT_STATUS = 70
 """EX_SOFTWARE of sysexits.h: a supervisor should start the server again, which then recovers."""
@@ -65,16 +67,20 @@ class Server:
         *,
         clock: Clock,
         random: Random,
+        elapsed_s: Callable[[], float] | None = None,
         on_fatal: Callable[[BaseException], None] = end_process,
         worker: int | None = None,
     ) -> None:
         """
         Args:
+            elapsed_s: see `BelievedClock`.
             worker: which of several on this host it is; None: the only one.
         """
         self._worker = worker
         self.settings = settings
-        self._clock = clock
+        self._clock = BelievedClock(
+            clock, after_ms=settings.clock_believed_after_ms, elapsed_s=elapsed_s
+        )
         self._random = random
         self._on_fatal = on_fatal
         self._parts: Parts | None = None
@@ -133,7 +139,8 @@ class Server:
             ask = Job(
                 name="pipeline's status", interval_s=PIPELINE_INTERVAL_S, run=pipeline.run_once
             )
-            self._jobs = Jobs([*parts.jobs(), count, ask], on_fatal=self._on_fatal)
+            look = Job(name="clock", interval_s=_LOOK_S, run=self._look_at_clock)
+            self._jobs = Jobs([*parts.jobs(), count, ask, look], on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
                 await self._start_http(parts, listeners[1])
@@ -207,6 +214,10 @@ class Server:
             return await self.parts.back_up(destination, progress)
         finally:
             self._backing_up = False
+
+    async def _look_at_clock(self) -> None:
+        # A server that nobody uses reads no time, and a clock is believed by having been looked at.
+        self._clock.look()
 
     def introduction(self) -> dict[str, Any]:
         """What a person, or the parent of workers, is told once clients are served; JSON."""

@@ -39,6 +39,7 @@ from penstock.log.append.lane import Delivery
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.ordering import Applied
+from penstock.metadata.ages import Ages
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import InvalidRequestError, PenstockError
 from penstock.objects import open_reliable_store, open_store
@@ -279,6 +280,7 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             committer=log,
             position=lambda: log.position,
             flush=partial(_flush, storage),
+            is_clock_doubted=lambda: storage.ages.now_ms() is None,
         )
         membership = make_membership(
             settings,
@@ -301,6 +303,7 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             cluster_id=order.cluster_id,
             node_id=order.agent_id,
             shows_answers=lambda: not log.hidden_position,
+            now_ms=storage.ages.now_ms,
             ownership=shards,
             cluster=ClusterNodes(me=order.agent_id, view=view, coordinators=shards),
         )
@@ -309,6 +312,7 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             environment=environment,
             layout=layout,
             clock=clock,
+            ages=storage.ages,
             metrics=storage.metrics,
             order=order,
             view=view,
@@ -404,6 +408,11 @@ async def _open_worker(
         random=random,
     )
     await order.open()
+    ages = Ages(
+        clock,
+        journal_ms=lambda: order.time_ms,
+        is_doubted=lambda: order.is_clock_doubted,
+    )
     view = MetadataView.load(queries())
     remote = DirectoryWals(find=HostWals(shared, queries), pool=pool)
     closing.callback(remote.close)
@@ -419,6 +428,7 @@ async def _open_worker(
         queries=queries,
         store=store,
         clock=clock,
+        ages=ages,
         limits=log_limits(settings),
         agent_id=me,
         pool=pool,
@@ -443,12 +453,14 @@ async def _open_worker(
         shows_answers=lambda: order.shows_answers,
         ownership=shards,
         heads=order,
+        now_ms=ages.now_ms,
         cluster=ClusterNodes(me=me, view=view, coordinators=shards),
     )
     return WorkerParts(
         settings=settings,
         layout=layout,
         clock=clock,
+        ages=ages,
         metrics=metrics,
         view=view,
         queries=queries,

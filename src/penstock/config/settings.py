@@ -338,6 +338,17 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             kafka="log.retention.check.interval.ms",
         ),
     ] = 300_000
+    clock_believed_after_ms: Annotated[
+        int,
+        About(
+            "Topics",
+            "How long the wall clock must stand, after a step of over 5 s or over an hour away "
+            "from what was known at the start, before it is believed. Until then nothing is "
+            "deleted or expired by age.",
+            0,
+            DAY_MS,
+        ),
+    ] = 600_000
     delete_grace_ms: Annotated[
         int,
         About(

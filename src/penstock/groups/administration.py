@@ -64,7 +64,7 @@ class GroupAdministration:
         offsets: GroupOffsets,
         queries: "Queries",
         view: "MetadataView",
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], int | None],
         settings: GroupSettings,
     ) -> None:
         """
@@ -168,12 +168,12 @@ class GroupAdministration:
 
         Returns: how many groups and offsets the journal was told to delete.
         """
-        if self._memory.closed or not self._memory.shows_answers():
+        now_ms = self._now_ms()
+        if now_ms is None or self._memory.closed or not self._memory.shows_answers():
             return 0
         count_max = self._settings.expire_groups_max
         rows = self._queries.groups_page(self._expired_up_to, limit=count_max)
         self._expired_up_to = rows[-1].group_id if len(rows) == count_max else ""
-        now_ms = self._now_ms()
         doomed: dict[LoadedGroup, tuple[int, int]] = {}
         # All is decided before anything is waited for: a group that is joined, or an offset that
         # is committed, while the journal works is not what was looked at.

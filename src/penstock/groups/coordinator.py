@@ -56,13 +56,12 @@ class GroupCoordinator:
         settings: GroupSettings | None = None,
         ownership: Ownership | None = None,
         shows_answers: Callable[[], bool] = lambda: True,
-        now_ms: Callable[[], int] | None = None,
+        now_ms: Callable[[], int | None] | None = None,
     ) -> None:
         """
         Args:
-            now_ms: what offsets and empty groups expire by; None: the clock. Their times are
-                journal time, so in a cluster, where that may stand behind or ahead of this
-                agent's clock, it is the lesser of both.
+            now_ms: what offsets and empty groups expire by (`penstock.metadata.ages`): while it
+                gives None, nothing expires. Without: the clock.
             ownership: which groups are this agent's; None: all of them.
             shows_answers: whether `queries` find all that the committer has answered: what they
                 show without is older than what members and committers were told.

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -81,6 +80,7 @@ class Archiver:
         is_chosen: Callable[[], bool],
         scratch: Path,
         clock: Clock,
+        age_ms: Callable[[], int | None],
         executor: Executor | None,
         settings: ArchiveSettings,
         write_snapshot: WriteSnapshot | None = None,
@@ -88,6 +88,8 @@ class Archiver:
         """
         Args:
             write_snapshot: instead of the order's, for example in a process of its own.
+            age_ms: what the restore window is measured by; None: no clock is believed, and nothing
+                is deleted.
             is_chosen: whether this agent should archive now.
             scratch: a folder for the snapshot on its way.
         """
@@ -98,6 +100,7 @@ class Archiver:
         self._is_chosen = is_chosen
         self._scratch = scratch
         self._clock = clock
+        self._age_ms = age_ms
         self._executor = executor
         self._settings = settings
         self._known: _Known | None = None
@@ -284,16 +287,20 @@ class Archiver:
             self.trimmed_count += deleted
 
     async def _delete_old(self, known: "_Known") -> None:
-        horizon_ms = known.newest_ms - self._settings.keep_ms
+        now_ms = self._age_ms()
+        if now_ms is None:
+            return
+        horizon_ms = min(known.newest_ms, now_ms) - self._settings.keep_ms
         doomed: list[SnapshotName] = []
         # The window's first moment needs the last snapshot before it.
-        for name, following in pairwise(known.snapshots[: 1 - SNAPSHOTS_MIN]):
+        candidates = known.snapshots[: 1 - SNAPSHOTS_MIN]
+        for index, name in enumerate(candidates[:-1]):
             try:
-                header = await self._archive.header(following)
+                following_ms = await self._time_of(candidates[index + 1 :], now_ms)
             except (CorruptDataError, NotFoundError) as error:
                 logger.warning("%s", error)
                 break
-            if header.last_ms > horizon_ms:
+            if following_ms > horizon_ms:
                 break
             doomed.append(name)
         if not doomed:
@@ -305,6 +312,15 @@ class Archiver:
         await self._archive.delete(behind)
         await self._archive.delete(doomed)
         known.stretches = [name for name in known.stretches if name.last > oldest]
+
+    async def _time_of(self, snapshots: list[SnapshotName], now_ms: int) -> int:
+        """Journal time of the first of some snapshots; at most that of the next one, if it was made
+        while journal time was ahead: such a time never comes."""
+        for name in snapshots:
+            header = await self._archive.header(name)
+            if header.last_ms <= now_ms:
+                return header.last_ms
+        return now_ms
 
     async def _in_executor(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -32,6 +32,7 @@ from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
 from penstock.log.upload.uploader import Uploader
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyCommand
@@ -60,6 +61,7 @@ class ClusterLog(ServingLog):
         queries: Callable[[], Queries],
         store: ObjectStore,
         clock: Clock,
+        ages: Ages,
         limits: LogLimits,
         agent_id: int,
         pool: Executor,
@@ -80,7 +82,7 @@ class ClusterLog(ServingLog):
                 durability `wal` are refused retriably here.
             remote_wal: how other agents' WALs are read.
             is_keeper: whether retention and deletion are this agent's; None: rendezvous hashing.
-            held_since_ms: see `Keeper`.
+            ages, held_since_ms: see `Keeper`.
             behind: whether queries may be behind what the view knows; None: they never are.
         """
         self._wals: dict[int, WalReader] = {}
@@ -153,11 +155,10 @@ class ClusterLog(ServingLog):
             view=view,
             store=store,
             committer=ordering,
-            clock=clock,
+            ages=ages,
             pool=pool,
             limits=limits,
             numbers=self.numbers,
-            now_ms=lambda: ordering.time_ms,
             may_propose=is_keeper or self._is_keeper,
             confirm_head=ordering.confirm_head,
             held_since_ms=held_since_ms,

@@ -26,6 +26,7 @@ from penstock.log.serving import ServingLog, take_batches
 from penstock.log.takeover import Takeovers
 from penstock.log.upload.pending import committed_runs
 from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.queries import Queries
@@ -53,6 +54,7 @@ class Log(ServingLog):
         wal_reader: WalReader,
         store: ObjectStore,
         clock: Clock,
+        ages: Ages,
         limits: LogLimits,
         identity: tuple[int, int],
         pool: ThreadPoolExecutor,
@@ -164,7 +166,7 @@ class Log(ServingLog):
             view=view,
             store=store,
             committer=self,
-            clock=clock,
+            ages=ages,
             pool=pool,
             limits=limits,
             numbers=self.numbers,

@@ -75,6 +75,8 @@ class ClusterOrderSettings:
     backoff_min_ms: int = 20
     """Before entries are sent again whose sending failed."""
     backoff_max_ms: int = 1_000
+    clock_believed_after_ms: int = 600_000
+    """How long after clocks were last apart they are believed again."""
     follower: FollowerSettings = field(default_factory=FollowerSettings)
 
 
@@ -107,6 +109,9 @@ class ClusterOrder:
         self.agent_id = identity.agent_id
         self.epoch = 0
         """0 until `start` has opened one."""
+        self.found_ms = replica.time_ms
+        """Journal time of the replica before it caught up; 0: it is new."""
+        self._skewed_s = float("-inf")
         self._skew = ClockSkew()
         self._levels = KnownLevels()
         self._on_applied: OnApplied = lambda _: None
@@ -454,8 +459,22 @@ class ClusterOrder:
             stamp_ms=reading.head.stamp_ms,
             after_ms=reading.after_ms,
         )
+        if self._skew.skew_ms:
+            self._skewed_s = self._clock.monotonic_s()
         if bool(before) != bool(self._skew.skew_ms):
             logger.warning("%s", self._skew.describe() or "this host's clock is right again")
+
+    @property
+    def is_clock_doubted(self) -> bool:
+        """Whether this host's clock and the journal's were apart not long ago, so that nothing may
+        go by age: one of them is wrong, and may be wrong again."""
+        apart_s = self._clock.monotonic_s() - self._skewed_s
+        return apart_s * 1000 < self._settings.clock_believed_after_ms
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """How far this host's clock is ahead of the journal's; 0: within bounds."""
+        return self._skew.skew_ms
 
     def _clock_error(self) -> RetryableError | None:
         """Why nothing may be written; None: it may."""

@@ -101,6 +101,8 @@ class Order:
         self.cluster_id = cluster_id
         self.agent_id = agent_id
         self.epoch = 0
+        self.found_ms = replica.time_ms
+        """Journal time before anything of this epoch; 0: the journal is new."""
 
     @classmethod
     def open(

@@ -43,6 +43,7 @@ class WorkerHub:
         committer: the writer's own; orders what it is given, in the order of the calls.
         position: of the last entry that was published.
         flush: brings the SQLite file up to all that is applied; gives its position.
+        is_clock_doubted: whether nothing may go by age now.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class WorkerHub:
         committer: Committer,
         position: Callable[[], int],
         flush: Callable[[], Awaitable[int]],
+        is_clock_doubted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path = path
         self._cluster_id = cluster_id
         self._committer = committer
         self._position = position
         self._flush = flush
+        self._is_clock_doubted = is_clock_doubted
         self._server: asyncio.Server | None = None
         self._followers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,7 +104,15 @@ class WorkerHub:
         """
         if not self._followers:
             return
-        message = encode(AppliedChanges(position, time_ms, pack_changes(changes), hidden_position))
+        message = encode(
+            AppliedChanges(
+                position,
+                time_ms,
+                pack_changes(changes),
+                hidden_position,
+                self._is_clock_doubted(),
+            )
+        )
         for writer in list(self._followers):
             if writer.transport.get_write_buffer_size() > BEHIND_BYTES_MAX:
                 logger.warning("a worker is %d bytes behind: it begins anew", BEHIND_BYTES_MAX)

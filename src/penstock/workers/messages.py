@@ -59,12 +59,13 @@ class EntryRefused(Message, frozen=True, tag="entry!"):
 
 class AppliedChanges(Message, frozen=True, tag="applied"):
     """One entry's changes: pairs of a kind's number and its fields. `hidden_position`: the file had
-    no space for the commands up to it, or 0."""
+    no space for the commands up to it, or 0. `is_clock_doubted`: nothing may go by age now."""
 
     position: int
     time_ms: int
     changes: list[list[Any]]
     hidden_position: int = 0
+    is_clock_doubted: bool = False
 
 
 class AskHead(Message, frozen=True, tag="head"):

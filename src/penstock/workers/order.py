@@ -104,6 +104,8 @@ class HostOrder:
         self.epoch = 0
         self.position = 0
         self.time_ms = 0
+        self.is_clock_doubted = False
+        """Whether nothing may go by age now: the writer knows more of its clock's past."""
         self._hidden_position = 0
         self._levels = KnownLevels()
         self.head_confirmed_s = clock.monotonic_s()
@@ -339,6 +341,7 @@ class HostOrder:
                 "follow", "journal", f"position {message.position} came after {self.position}"
             )
         self.position, self.time_ms = message.position, message.time_ms
+        self.is_clock_doubted = message.is_clock_doubted
         changes = unpack_changes(message.changes)
         if not self._levels.is_highest:
             self._levels.follow(changes)

@@ -62,6 +62,7 @@ def archiver_of(
         is_chosen=is_chosen,
         scratch=cluster.folder / f"scratch{agent.agent_id}",
         clock=agent.clock,
+        age_ms=agent.clock.now_ms,
         executor=InlineExecutor(cluster.random),
         settings=settings,
     )

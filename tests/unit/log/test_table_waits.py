@@ -105,3 +105,11 @@ def test_a_table_that_has_died_is_not_waited_for_anew_at_each_start() -> None:
     assert Waiting(old, old, old, NOW).start(0, newest_ms=None) is None
     # Without timestamps nobody knows how old they are.
     assert Waiting(-1, -1, -1, NOW).start(0, newest_ms=old) is None
+
+
+def test_what_a_clock_that_was_ahead_noted_is_waited_for_from_now_on() -> None:
+    waiting = Waiting()
+    assert waiting.start(0, days=3_650) is None
+    assert waiting.start(0, days=0) is None
+    assert waiting.start(0, days=6.9) is None
+    assert waiting.start(0, days=7) == 3

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
-from support.cluster_rig import Cluster, passing, run_cluster
+from penstock.testing.clock import ManualClock
+from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, passing, run_cluster
+from support.log_rig import NOW, Rig, run_rig
 
 DAY_MS = 86_400_000
 
@@ -40,5 +43,82 @@ def test_a_jump_of_the_databases_clock_deletes_no_record(tmp_path: Path) -> None
         assert await agent.log.keeper.trim_expired() == 0
         await agent.catch_up()
         assert (agent.log.log_start(key), agent.log.high_watermark(key)) == (0, 5)
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_embedded_clock_that_jumps_deletes_nothing_by_age(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t", retention_ms=str(7 * DAY_MS))
+        await rig.append(key, b"a", producer=(1, 0, 0))
+        await rig.drain()
+        keeper = rig.log.keeper
+        for off_ms in (30 * DAY_MS, -30 * DAY_MS, 0):
+            rig.clock.set_wall(NOW + off_ms)
+            await rig.append(key, b"b")
+            assert await keeper.trim_expired() == 0
+            assert await keeper.expire_producers() == 0
+            assert await keeper.condemn_orphans() == 0
+        assert rig.log.log_start(key) == 0
+        # A clock that has stood is believed: what it says is old is old.
+        rig.clock.set_wall(NOW + 30 * DAY_MS)
+        assert await keeper.trim_expired() == 0
+        rig.clock.advance(601)
+        await rig.drain()
+        assert await keeper.trim_expired() == 1
+
+    run_rig(tmp_path, test)
+
+
+def test_retention_by_size_goes_on_while_the_clock_is_in_doubt(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t", retention_bytes="1")
+        await rig.append(key, b"a")
+        await rig.append(key, b"b")
+        rig.clock.set_wall(NOW + 30 * DAY_MS)
+        assert rig.believed.believed_ms() is None
+        assert await rig.log.keeper.trim_expired() == 1
+
+    run_rig(tmp_path, test)
+
+
+def test_after_a_long_pause_nothing_is_deleted_before_the_clock_has_stood(tmp_path: Path) -> None:
+    clock = ManualClock(now_ms=NOW)
+
+    async def write(rig: Rig) -> None:
+        (key,) = await rig.topic("t", retention_ms="1000")
+        await rig.append(key, b"a")
+
+    async def come_back(rig: Rig) -> None:
+        key = PartitionKey(rig.queries().heads()[0][0])
+        assert await rig.log.keeper.trim_expired() == 0
+        # What is written in doubt is stamped by the later clock: nothing looks older than it is.
+        await rig.append(key, b"b")
+        assert rig.log.time_ms == NOW + 21 * DAY_MS
+        clock.advance(601)
+        assert await rig.log.keeper.trim_expired() == 1
+
+    run_rig(tmp_path, write, clock=clock)
+    clock.set_wall(NOW + 21 * DAY_MS)
+    run_rig(tmp_path, come_back, clock=clock)
+
+
+def test_a_skew_that_was_seen_is_not_forgotten_at_once(tmp_path: Path) -> None:
+    """Between the database's clock and this host's: one of them is wrong, and may be again."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t", retention__ms="1000")
+        await agent.append(key, b"a")
+        real = cluster.journal.clock
+        cluster.journal.clock = AheadClock(real, DAY_MS)
+        await passing(3)
+        assert agent.order.clock_skew_ms
+        cluster.journal.clock = real
+        await passing(3)
+        assert not agent.order.clock_skew_ms
+        assert await agent.log.keeper.trim_expired() == 0
+        await passing(BELIEVED_AFTER_MS / 1000)
+        assert await agent.log.keeper.trim_expired() == 1
 
     run_cluster(tmp_path, test)

@@ -26,6 +26,7 @@ from penstock.log.retention.oldest import OldestRuns
 from penstock.log.retention.orphans import Orphans
 from penstock.log.retention.plan import new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import Condemned, LeftoversCleared
 from penstock.metadata.commands import (
     ClearLeftovers,
@@ -43,7 +44,6 @@ from penstock.metadata.view import MetadataView, Topic
 from penstock.model.ids import PartitionKey, partition_key, partition_of
 from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
 from penstock.model.topic_configs import TopicSettings, topic_settings
-from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class Keeper:
 
     Args:
         numbers: of this epoch's objects.
-        now_ms: what ages are measured by; journal time in a cluster, where one agent's clock must
-            not end another's grace.
+        ages: what ages are measured by. While the clock is in doubt nothing goes by age, and
+            nothing is condemned or deleted; retention by size goes on.
         may_propose: whether this agent is the one that does what one is enough for.
         confirm_head: returns once the state is at a head of the journal read after the call.
         held_since_ms: journal time of the oldest position at which somebody outside still reads;
@@ -75,11 +75,10 @@ class Keeper:
         view: MetadataView,
         store: ObjectStore,
         committer: Committer,
-        clock: Clock,
+        ages: Ages,
         pool: Executor,
         limits: LogLimits,
         numbers: ObjectNumbers,
-        now_ms: Callable[[], int] | None = None,
         may_propose: Callable[[], bool] = lambda: True,
         confirm_head: Callable[[], Awaitable[None]] | None = None,
         held_since_ms: Callable[[], int | None] = lambda: None,
@@ -88,7 +87,7 @@ class Keeper:
         self._view = view
         self._store = store
         self._committer = committer
-        self._now_ms = now_ms or clock.now_ms
+        self._ages = ages
         self._may_propose = may_propose
         self._held_since_ms = held_since_ms
         self._pool = pool
@@ -164,7 +163,7 @@ class Keeper:
     async def _trim_topic(self, topic: Topic) -> int:
         settings = topic_settings(topic.configs, self._view.cluster_configs)
         keys = partition_keys(topic)
-        now_ms = self._now_ms()
+        now_ms = self._ages.now_ms()
         heads = {key: self._view.head(key) for key in keys}
         starts = {key: 0 if head is None else head.log_start for key, head in heads.items()}
 
@@ -201,8 +200,15 @@ class Keeper:
         return len(items) // 2
 
     def _after_tables(
-        self, queries: Queries, topic: Topic, settings: TopicSettings, wanted: Wanted, now_ms: int
+        self,
+        queries: Queries,
+        topic: Topic,
+        settings: TopicSettings,
+        wanted: Wanted,
+        now_ms: int | None,
     ) -> int | None:
+        if now_ms is None:
+            return None
         # The one that the topic's configs name, and no other that was run by hand, or before its
         # name was changed: nobody may be following with it any more.
         name = table_name(topic.name, settings.table_name)
@@ -235,11 +241,11 @@ class Keeper:
         """Forget producers that have been silent; returns how many were proposed."""
         after = (-1, -1)
         proposed = 0
-        while True:
+        while (now_ms := self._ages.now_ms()) is not None:
             page = await self._in_pool(partial(self._producers_page, after))
             if not page:
-                return proposed
-            before_ms = self._now_ms() - self._limits.producer_id_expiration_ms
+                break
+            before_ms = now_ms - self._limits.producer_id_expiration_ms
             expired = [row for row in page if row[2] < before_ms]
             if expired:
                 await self._committer.commit(
@@ -247,13 +253,16 @@ class Keeper:
                 )
                 proposed += len(expired)
             after = (page[-1][0], page[-1][1])
+        return proposed
 
     async def expire_writers(self) -> int:
         """Forget writers of the pipeline that have been silent; returns how many were proposed."""
         after = ""
         proposed = 0
-        while page := await self._in_pool(partial(self._writers_page, after)):
-            now_ms = self._now_ms()
+        while (now_ms := self._ages.now_ms()) is not None:
+            page = await self._in_pool(partial(self._writers_page, after))
+            if not page:
+                break
             expired = [
                 (writer_id, time_ms)
                 for writer_id, time_ms in page
@@ -270,7 +279,9 @@ class Keeper:
         """Close jobs of the pipeline whose lease is over, or their age; returns how many were
         proposed. Apply looks again: one that was renewed since goes on."""
         jobs = await self._in_pool(lambda: self._queries().pipeline_jobs())
-        now_ms = self._now_ms()
+        now_ms = self._ages.now_ms()
+        if now_ms is None:
+            return 0
         over = [job for job in jobs if job.over_ms <= now_ms]
         for at in range(0, len(over), _PAGE):
             page = over[at : at + _PAGE]
@@ -299,12 +310,13 @@ class Keeper:
     async def condemn_unreferenced(self) -> int:
         """Condemn objects of which no run is left; returns how many."""
         count = 0
-        while True:
+        while self._ages.now_ms() is not None:
             keys = await self._in_pool(lambda: self._queries().unreferenced_objects(limit=_PAGE))
             condemned = await self._condemn(keys)
             count += condemned
             if not condemned:
-                return count
+                break
+        return count
 
     async def condemn_failed(self) -> int:
         """Condemn what this epoch put, or tried to, and never named; returns how many."""
@@ -319,7 +331,8 @@ class Keeper:
 
     async def condemn_orphans(self) -> int:
         """Condemn stored objects that were never named; returns how many. See `Orphans`."""
-        return await self._orphans.condemn(self._now_ms())
+        now_ms = self._ages.now_ms()
+        return 0 if now_ms is None else await self._orphans.condemn(now_ms)
 
     async def delete_condemned(self) -> int:
         """Delete what was condemned longer than the grace ago, and before any job began that is
@@ -327,13 +340,16 @@ class Keeper:
         count = 0
         while not self._holds:
             rows = await self._in_pool(lambda: self._queries().deletable_objects(limit=_PAGE))
-            before_ms = self._now_ms() - self._limits.delete_grace_ms
+            now_ms = self._ages.now_ms()
+            if now_ms is None:
+                break
+            before_ms = now_ms - self._limits.delete_grace_ms
             held_ms = self._held_since_ms()
             if held_ms is not None:
                 before_ms = min(before_ms, held_ms - 1)
             keys = [key for key, condemned_ms in rows if condemned_ms <= before_ms]
             if not keys:
-                return count
+                break
             await self._store.delete(keys)
             await self._committer.commit([ForgetObjects(keys=keys)])
             count += len(keys)

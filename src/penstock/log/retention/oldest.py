@@ -28,13 +28,20 @@ class OldestRuns:
         self._pass += 1
 
     def may_be_due(
-        self, key: int, settings: TopicSettings, *, log_start: int, bytes_total: int, now_ms: int
+        self,
+        key: int,
+        settings: TopicSettings,
+        *,
+        log_start: int,
+        bytes_total: int,
+        now_ms: int | None,
     ) -> bool:
         """Whether a partition has to be looked at.
 
         Args:
             log_start: the partition's present log start offset.
             bytes_total: of its runs.
+            now_ms: as of `new_log_start`.
         """
         if not bytes_total:
             self._known.pop(key, None)
@@ -45,7 +52,9 @@ class OldestRuns:
         if known is None or known[0] != log_start or (key + self._pass) % RELOOK_PASSES == 0:
             return True
         # As `new_log_start` judges the oldest run.
-        return known[1] >= 0 and 0 <= settings.retention_ms < now_ms - known[1]
+        return (
+            now_ms is not None and known[1] >= 0 and 0 <= settings.retention_ms < now_ms - known[1]
+        )
 
     def note(self, key: int, oldest: StoredRun | None, *, log_start: int) -> None:
         """Remember what a look found."""

@@ -7,7 +7,7 @@ from penstock.model.topic_configs import TopicSettings
 
 
 def new_log_start(
-    runs: Sequence[StoredRun], settings: TopicSettings, *, bytes_total: int, now_ms: int
+    runs: Sequence[StoredRun], settings: TopicSettings, *, bytes_total: int, now_ms: int | None
 ) -> int | None:
     """The log start offset that retention by time and size asks for.
 
@@ -20,6 +20,7 @@ def new_log_start(
     Args:
         runs: the partition's oldest ones, ascending.
         bytes_total: of all the partition's runs.
+        now_ms: None: no clock is believed, and nothing leaves by time.
 
     Returns:
         The offset, or None when nothing has expired. Compact-only topics never expire.
@@ -28,8 +29,10 @@ def new_log_start(
         return None
     start: int | None = None
     for run in runs:
-        expired = run.max_timestamp >= 0 and 0 <= settings.retention_ms < (
-            now_ms - run.max_timestamp
+        expired = (
+            now_ms is not None
+            and run.max_timestamp >= 0
+            and 0 <= settings.retention_ms < now_ms - run.max_timestamp
         )
         too_many = (
             settings.retention_bytes >= 0 and bytes_total - run.length >= settings.retention_bytes

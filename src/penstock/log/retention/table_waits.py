@@ -79,7 +79,12 @@ class TableWaits:
     def _waited_for(self, wanted: Wanted, followed: int, now_ms: int, wait_ms: int) -> int:
         """The offset up to which the whole bound has passed; notes what is wanted now."""
         done = max(followed, wanted.runs[0].base_offset)
-        marks = [mark for mark in self._marks.get(wanted.partition_key, []) if mark[0] > done]
+        # A mark of a clock that was ahead would never be over: it counts from now on.
+        marks = [
+            (start, min(since_ms, now_ms))
+            for start, since_ms in self._marks.get(wanted.partition_key, [])
+            if start > done
+        ]
         over = [mark for mark in marks if now_ms - mark[1] >= wait_ms]
         # The last of them stays until its records are gone: a trim may fail, and be tried again.
         marks = over[-1:] + marks[len(over) :]

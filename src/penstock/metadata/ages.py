@@ -1,0 +1,43 @@
+"""By which time ages are measured: nothing is old by one clock alone."""
+
+from collections.abc import Callable
+
+from penstock.ports.clock import AgeClock
+
+
+class Ages:
+    """The time that everything goes by which is deleted or expires by age. Any thread."""
+
+    def __init__(
+        self,
+        clock: AgeClock,
+        *,
+        journal_ms: Callable[[], int] | None = None,
+        is_doubted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            journal_ms: journal time, which other clocks have a part in; None: this process's clock
+                alone stamps the journal, whose time stands still while nothing is written.
+            is_doubted: whether something else speaks against the clocks.
+        """
+        self._clock = clock
+        self._journal_ms = journal_ms
+        self._is_doubted = is_doubted
+
+    def now_ms(self) -> int | None:
+        """The lesser of journal time and the believed clock; None: the clock is in doubt, and
+        nothing may be deleted, condemned or expired by age."""
+        now_ms = self._clock.believed_ms()
+        if now_ms is None or self._is_doubted():
+            return None
+        return now_ms if self._journal_ms is None else min(now_ms, self._journal_ms())
+
+    def least_ms(self, journal_ms: int) -> int:
+        """The earliest of the times that it may be, for whoever is to be told one: by this time
+        nothing looks older than it is.
+
+        Args:
+            journal_ms: journal time as the asker's moment of the state has it.
+        """
+        return min(self._clock.least_ms(), journal_ms)
