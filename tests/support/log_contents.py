@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from penstock.log.fetch.reader import read_wal_run
+from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.verify import VerifyReport, verify
 from penstock.metadata.queries import Queries
 from penstock.objects import open_store

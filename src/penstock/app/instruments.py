@@ -4,6 +4,7 @@ from typing import Final
 
 from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
+from penstock.log.damage import DamageKind
 from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import Metrics
 
@@ -91,3 +92,15 @@ class LogInstruments:
         self._journal.observe(flight.applied_s)
         self._metrics.add("penstock_appends_total", len(flight.waiting))
         self._metrics.add("penstock_append_bytes_total", flight.length)
+
+    def damaged(self, kind: DamageKind) -> None:
+        """Stored bytes were found damaged or missing."""
+        self._metrics.add("penstock_damage_total", 1, kind.value)
+
+    def healed(self) -> None:
+        """Bytes that came damaged were right when they were read once more."""
+        self._metrics.add("penstock_damage_healed_total")
+
+    def read_failed(self, kind: str) -> None:
+        """A fetch got an error of a partition."""
+        self._metrics.add("penstock_fetch_errors_total", 1, kind)

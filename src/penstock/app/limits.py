@@ -16,6 +16,7 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         tail_cache_bytes=settings.tail_cache_bytes,
         block_cache_bytes=settings.block_cache_bytes,
         block_bytes=settings.block_bytes,
+        check_again_after_ms=settings.check_again_after_ms,
         segment_bytes=settings.segment_bytes,
         segment_age_ms=settings.segment_age_ms,
         retention_check_ms=settings.retention_check_ms,

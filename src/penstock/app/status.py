@@ -40,6 +40,7 @@ def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
             "hits": log.blocks.hit_count,
             "loads": log.blocks.load_count,
         },
+        "damage": log.damages.status(),
         **parts.status(),
     }
 
@@ -57,6 +58,7 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
         "penstock_block_cache_bytes": log.blocks.bytes,
         "penstock_block_cache_hits_total": log.blocks.hit_count,
         "penstock_block_cache_loads_total": log.blocks.load_count,
+        "penstock_damaged_ranges": len(log.damages.known()),
         "penstock_topics": len(topics),
         "penstock_partitions": sum(topic.partitions for topic in topics),
         "penstock_journal_position": parts.position,

@@ -16,6 +16,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 INT32_MAX: Final = (1 << 31) - 1
+HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 
 
@@ -265,6 +266,15 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_bytes: Annotated[
         int, _bytes("Size of one block that is read and cached.", 64 * KIB, GIB, section="Memory")
     ] = 4 * MIB
+    check_again_after_ms: Annotated[
+        int,
+        About(
+            "Storage",
+            "What is read of an object is checked before it is served, and not again for so long "
+            "while it is in memory or its file is unchanged.",
+            0,
+        ),
+    ] = HOUR_MS
     inflight_bytes_max: Annotated[
         int,
         _bytes(

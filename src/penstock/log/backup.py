@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-from penstock.log.fetch.reader import read_wal_run
+from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.manifest import (
     BACKUP_VERSION,
     INCOMPLETE,

@@ -24,7 +24,7 @@ from penstock.log.catching_up import caught_up
 from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.reader import Behind
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
-from penstock.log.instruments import LogInstruments, NoInstruments
+from penstock.log.instruments import LogInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.ordering import Applied, Ordering
 from penstock.log.own_wal import WalFolder
@@ -95,14 +95,16 @@ class ClusterLog(ServingLog):
             limits=limits,
             identity=(agent_id, 0),
             pool=pool,
-            remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner) if remote_wal else None,
+            remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner, pool=pool)
+            if remote_wal
+            else None,
+            instruments=instruments,
             before_stored=self._check_head,
             behind=behind,
         )
         self._ordering = ordering
         self._agent_id = agent_id
         self._agents_generation = -1
-        self._instruments = instruments or NoInstruments()
         self._loop = asyncio.get_running_loop()
         if behind is not None:
             self._found_in_pool = caught_up(queries, behind, self._loop)

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
+from penstock.log.damage import DamageKind
 
 
 class LogInstruments(Protocol):
@@ -17,6 +18,18 @@ class LogInstruments(Protocol):
         """A flush is over; it carries its seconds, and the error if it failed."""
         ...
 
+    def damaged(self, kind: DamageKind) -> None:
+        """Stored bytes were found damaged or missing."""
+        ...
+
+    def healed(self) -> None:
+        """Bytes that came damaged were right when they were read once more."""
+        ...
+
+    def read_failed(self, kind: str) -> None:
+        """A fetch got an error of a partition; `kind` is its type."""
+        ...
+
 
 class NoInstruments:
     """Tells nobody."""
@@ -25,4 +38,13 @@ class NoInstruments:
         """Ignore it."""
 
     def flushed(self, flight: Flight) -> None:
+        """Ignore it."""
+
+    def damaged(self, kind: DamageKind) -> None:
+        """Ignore it."""
+
+    def healed(self) -> None:
+        """Ignore it."""
+
+    def read_failed(self, kind: str) -> None:
         """Ignore it."""

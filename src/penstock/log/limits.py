@@ -35,6 +35,8 @@ class LogLimits:
     block_cache_bytes: int = 64 * MIB
     block_bytes: int = 4 * MIB
     prefetch_blocks: int = 1
+    check_again_after_ms: int = 3_600_000
+    """What of a place was checked is checked again after so long."""
 
     segment_bytes: int = 32 * MIB
     segment_age_ms: int = 10_000

@@ -18,7 +18,7 @@ from penstock.log.append.lane import AppendRequest, CommitLane, Delivery, Ordere
 from penstock.log.append.lane_ordering import LaneOrdering
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
-from penstock.log.instruments import LogInstruments, NoInstruments
+from penstock.log.instruments import LogInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
@@ -84,7 +84,10 @@ class Log(ServingLog):
             identity=identity,
             pool=pool,
             behind=self,
-            remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner) if remote_wal else None,
+            remote_runs=RemoteRuns(remote_wal, owner_of=self._wal_owner, pool=pool)
+            if remote_wal
+            else None,
+            instruments=instruments,
         )
         self._on_delivered = on_delivered
         self._order = order
@@ -95,7 +98,6 @@ class Log(ServingLog):
         self._on_fatal = on_fatal
         self._committed_queries = queries
         self._queries = self._fresh_queries
-        self._instruments = instruments or NoInstruments()
         self._spare: asyncio.Future[None] | None = None
         self.lane = CommitLane(
             wal=wal_writer,

@@ -8,18 +8,22 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
 from penstock.log.append.broken import KnownProducer
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan, PartitionAppend
+from penstock.log.damage import DamagedError, Damages, Troubles
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import Behind, LogReader, Missing
 from penstock.log.fetch.regions import PartsRead
 from penstock.log.fetch.remote_wal import RemoteRuns
+from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.times import find_max_timestamp, find_time
 from penstock.log.fetch.waiters import Waiters
+from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.keeper import Keeper
@@ -29,7 +33,7 @@ from penstock.metadata.commands import AllocateProducerIds, AnyCommand, TrimLog
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import NotFoundError, PenstockError
-from penstock.model.ids import PartitionKey, topic_key_of
+from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import patch_base_offset
@@ -58,6 +62,7 @@ class ServingLog(ABC):
         remote_runs: RemoteRuns | None = None,
         before_stored: Callable[[], None] | None = None,
         behind: Behind | None = None,
+        instruments: LogInstruments | None = None,
     ) -> None:
         """
         Args:
@@ -86,14 +91,31 @@ class ServingLog(ABC):
         self.tail = TailCache(limits.tail_cache_bytes)
         self.blocks = BlockCache(limits)
         self.waiters = Waiters()
+        self._instruments = instruments or NoInstruments()
+        self.damages = Damages(
+            clock=clock,
+            partition_name=self._partition_name,
+            log_start=self._log_start,
+            on_found=self._instruments.damaged,
+            on_healed=self._instruments.healed,
+        )
+        self._troubles = Troubles(clock)
+        own_queries = queries()
         self.reader = LogReader(
-            queries=queries(),
+            queries=own_queries,
             tail=self.tail,
             blocks=self.blocks,
             wals=wals,
             store=store,
-            pool=pool,
             limits=limits,
+            checks=RunChecks(
+                damages=self.damages,
+                clock=clock,
+                pool=pool,
+                clean_end=partial(_clean_end, own_queries),
+                epochs=view.epoch_starts,
+                again_s=limits.check_again_after_ms / 1000,
+            ),
             remote_runs=remote_runs,
             before_stored=before_stored,
             behind=behind,
@@ -161,6 +183,13 @@ class ServingLog(ABC):
         """See `LogReader.read_parts`."""
         return self.reader.read_parts(key, offset, bytes_max, may_load=may_load)
 
+    def read_failed(self, key: PartitionKey, error: Exception) -> None:
+        """A client's read of a partition failed: count it and, unless it is damage, which has a
+        line of its own, say so in the log."""
+        self._instruments.read_failed(type(error).__name__)
+        if not isinstance(error, DamagedError):
+            self._troubles.met(error, self._partition_name(key))
+
     @property
     def loads_max(self) -> int:
         """Loads that one fetch may have under way: together they must not push one another out
@@ -219,6 +248,15 @@ class ServingLog(ABC):
         """
         if self._behind is not None and self._behind.is_behind:
             await self._behind.flush()
+
+    def _partition_name(self, key: PartitionKey) -> str:
+        topic = self._view.topic_by_key(topic_key_of(key))
+        name = "(a deleted topic)" if topic is None else topic.name
+        return f"{name}-{partition_of(key)}"
+
+    def _log_start(self, key: PartitionKey) -> int | None:
+        head = self._view.head(key)
+        return None if head is None else head.log_start
 
     # -- following what was applied --------------------------------------------------------------
 
@@ -299,3 +337,9 @@ def _unpin(request: AppendRequest) -> None:
     if stored * _PINNED_SHARE < request_bytes:
         for append in request.appends:
             append.batch.view = memoryview(bytearray(append.batch.view))
+
+
+def _clean_end(queries: Queries, key: PartitionKey) -> int:
+    """Up to where a partition was compacted by key."""
+    row = queries.clean_rows([key]).get(key)
+    return 0 if row is None else row.clean_end

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.log.fetch.reader import read_wal_run
+from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK

@@ -93,6 +93,29 @@ _TABLE: Final = (
     Metric("penstock_wal_bytes_max", _G, "The setting wal_bytes_max; all three: if it has a WAL."),
     Metric("penstock_segments_stored_total", _C, "Segment objects stored since the start."),
     Metric("penstock_append_waiting_bytes", _G, "Bytes handed to the commit lane, unanswered."),
+    # Damage.
+    Metric(
+        "penstock_damage_total",
+        _C,
+        "Findings of stored bytes that are damaged or missing, each time that a read or a move "
+        "meets them.",
+        "kind",
+    ),
+    Metric(
+        "penstock_damage_healed_total",
+        _C,
+        "Blocks that came damaged, from a peer or a cache, and were right when they were read "
+        "once more from the object store.",
+    ),
+    Metric(
+        "penstock_damaged_ranges", _G, "Ranges of offsets that are known to be damaged or missing."
+    ),
+    Metric(
+        "penstock_fetch_errors_total",
+        _C,
+        "Partitions that a Fetch could not read, by type of error.",
+        "kind",
+    ),
     # Caches.
     Metric("penstock_tail_cache_bytes", _G, "Bytes of newest records in memory."),
     Metric("penstock_block_cache_bytes", _G, "Bytes of segment blocks in memory."),

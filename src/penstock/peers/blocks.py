@@ -67,6 +67,12 @@ class OwnBlocks:
             self.hit_count += 1
         return await asyncio.shield(load)
 
+    def forget(self, wanted: BlockRange) -> None:
+        """What is kept of a range isn't what the store has."""
+        dropped = self._blocks.pop(wanted, None)
+        if dropped is not None:
+            self.bytes -= len(dropped)
+
     async def close(self) -> None:
         """Cancel loads under way and forget everything."""
         loads = list(self._loads.values())

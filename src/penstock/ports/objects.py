@@ -6,7 +6,7 @@ process death and power loss. Calls may overlap. Errors: `NotFoundError`, `Confl
 Behaviour is added by decorators of this same port.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -87,6 +87,28 @@ async def sign_through(
 
 
 @runtime_checkable
+class CachingStore(Protocol):
+    """What a store can do besides `ObjectStore` whose bytes may come from a cache or a peer."""
+
+    async def get_directly(self, key: str, start: int, end: int) -> Buffer:
+        """As `get_range`, from where the objects are, past all that keeps copies of them: for
+        bytes that came and were not right."""
+        ...
+
+
+async def get_range(store: ObjectStore, key: str, start: int, end: int) -> Buffer:
+    """`ObjectStore.get_range`, to be chosen between with `get_directly`."""
+    return await store.get_range(key, start, end)
+
+
+async def get_directly(store: ObjectStore, key: str, start: int, end: int) -> Buffer:
+    """As `CachingStore.get_directly`, also of a store without copies."""
+    if isinstance(store, CachingStore):
+        return await store.get_directly(key, start, end)
+    return await store.get_range(key, start, end)
+
+
+@runtime_checkable
 class RegionFile(Protocol):
     """An object that is a file of this machine, open for as long as somebody holds this, also
     when the object is deleted meanwhile. Its bytes can be sent without being read."""
@@ -110,6 +132,11 @@ class RegionFile(Protocol):
 
     def advise(self, start: int, end: int) -> None:
         """Begin to bring bytes into memory."""
+        ...
+
+    def identity(self) -> Hashable:
+        """Another value once the file was changed by somebody: what was known of its bytes is
+        void then."""
         ...
 
     def send(self, descriptor: int, position: int, length: int) -> int:

@@ -253,6 +253,11 @@ class PosixFile:
         """Have the kernel begin to read bytes that will be wanted soon."""
         os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
 
+    def identity(self) -> tuple[int, int, int, int]:
+        """Inode, size, and the times of the last change of bytes and of metadata, in ns."""
+        found = os.fstat(self._descriptor)
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
     def send(self, descriptor: int, position: int, length: int) -> int:
         """Send bytes to a socket that doesn't block; how many it took.
 

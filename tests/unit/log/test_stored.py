@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.append.stored import Stored, build_raw_segment, plan_commit
 from penstock.log.fetch.blocks import BlockCache
-from penstock.log.fetch.raw_runs import RawRuns, raw_run_key
+from penstock.log.fetch.raw_runs import RawRuns
 from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
+from support.checks import run_checks
 from support.cluster_rig import one_batch
 
 ANY = BatchLimits(
@@ -113,7 +114,7 @@ def test_raw_runs_are_read_with_final_offsets_by_any_blocks_and_cache(
             raw = RawRuns(
                 blocks=cache,
                 store=MemoryStore(whole),  # type: ignore[arg-type]
-                pool=pool,
+                checks=run_checks(pool),
                 limits=limits,
             )
             stored = [
@@ -135,9 +136,7 @@ def test_raw_runs_are_read_with_final_offsets_by_any_blocks_and_cache(
                 )
             ]
             for run, (_, group) in zip(stored, runs, strict=True):
-                await raw.load(run)
-                found = cache.get(raw_run_key(run))
-                assert found is not None
+                found = await raw.read(run)
                 position = 0
                 for number, append in enumerate(group):
                     header = stored_header(found, position)

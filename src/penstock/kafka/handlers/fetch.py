@@ -32,7 +32,12 @@ from penstock.kafka.fetch_targets import LastFetch, Target, find_targets
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.regions import PartsRead
 from penstock.log.fetch.waiters import Waiter
-from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+from penstock.model.errors import (
+    CorruptDataError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.placement.zones import zone_of
 
 API_KEY: Final = 1
@@ -45,6 +50,9 @@ _RESPONSE_BYTES_MAX: Final = 55 << 20
 _UNREADABLE: Final = ErrorCode.KAFKA_STORAGE_ERROR
 """Of a fetch, Java's consumer retries this and few others; REQUEST_TIMED_OUT ends it with an
 IllegalStateException (FetchCollector.handleInitializeErrors)."""
+_DAMAGED: Final = ErrorCode.CORRUPT_MESSAGE
+"""Java's consumer raises a KafkaException at poll, librdkafka and kafka-python an error of that
+name; what each client does with other codes is in docs/kafka-apis.md."""
 PREFERRED_REPLICA_FROM: Final = 11
 _LOADS_MAX: Final = 1000
 """How often one fetch may wait for loads before it answers with what it has."""
@@ -276,10 +284,11 @@ class _Fetch:
                     first=length == 0 and budget > 0,
                     may_load=loads_left > 0,
                 )
-            except PenstockError:
-                # It can't be served here now (another agent's WAL is away, say). Of this
-                # partition alone: the others give what they have.
-                data.error_code = _UNREADABLE
+            except PenstockError as error:
+                # It is damaged, or can't be served here now (another agent's WAL is away, say).
+                # Of this partition alone: the others give what they have.
+                self._log.read_failed(target.key, error)
+                data.error_code = _read_error_code(error)
                 failed = True
                 continue
             if found is not None:
@@ -409,8 +418,10 @@ class _Fetch:
             # Moved between the look-up and the read: look it up again. `_loads` bounds this.
             for target in self._targets:
                 self._log.reader.forget_places(target.key)
-            if self._loads < _LOADS_MAX and not load.cancelled():
-                error = None
+        if isinstance(error, PenstockError) and self._loads < _LOADS_MAX and not load.cancelled():
+            # Damage is raised by the next read of that partition; the load may have been for
+            # several, of which the others are looked at for themselves.
+            error = None
         length, missing, failed = self._collect()
         if error is not None and length == 0:
             self._tell(error)
@@ -429,9 +440,9 @@ class _Fetch:
                 continue
             if target.offset < head.next_offset:
                 self._touched.append(target)
-                data.error_code = (
-                    _UNREADABLE if isinstance(error, PenstockError) else error_code(error)
-                )
+                if isinstance(error, Exception):
+                    self._log.read_failed(target.key, error)
+                data.error_code = _read_error_code(error)
 
     def _answer(self) -> None:
         self._give(self._encode())
@@ -490,6 +501,12 @@ class _Fetch:
             session_id = 1 + self._context.broker.random.below(2**31 - 1)
             if session_id not in sessions:
                 return session_id
+
+
+def _read_error_code(error: BaseException) -> ErrorCode:
+    if isinstance(error, CorruptDataError):
+        return _DAMAGED
+    return _UNREADABLE if isinstance(error, PenstockError) else error_code(error)
 
 
 def _sessions(context: RequestContext) -> FetchSessions:

@@ -30,6 +30,8 @@ class BlockCache:
         self.bytes = 0
         self.hit_count = 0
         self.load_count = 0
+        self.on_dropped: Callable[[BlockKey], None] = lambda _: None
+        """Called with each block that leaves, or that another takes the place of."""
 
     def get(self, key: BlockKey) -> memoryview | None:
         """The block, if it is here; it becomes the most recently used."""
@@ -38,6 +40,10 @@ class BlockCache:
             self._blocks.move_to_end(key)
             self.hit_count += 1
         return block
+
+    def peek(self, key: BlockKey) -> memoryview | None:
+        """As `get`, of which nothing takes note."""
+        return self._blocks.get(key)
 
     def load(self, key: BlockKey, read: Callable[[], Awaitable[memoryview]]) -> asyncio.Task[None]:
         """Start loading a block, or join a load under way. Awaiting the task gives its error.
@@ -54,6 +60,13 @@ class BlockCache:
             task.add_done_callback(_retrieve)
         return task
 
+    def drop(self, key: BlockKey) -> None:
+        """What is kept isn't right."""
+        dropped = self._blocks.pop(key, None)
+        if dropped is not None:
+            self.bytes -= len(dropped)
+            self.on_dropped(key)
+
     def is_loading(self, key: BlockKey) -> bool:
         """Whether a load of this block is under way."""
         return key in self._loads
@@ -69,18 +82,22 @@ class BlockCache:
 
     async def _load(self, key: BlockKey, read: Callable[[], Awaitable[memoryview]]) -> None:
         try:
-            self._put(key, await read())
+            self.put(key, await read())
         finally:
             del self._loads[key]
 
-    def _put(self, key: BlockKey, block: memoryview) -> None:
+    def put(self, key: BlockKey, block: memoryview) -> None:
+        """Keep a block, in the place of what was kept by that key."""
         replaced = self._blocks.pop(key, None)
+        if replaced is not None:
+            self.on_dropped(key)
         self._blocks[key] = block
         self.bytes += len(block) - (0 if replaced is None else len(replaced))
         # The newest block stays whatever its size: who asked for it must find it.
         while self.bytes > self._bytes_max and len(self._blocks) > 1:
-            _, evicted = self._blocks.popitem(last=False)
+            dropped, evicted = self._blocks.popitem(last=False)
             self.bytes -= len(evicted)
+            self.on_dropped(dropped)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

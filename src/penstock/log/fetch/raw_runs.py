@@ -6,50 +6,63 @@ from the run's base offset on.
 """
 
 import asyncio
-from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
 from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.fetch.object_runs import INLINE_BYTES
+from penstock.log.fetch.run_checks import RunChecks
+from penstock.log.fetch.whole_runs import BadRunError, checked_run
 from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
-from penstock.ports.objects import ObjectStore
-from penstock.records.batch import patch_run
+from penstock.ports.objects import ObjectStore, get_directly
 
-_INLINE_BATCHES: Final = 200
-"""Patching fewer batches costs less than a hop to the pool."""
-
-
-def raw_run_key(run: StoredRun) -> BlockKey:
-    """Of the patched run in the block cache. An object is named by one entry only, so that its
-    runs' places tell their offsets."""
-    return BlockKey(f"raw/{run.object_key}", run.position)
+_INLINE_BATCHES: Final = 100
+"""Checking and patching fewer batches costs less than a hop to the pool."""
 
 
 class RawRuns:
-    """Fills the block cache with patched runs. Event loop only."""
+    """Reads runs of raw objects whole. Event loop only."""
 
     def __init__(
-        self, *, blocks: BlockCache, store: ObjectStore, pool: Executor, limits: LogLimits
+        self, *, blocks: BlockCache, store: ObjectStore, checks: RunChecks, limits: LogLimits
     ) -> None:
         self._blocks = blocks
         self._store = store
-        self._pool = pool
+        self._checks = checks
         self._block_bytes = limits.block_bytes
 
-    def load(self, run: StoredRun) -> asyncio.Task[None]:
-        """Start loading a run, or join a load under way."""
-        return self._blocks.load(raw_run_key(run), lambda: self._read(run))
+    async def read(self, run: StoredRun) -> memoryview:
+        """A run with final offsets, checked; a `ReadRun`.
 
-    async def _read(self, run: StoredRun) -> memoryview:
-        """
+        What isn't right in the cache, where it may have come from a peer, is read once more from
+        the store itself.
+
         Raises:
-            CorruptDataError: the bytes are not the batches that the journal named.
+            BadRunError: the bytes are not the batches that the journal named.
             PenstockError: what the store raised.
         """
+        try:
+            return await self._label(run, await self._gather(run))
+        except BadRunError as error:
+            end = run.position + run.length
+            again = await get_directly(self._store, run.object_key, run.position, end)
+            data = await self._label(run, memoryview(bytearray(again)))
+            self._checks.damages.healed(run.object_key, error.fault.position, error.fault.detail)
+            for number in self._numbers(run):
+                self._blocks.drop(BlockKey(run.object_key, number))
+            return data
+
+    async def _label(self, run: StoredRun, data: memoryview) -> memoryview:
+        subject = f"{run.object_key} at byte {run.position}"
+        if run.batch_count <= _INLINE_BATCHES and run.length <= INLINE_BYTES:
+            return checked_run(data, run, subject=subject)
+        return await self._checks.in_pool(partial(checked_run, data, run, subject=subject))
+
+    async def _gather(self, run: StoredRun) -> memoryview:
         data = memoryview(bytearray(run.length))
         end = run.position + run.length
-        numbers = range(run.position // self._block_bytes, (end - 1) // self._block_bytes + 1)
+        numbers = self._numbers(run)
         # All at once: they are one after the other in one object.
         loads = {
             number: self._load_block(run, number)
@@ -68,15 +81,11 @@ class RawRuns:
                 # The cache is so small that others pushed it out meanwhile.
                 part = memoryview(await self._store.get_range(run.object_key, first, last))
             data[first - run.position : last - run.position] = part
-        subject = f"{run.object_key} at byte {run.position}"
-        if run.batch_count <= _INLINE_BATCHES:
-            patch_run(data, run.base_offset, run.leader_epoch, subject=subject)
-        else:
-            await asyncio.get_running_loop().run_in_executor(
-                self._pool,
-                partial(patch_run, data, run.base_offset, run.leader_epoch, subject=subject),
-            )
         return data
+
+    def _numbers(self, run: StoredRun) -> range:
+        end = run.position + run.length
+        return range(run.position // self._block_bytes, (end - 1) // self._block_bytes + 1)
 
     def _load_block(self, run: StoredRun, number: int) -> asyncio.Task[None]:
         start = number * self._block_bytes

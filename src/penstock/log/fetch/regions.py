@@ -2,18 +2,25 @@
 
 `FileRuns.read` never waits: it walks the headers of batches in small reads that the page cache
 answers, and names the stretch of file that holds them. What isn't in the page cache is brought
-there by the pool first, since a `sendfile` of it would hold up the event loop for the disk.
-Not for objects whose base offsets are patched when they are read, nor for stores elsewhere:
-those go through `penstock.log.fetch.blocks`.
+there by the pool first, since a `sendfile` of it would hold up the event loop for the disk; and
+the pool checks the batches there, once for as long as the file is the same one, or for an hour.
+Not for objects whose base offsets are patched when they are read, nor for stores elsewhere, nor
+for what was found damaged: those are read by `penstock.log.fetch.object_runs`.
 """
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
+from penstock.log.checking import Checked, Fault, Pieces, Rules
+from penstock.log.fetch.checked import CheckedRanges
+from penstock.log.fetch.run_checks import KNOWN_S, RunChecks
 from penstock.metadata.rows import StoredRun
+from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, RegionFile
 
@@ -33,6 +40,11 @@ _SKIPPED_MAX: Final = 10_000
 """Batches before the wanted one that are walked at a time: some 5 ms, in which nobody is served."""
 _CURSORS_MAX: Final = 50_000
 _WARMED_MAX: Final = 1000
+_CHECKED_BYTES: Final = 1 << 20
+"""What is read at a time to be checked: it should stay in the processor's cache meanwhile."""
+_LOOKED_S: Final = 1.0
+"""How long a file is taken to be what it was: looking costs a call of the system."""
+_LOOKS_MAX: Final = 1000
 
 
 class FileRegion:
@@ -65,14 +77,17 @@ class _Walked(NamedTuple):
     """Where the wanted batches lie, [start, end) in bytes, and what is not in memory.
 
     `start` is None where there is none; `cold` is the bounds of the batch at which the walk
-    stopped since it isn't in memory, of its header where that is all that is known, and empty
-    where the walk was long enough.
+    stopped since it isn't in memory or isn't checked, of its header where that is all that is
+    known, and empty where the walk was long enough. `expected`: the offset at which that batch
+    begins. `ahead`: the walk stopped after batches that it found, at one that isn't checked.
     """
 
     start: int | None
     end: int
     end_offset: int
     cold: tuple[int, int] | None
+    expected: int
+    ahead: bool
 
 
 class Unsendable(Exception):  # noqa: N818 - no error: the run is read in another way
@@ -83,22 +98,30 @@ class FileRuns:
     """Regions of runs by offset. Event loop only.
 
     Args:
-        stretch_bytes: how much is brought into memory at a time.
+        stretch_bytes: how much is brought into memory, and checked, at a time.
     """
 
-    def __init__(self, store: FileStore, *, stretch_bytes: int) -> None:
+    def __init__(self, store: FileStore, *, stretch_bytes: int, checks: RunChecks) -> None:
         self._store = store
+        self._checks = checks
+        self._checked = CheckedRanges(again_s=checks.again_s)
+        self._looks: OrderedDict[str, tuple[RegionFile, float, Hashable]] = OrderedDict()
+        """Per object its open file, until when it is taken to be the same, and its identity."""
+        self._bad: dict[str, tuple[int, float]] = {}
+        """Per object the byte of a damaged batch, and until when that is believed."""
         self._stretch_bytes = stretch_bytes
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
         self._probe = memoryview(bytearray(1))
-        self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int]] = OrderedDict()
-        """Where a reader goes on: (partition, offset) -> (object, byte position)."""
+        self._cursors: OrderedDict[tuple[PartitionKey, int], tuple[str, int, int]] = OrderedDict()
+        """Where a reader goes on: (partition, offset) -> (object, byte position of a batch, the
+        offset at which that begins)."""
         self._loads: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._warmed: OrderedDict[tuple[str, int], int] = OrderedDict()
         """What was brought into memory and has not been looked at since: (object, start) -> end.
         It is sent even if it has left again: under such pressure waiting might never end."""
         self._works = True
         self.load_count = 0
+        self.checked_bytes = 0
 
     def read(
         self,
@@ -126,23 +149,27 @@ class FileRuns:
         if not self._works:
             raise Unsendable
         file = self._store.open_file(run.object_key)
-        position = run.position
+        position, expected = run.position, run.base_offset
         cursor = self._cursors.get((key, offset))
         if (
             cursor is not None
             and cursor[0] == run.object_key
             and run.position <= cursor[1] < run.position + run.length
         ):
-            position = cursor[1]
+            _, position, expected = cursor
         if file is None:
             if not self._store.may_open():
                 raise Unsendable
+            self._raise_bad(run.object_key, position)
             cold: tuple[int, int] | None = (position, position)
         else:
-            found = self._walk(file, run, position, offset, bytes_max, first=first)
+            found = self._walk(file, run, (position, expected), offset, bytes_max, first=first)
+            expected = found.expected
             if found.start is not None:
                 if found.end < run.position + run.length:
-                    self._remember(key, found.end_offset, run.object_key, found.end)
+                    self._remember(key, found.end_offset, run.object_key, found.end, expected)
+                    if found.ahead and may_load:
+                        self.load(run, found.end, found.end, expected)
                 length = found.end - found.start
                 part: Part = (
                     FileRegion(file, found.start, length)
@@ -153,21 +180,34 @@ class FileRuns:
             cold = found.cold
         if cold is None or not may_load:
             return None
-        self._remember(key, offset, run.object_key, cold[0])
-        return self.load(run, *cold)
+        self._remember(key, offset, run.object_key, cold[0], expected)
+        return self.load(run, *cold, expected)
 
-    def load(self, run: StoredRun, start: int, end: int) -> asyncio.Task[None]:
-        """Bring a stretch of the run from `start` on into memory, up to `end` at least."""
+    def load(self, run: StoredRun, start: int, end: int, expected: int) -> asyncio.Task[None]:
+        """Bring a stretch of the run into memory and check it.
+
+        Args:
+            start: of a batch that begins at the offset `expected`.
+            end: at least up to there.
+        """
         name = (run.object_key, start)
         task = self._loads.get(name)
         if task is None:
             self.load_count += 1
             end = max(end, min(start + self._stretch_bytes, run.position + run.length))
             task = self._loads[name] = asyncio.get_running_loop().create_task(
-                self._load(run.object_key, start, end), name=f"warm {run.object_key} at {start}"
+                self._load(run, start, end, expected), name=f"warm {run.object_key} at {start}"
             )
             task.add_done_callback(_retrieve)
         return task
+
+    def cursor(self, run: StoredRun, offset: int) -> tuple[int, int] | None:
+        """The byte position of a batch at which to look for an offset of the run, and the offset
+        at which that batch begins."""
+        cursor = self._cursors.get((run.partition_key, offset))
+        if cursor is None or cursor[0] != run.object_key:
+            return None
+        return cursor[1:]
 
     async def close(self) -> None:
         """Cancel loads under way."""
@@ -176,19 +216,84 @@ class FileRuns:
             task.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
 
-    async def _load(self, object_key: str, start: int, end: int) -> None:
+    async def _load(self, run: StoredRun, start: int, end: int, expected: int) -> None:
+        object_key = run.object_key
         try:
             if not await self._store.warm(object_key, start, end):
                 # One folder lies on one file system: what it can't do here it can't elsewhere.
                 self._works = False
+                return
             self._warmed[object_key, start] = end
             if len(self._warmed) > _WARMED_MAX:
                 self._warmed.popitem(last=False)
+            file = self._store.open_file(object_key)
+            if file is not None:
+                await self._check(file, run, start, end, expected)
+        except (NotFoundError, CorruptDataError):
+            # Reading it as blocks says so.
+            self._put_bad(object_key, start)
         finally:
             del self._loads[object_key, start]
 
-    def _remember(self, key: PartitionKey, offset: int, object_key: str, position: int) -> None:
-        self._cursors[key, offset] = (object_key, position)
+    async def _check(
+        self, file: RegionFile, run: StoredRun, start: int, end: int, expected: int
+    ) -> None:
+        checks, object_key = self._checks, run.object_key
+        # First: what is changed while it is read must be read again.
+        identity = file.identity()
+        check = partial(_check_file, file, run, start, end, expected)
+        found = await checks.in_pool(partial(check, checks.rules(run)))
+        if found.fault is not None and checks.look_up(run):
+            found = await checks.in_pool(partial(check, checks.rules(run)))
+        self.checked_bytes += found.position - start
+        self._looks[object_key] = (file, checks.now_s() + _LOOKED_S, identity)
+        self._checked.add(object_key, start, found.position, checks.now_s(), identity)
+        checks.right(run, start, found.position)
+        self._bad.pop(object_key, None)
+        if found.fault is not None:
+            self._put_bad(object_key, found.fault.position)
+
+    def _put_bad(self, object_key: str, position: int) -> None:
+        if len(self._bad) >= _LOOKS_MAX:
+            self._bad.clear()
+        self._bad[object_key] = (position, self._checks.now_s() + KNOWN_S)
+
+    def _raise_bad(self, object_key: str, position: int) -> None:
+        """
+        Raises:
+            Unsendable: the batch there was found damaged, or missing.
+        """
+        if self._bad:
+            bad = self._bad.get(object_key)
+            if bad is not None and bad[0] == position and self._checks.now_s() < bad[1]:
+                raise Unsendable
+
+    def _identity(self, object_key: str, file: RegionFile) -> Hashable:
+        now_s = self._checks.now_s()
+        look = self._looks.get(object_key)
+        if look is not None and look[0] is file and now_s < look[1]:
+            return look[2]
+        identity = file.identity()
+        self._looks[object_key] = (file, now_s + _LOOKED_S, identity)
+        if len(self._looks) > _LOOKS_MAX:
+            self._looks.popitem(last=False)
+        return identity
+
+    def _checked_end(self, object_key: str, file: RegionFile, position: int) -> int:
+        """Up to where the file is checked from a batch on.
+
+        Raises:
+            Unsendable: that batch is damaged.
+        """
+        self._raise_bad(object_key, position)
+        return self._checked.end_of(
+            object_key, position, self._checks.now_s(), self._identity(object_key, file)
+        )
+
+    def _remember(
+        self, key: PartitionKey, offset: int, object_key: str, position: int, expected: int
+    ) -> None:
+        self._cursors[key, offset] = (object_key, position, expected)
         if len(self._cursors) > _CURSORS_MAX:
             self._cursors.popitem(last=False)
 
@@ -196,13 +301,14 @@ class FileRuns:
         self,
         file: RegionFile,
         run: StoredRun,
-        position: int,
+        begin: tuple[int, int],
         offset: int,
         bytes_max: int,
         *,
         first: bool,
     ) -> _Walked:
         unpack, buffer = _HEADER.unpack_from, self._buffer
+        position, expected = begin
         end = run.position + run.length
         warm_end = self._warmed.pop((run.object_key, position), position)
         # What of the file is in `buffer`, and up to where it is known to be in memory.
@@ -212,7 +318,8 @@ class FileRuns:
         start: int | None = None
         taken_end, end_offset = position, offset
         cold: tuple[int, int] | None = None
-        skipped = 0
+        skipped = checked_end = 0
+        ahead = False
         while position < end:
             if position + _HEADER_BYTES > buffer_end:
                 read = file.peek(position, buffer[: min(wanted, end - position)])
@@ -227,10 +334,23 @@ class FileRuns:
             base_offset, length, delta = unpack(buffer, position - buffer_start)
             size = _LENGTH_END + length
             following = position + size
-            if size < _BATCH_BYTES_MIN or following > end:
-                raise Unsendable  # damaged: whoever reads it as blocks says so
-            wanted = _CHUNK_BYTES if size < _SMALL_BATCH_BYTES else _HEADER_BYTES
             next_offset = base_offset + delta + 1
+            if (
+                size < _BATCH_BYTES_MIN
+                or following > end
+                or next_offset <= base_offset
+                or (
+                    base_offset != expected
+                    and (
+                        base_offset < expected
+                        or not self._checks.may_lack(run.partition_key, next_offset)
+                    )
+                )
+            ):
+                if start is not None:
+                    break
+                raise Unsendable  # damaged: reading it as blocks says so
+            wanted = _CHUNK_BYTES if size < _SMALL_BATCH_BYTES else _HEADER_BYTES
             if next_offset > offset:
                 if start is None:
                     if not first and size > bytes_max:
@@ -243,16 +363,26 @@ class FileRuns:
                         cold = (position, following)
                         break
                 if start is None:
+                    checked_end = self._checked_end(run.object_key, file, position)
+                    if following > checked_end:
+                        cold = (position, following)
+                        break
                     start = position
+                elif following > checked_end:
+                    ahead = True
+                    break
                 taken_end, end_offset = following, next_offset
             else:
                 skipped += 1
                 if skipped >= _SKIPPED_MAX:
                     # Goes on from here when the pool has been asked for what lies there.
                     cold = (following, following)
+                    expected = next_offset
                     break
-            position = following
-        return _Walked(start, taken_end, end_offset, cold)
+            position, expected = following, next_offset
+        if start is None and position >= end:
+            raise Unsendable  # damaged: the journal says that the offset is here
+        return _Walked(start, taken_end, end_offset, cold, expected, ahead)
 
     def _known_end(self, file: RegionFile, start: int, needed: int, end: int) -> int:
         """Up to where the file is in memory, looking from `start` until `needed` is passed."""
@@ -264,6 +394,29 @@ class FileRuns:
                 return needed if at >= needed and peek(needed - 1, probe) else start
             start = at + 1
         return start
+
+
+def _check_file(
+    file: RegionFile, run: StoredRun, start: int, end: int, expected: int, rules: Rules
+) -> Checked:
+    """Check the whole batches that lie in [start, end) of a file, and the first in any case."""
+    pieces = Pieces(rules, expected, start)
+    run_end = run.position + run.length
+    at, fault = start, None
+    while fault is None and (at < end or (not pieces.batch_count and at < run_end)):
+        until = end if at < end else run_end
+        data = file.read_at(at, min(_CHECKED_BYTES, until - at))
+        if not data:
+            fault = Fault(at, pieces.expected, run.end_offset, "the file ends there")
+            break
+        pieces.add(memoryview(data))
+        at += len(data)
+        fault = pieces.fault
+    if fault is None and at == run_end:
+        fault = pieces.finish()
+        if fault is None and pieces.expected != run.end_offset:
+            fault = Fault(pieces.position, pieces.expected, run.end_offset, "the run goes on")
+    return Checked(pieces.position, pieces.expected, pieces.batch_count, fault)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -7,14 +7,15 @@ WAL over. That is an error of those partitions, to be tried again; never an empt
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Protocol
 
 from typing_extensions import Buffer
 
+from penstock.log.fetch.whole_runs import BadRunError, checked_run
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.ports.device import Device
-from penstock.records.batch import patch_run
 from penstock.wal import WalReader
 
 
@@ -99,22 +100,34 @@ class RemoteRuns:
 
     Args:
         owner_of: the agent that owns a WAL, by its key; None: nobody does.
+        pool: checks what came.
     """
 
-    def __init__(self, wal: RemoteWal, *, owner_of: Callable[[int], int | None]) -> None:
+    def __init__(
+        self, wal: RemoteWal, *, owner_of: Callable[[int], int | None], pool: Executor
+    ) -> None:
         self._wal = wal
         self._owner_of = owner_of
+        self._pool = pool
 
     async def read(self, run: StoredRun) -> memoryview:
         """
         Raises:
             RetryableError: the owner is away, or the run has moved meanwhile.
-            CorruptDataError: the bytes are not the batches that the journal named.
+            BadRunError: the bytes are not the batches that the journal named.
+            CorruptDataError: the owner says that its file is damaged.
         """
         owner = self._owner_of(run.wal_key)
         subject = f"WAL {run.wal_key} generation {run.file_generation} at {run.position}"
         if owner is None:
             raise RetryableError("read WAL", subject, "nobody owns it")
+        try:
+            return await self._checked(owner, run, subject)
+        except BadRunError:
+            # Perhaps a bit flipped on the way; the owner reads it from its disk again.
+            return await self._checked(owner, run, subject)
+
+    async def _checked(self, owner: int, run: StoredRun, subject: str) -> memoryview:
         try:
             found = await self._wal.read(
                 owner, run.wal_key, run.file_generation, run.position, run.length
@@ -128,5 +141,6 @@ class RemoteRuns:
             raise RetryableError(
                 "read WAL", subject, f"{len(data)} bytes came, the run has {run.length}"
             )
-        patch_run(data, run.base_offset, run.leader_epoch, subject=subject)
-        return data
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, partial(checked_run, data, run, subject=subject)
+        )

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.log.fetch.reader import read_wal_run
 from penstock.log.fetch.tail import TailCache
+from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns

@@ -1,0 +1,261 @@
+"""Checking stored batches before they are served or moved. Pure.
+
+What a batch's CRC-32C leaves out is checked by what the journal says of the run: base offsets
+follow one another from the run's first to its last offset (only compaction by key leaves gaps),
+and each batch is labelled with the leader epoch of its offset. The magic byte and the length have
+one right value each.
+
+`check_batches` looks at batches whose headers are final, piece by piece. `check_and_label` looks
+at a whole run as producers sent it (WAL, raw objects) and writes the final headers into it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from penstock.metadata.leader_epochs import EpochStart, epoch_of_offset
+from penstock.metadata.rows import StoredRun
+from penstock.records.batch import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    batch_bounds,
+)
+
+_NEVER: Final = 1 << 63
+
+EpochStarts = Sequence[EpochStart]
+"""A partition's leader epochs; empty: they are not known here, and labels are not checked."""
+
+
+class Fault(NamedTuple):
+    """The first batch that is not as it must be.
+
+    `position`: of its first byte, counted as the caller of the check does. `offset`: the first
+    offset that can't be served, `end_offset`: the first one after it that perhaps can.
+    """
+
+    position: int
+    offset: int
+    end_offset: int
+    detail: str
+
+
+class Rules(NamedTuple):
+    """What the batches of a run must be like. `gap_end`: compaction by key may have left gaps
+    before batches that end at or before that offset."""
+
+    end_offset: int
+    gap_end: int = 0
+    epochs: EpochStarts = ()
+
+
+class Checked(NamedTuple):
+    """How far batches are right: up to `position`, `end_offset` is one more than the last offset
+    there. Without a fault, what follows is less than a whole batch."""
+
+    position: int
+    end_offset: int
+    batch_count: int
+    fault: Fault | None
+
+
+def check_batches(view: memoryview, rules: Rules, expected: int, position: int = 0) -> Checked:
+    """Check whole batches, one after the other, and stop at the first fault or the last whole one.
+
+    Args:
+        view: begins with a batch's first byte.
+        expected: the offset at which that batch must begin.
+        position: of `view`'s first byte, for faults and the result.
+    """
+    unpack = HEADER.unpack_from
+    end_offset, gap_end, epochs = rules
+    at, end, count = 0, len(view), 0
+    label, label_end = _label(epochs, expected)
+    detail = ""
+    while end - at >= HEADER_BYTES:
+        base, length, epoch, magic, crc, _, delta, _, _, _, _, _, records = unpack(view, at)
+        length += LENGTH_END
+        if length < HEADER_BYTES:
+            detail = f"batch of {length} bytes"
+            break
+        following = at + length
+        if following > end:
+            break
+        if magic != MAGIC or crc32c(view[at + CRC_FROM : following]) != crc:
+            detail = "CRC-32C differs" if magic == MAGIC else f"magic {magic}"
+            break
+        next_offset = base + delta + 1
+        # The CRC was right, so what differs now is what lies outside it, or the place.
+        if base != expected and (base < expected or next_offset > gap_end):
+            detail = f"batch of offset {base} where {expected} is due"
+            break
+        if delta < 0 or not 0 <= records <= delta + 1 or next_offset > end_offset:
+            detail = f"{records} records up to offset {next_offset - 1}"
+            break
+        if base >= label_end:
+            label, label_end = _label(epochs, base)
+        if epoch != label and label >= 0:
+            detail = f"leader epoch {epoch} where {label} is due"
+            break
+        expected = next_offset
+        count += 1
+        at = following
+    fault = None
+    if detail:
+        fault = Fault(position + at, expected, _resumes(view, at, rules, expected), detail)
+    return Checked(position + at, expected, count, fault)
+
+
+def check_and_label(data: memoryview, run: StoredRun) -> Fault | None:
+    """Check a whole run as producers sent it, then write final base offsets and labels into it.
+
+    Args:
+        data: writable; the run's bytes. Nothing is written when there is a fault.
+
+    Returns:
+        The fault; its position counts from the run's first byte.
+    """
+    unpack, pack = HEADER.unpack_from, HEADER.pack_into
+    at, end, offset = 0, len(data), run.base_offset
+    places: list[tuple[int, int]] = []
+    detail = "" if end == run.length else f"{end} bytes, the run has {run.length}"
+    while at < end and not detail:
+        if end - at < HEADER_BYTES:
+            detail = f"{end - at} bytes hold no batch"
+            break
+        _, length, _, magic, crc, _, delta, _, _, _, _, _, records = unpack(data, at)
+        length += LENGTH_END
+        if not HEADER_BYTES <= length <= end - at:
+            detail = f"batch of {length} bytes"
+        elif magic != MAGIC:
+            detail = f"magic {magic}"
+        elif crc32c(data[at + CRC_FROM : at + length]) != crc:
+            detail = "CRC-32C differs"
+        elif delta < 0 or not 0 <= records <= delta + 1:
+            detail = f"{records} records with last offset delta {delta}"
+        else:
+            places.append((at, offset))
+            offset += delta + 1
+            at += length
+    if not detail and (offset != run.end_offset or len(places) != run.batch_count):
+        detail = (
+            f"{len(places)} batches up to offset {offset - 1}, the journal names "
+            f"{run.batch_count} up to {run.end_offset - 1}"
+        )
+        # Each batch is one that some producer sent: which of them are another run's is unknown.
+        return Fault(0, run.base_offset, run.end_offset, detail)
+    if detail:
+        return Fault(at, offset, run.end_offset, detail)
+    for at, offset in places:
+        fields = unpack(data, at)
+        pack(data, at, offset, fields[1], run.leader_epoch, *fields[3:])
+    return None
+
+
+class Pieces:
+    """Checks batches that lie in several pieces of memory, some across two of them."""
+
+    def __init__(self, rules: Rules, expected: int, position: int) -> None:
+        self._rules = rules
+        self.expected = expected
+        self.position = position
+        """Of the first byte that isn't checked."""
+        self.batch_count = 0
+        self.fault: Fault | None = None
+        self._rest: list[memoryview] = []
+        self._rest_bytes = 0
+
+    def add(self, piece: memoryview) -> None:
+        """Check what is whole now. Nothing more is to be added after a fault."""
+        wanted = self._wanted()
+        if self._rest and self._rest_bytes + len(piece) < wanted:
+            self._rest.append(piece)
+            self._rest_bytes += len(piece)
+            return
+        if self._rest:
+            # The batch that began in the pieces before, and no more: a copy of it alone.
+            missing = wanted - self._rest_bytes
+            joined = memoryview(b"".join([*self._rest, piece[:missing]]))
+            self._rest, self._rest_bytes = [], 0
+            piece = piece[missing:]
+            if self._check(joined) < len(joined) and self.fault is None:
+                # Its header was not whole, so that its length is known only now.
+                self._keep(joined)
+                self.add(piece)
+                return
+        if self.fault is None:
+            done = self._check(piece)
+            if self.fault is None:
+                self._keep(piece[done:])
+
+    def finish(self) -> Fault | None:
+        """There is nothing more: what is left is not a whole batch."""
+        if self.fault is None and self._rest_bytes:
+            detail = f"batch cut off after {self._rest_bytes} bytes"
+            end_offset = self._rules.end_offset
+            self.fault = Fault(self.position, self.expected, end_offset, detail)
+        return self.fault
+
+    def _keep(self, piece: memoryview) -> None:
+        if len(piece):
+            self._rest.append(piece)
+            self._rest_bytes += len(piece)
+
+    def _wanted(self) -> int:
+        """Bytes of the batch that has begun, as far as is known."""
+        if not self._rest:
+            return 0
+        if self._rest_bytes < HEADER_BYTES:
+            return HEADER_BYTES
+        head = self._rest[0]
+        if len(head) < LENGTH_END:
+            head = memoryview(b"".join(self._rest))
+        return max(HEADER_BYTES, batch_bounds(head, 0)[1])
+
+    def _check(self, piece: memoryview) -> int:
+        found = check_batches(piece, self._rules, self.expected, self.position)
+        done = found.position - self.position
+        self.expected, self.position, self.fault = found.end_offset, found.position, found.fault
+        self.batch_count += found.batch_count
+        return done
+
+
+def with_gaps(
+    check: Callable[[Rules], Checked], rules: Rules, clean_end: Callable[[], int]
+) -> Checked:
+    """Check as if nothing had been compacted, and once more if it turns out that something may
+    have: few partitions are, and how far is a look-up."""
+    found = check(rules)
+    if found.fault is None:
+        return found
+    gap_end = clean_end()
+    return check(rules._replace(gap_end=gap_end)) if gap_end > rules.gap_end else found
+
+
+def _label(epochs: EpochStarts, offset: int) -> tuple[int, int]:
+    """The leader epoch of an offset, -1 where they aren't known, and up to where it counts."""
+    if not epochs:
+        return -1, _NEVER
+    following = [start for _, start in epochs if start > offset]
+    return epoch_of_offset(epochs, offset), min(following, default=_NEVER)
+
+
+def _resumes(view: memoryview, at: int, rules: Rules, expected: int) -> int:
+    """The offset from which on records may be right, after the damaged batch at `at`: the end of
+    the run, unless its header leads to a batch that goes on from there."""
+    if len(view) - at >= HEADER_BYTES:
+        base, length, _, _, _, _, delta, *_ = HEADER.unpack_from(view, at)
+        following: int = at + LENGTH_END + length
+        next_offset: int = base + delta + 1
+        if base == expected and expected < next_offset <= rules.end_offset:
+            if next_offset == rules.end_offset:
+                return next_offset
+            if length >= 0 and len(view) - following >= HEADER_BYTES:
+                fields = HEADER.unpack_from(view, following)
+                if fields[0] == next_offset and fields[3] == MAGIC:
+                    return next_offset
+    return rules.end_offset

@@ -1,0 +1,497 @@
+"""Reading runs of segment objects through the block cache. Each batch is checked before it is
+given out.
+
+`ObjectRuns.read` never waits: it gives what is in memory and checked, or the load or check that
+has been started. What is not right in memory is read once more, from the store itself and not from
+a peer or a cache: a bit that flipped on the way here is healed so. What is damaged there too is
+an error of the partition (`penstock.log.fetch.run_checks`).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Coroutine
+from functools import partial
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from penstock.log.checking import Checked, Fault, Pieces, Rules, check_batches
+from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.fetch.checked import CheckedRanges
+from penstock.log.fetch.run_checks import RunChecks
+from penstock.log.fetch.tail import TailRead
+from penstock.log.limits import LogLimits
+from penstock.metadata.rows import StoredRun
+from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError
+from penstock.model.ids import PartitionKey
+from penstock.ports.objects import ObjectStore, get_directly, get_range
+from penstock.records.batch import HEADER_BYTES, LENGTH_END
+
+_BOUNDS: Final = Struct(">qi11xi")
+"""Base offset, batch length, last offset delta. Source: `penstock.records.batch`."""
+_CURSORS_MAX: Final = 50_000
+INLINE_BYTES: Final = 16 << 10
+"""So much is checked on the event loop: at most some 0.2 ms, where a hop to the pool takes 0.1."""
+
+Load = asyncio.Task[None]
+
+
+class Cursor(NamedTuple):
+    """Where a reader goes on: the first byte of a batch, and the offset at which it begins."""
+
+    object_key: str
+    position: int
+    expected: int
+
+
+class Header(NamedTuple):
+    """What a walk needs of a batch's header."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+
+
+class LoadFailed(Protocol):
+    """Says what a load that failed means for a partition; see `LogReader`."""
+
+    async def __call__(self, run: StoredRun, offset: int, error: PenstockError) -> PenstockError:
+        """The error to raise."""
+        ...
+
+
+class ObjectRuns:
+    """Runs in objects whose base offsets are final. Event loop only.
+
+    Args:
+        load_failed: what to raise where the store hasn't what a run lies in.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks: BlockCache,
+        store: ObjectStore,
+        limits: LogLimits,
+        checks: RunChecks,
+        load_failed: LoadFailed,
+    ) -> None:
+        self._blocks = blocks
+        self._store = store
+        self._limits = limits
+        self._block_bytes = limits.block_bytes
+        self._checks = checks
+        self._load_failed = load_failed
+        self._checked = CheckedRanges(again_s=checks.again_s)
+        blocks.on_dropped = self._forget_block
+        self._under_way: dict[tuple[str, int], Load] = {}
+        """Checks, by the place where they began."""
+        self._cursors: OrderedDict[tuple[PartitionKey, int], Cursor] = OrderedDict()
+        """By partition and offset: of the batch that holds the offset or of an earlier one. Also
+        set where a look-up has to wait for a block, so that it goes on from there, whatever the
+        cache has dropped meanwhile."""
+        self.check_count = 0
+        """Checks that were begun."""
+
+    def read(
+        self,
+        run: StoredRun,
+        offset: int,
+        bytes_max: int,
+        *,
+        first: bool,
+        may_load: bool,
+    ) -> TailRead | Load | None:
+        """Whole batches, from the one that holds `offset` on.
+
+        Args:
+            bytes_max: stop before it is passed; but with `first` give one batch at least.
+            may_load: false starts no load.
+
+        Returns:
+            The batches; the load or check to wait for; None when there is nothing within
+            `bytes_max`, or nothing in memory and no load may start.
+        """
+        key, place = run.partition_key, run.object_key
+        end = run.position + run.length
+        position, expected = run.position, run.base_offset
+        cursor = self._cursors.get((key, offset))
+        if (
+            cursor is not None
+            and cursor.object_key == place
+            and run.position <= cursor.position < end
+        ):
+            position, expected = cursor.position, cursor.expected
+            whole = self._blocks.get(_oversize_key(run, position))
+            if whole is not None and first:
+                base, length, delta = _BOUNDS.unpack_from(whole, 0)
+                if base + delta + 1 > offset and LENGTH_END + length == len(whole):
+                    self._remember(run, base + delta + 1, position + len(whole))
+                    return TailRead([whole], len(whole), base + delta + 1)
+        begin, begin_offset = position, expected
+        start: int | None = None
+        checked_end = 0
+        while position < end:
+            header = self._peek(place, position)
+            if header is None:
+                break
+            base, next_offset, size = header
+            following = position + size
+            if (
+                size < HEADER_BYTES
+                or following > end
+                or next_offset <= base
+                or (
+                    base != expected
+                    and (base < expected or not self._checks.may_lack(key, next_offset))
+                )
+            ):
+                if start is not None:
+                    break
+                return self._examine(run, begin, begin_offset, position) if may_load else None
+            # By its own header: the next batch may begin after a gap that compaction left.
+            if start is None and next_offset <= offset:
+                position, expected = following, next_offset
+                continue
+            taken = 0 if start is None else position - start
+            if (taken or not first) and taken + size > bytes_max:
+                if start is None:
+                    return None
+                break
+            if start is None:
+                if not self._is_here(place, position, following):
+                    if self._is_oversize(position, following):
+                        self._put_cursor(key, offset, Cursor(place, position, expected))
+                        return self._load_oversize(run, position, size, expected, may_load=may_load)
+                    break
+                checked_end = self._checked.end_of(place, position, self._checks.now_s())
+                if following > checked_end:
+                    load = self._check(run, position, expected, may_load=may_load)
+                    if load is not None:
+                        return load
+                    checked_end = self._checked.end_of(place, position, self._checks.now_s())
+                    if following > checked_end:
+                        return None
+                start = position
+            elif following > checked_end:
+                if may_load and self._is_here(place, position, following):
+                    self._check(run, position, expected, may_load=True, waits=False)
+                break
+            position, expected = following, next_offset
+        if start is None:
+            if position >= end:
+                # The journal says that the offset is here: some header on the way was not right.
+                return self._examine(run, begin, begin_offset, end - 1) if may_load else None
+            self._put_cursor(key, offset, Cursor(place, position, expected))
+            return self._first_missing(run, offset, position, may_load=may_load)
+        slices = self._slices(place, start, position)
+        if slices is None:
+            return None
+        self._remember(run, expected, position)
+        return TailRead(slices, position - start, expected)
+
+    def go_on_from(self, run: StoredRun, offset: int, position: int, expected: int) -> None:
+        """Look for an offset from a batch on that begins at `position` and `expected`."""
+        self._put_cursor(run.partition_key, offset, Cursor(run.object_key, position, expected))
+
+    # -- checking --------------------------------------------------------------------------------
+
+    def _check(
+        self,
+        run: StoredRun,
+        position: int,
+        expected: int,
+        *,
+        may_load: bool,
+        waits: bool = True,
+    ) -> Load | None:
+        """Check what is in memory from a batch's first byte on: now where it is little, else in
+        the pool; the task then.
+
+        Args:
+            waits: whether a reader waits for it.
+        """
+        name = (run.object_key, position)
+        task = self._under_way.get(name)
+        if task is not None:
+            return task
+        held = self._held(run, position)
+        pieces = _pieces(held, position, run.position + run.length, self._block_bytes)
+        self.check_count += 1
+        if waits and sum(map(len, pieces)) <= INLINE_BYTES:
+            found = _check_pieces(pieces, self._checks.rules(run), expected, position, run)
+            if found.fault is not None and self._checks.look_up(run):
+                found = _check_pieces(pieces, self._checks.rules(run), expected, position, run)
+            self._passed(run, position, found.position)
+            if found.fault is None or found.position > position or not may_load:
+                return None
+            return self._examine(run, position, expected, position)
+        if not may_load:
+            return None
+        return self._begin(name, self._check_in_pool(run, held, pieces, position, expected))
+
+    async def _check_in_pool(
+        self,
+        run: StoredRun,
+        held: list[tuple[BlockKey, memoryview]],
+        pieces: list[memoryview],
+        position: int,
+        expected: int,
+    ) -> None:
+        rules = self._checks.rules(run)
+        found = await self._checks.in_pool(
+            partial(_check_pieces, pieces, rules, expected, position, run)
+        )
+        if found.fault is not None and self._checks.look_up(run):
+            rules = self._checks.rules(run)
+            found = await self._checks.in_pool(
+                partial(_check_pieces, pieces, rules, expected, position, run)
+            )
+        # The blocks may have left the cache meanwhile, and others come for them.
+        if all(self._blocks.peek(key) is block for key, block in held):
+            self._passed(run, position, found.position)
+        if found.fault is not None and found.position == position:
+            await self._examine_now(run, position, expected, position)
+
+    def _passed(self, run: StoredRun, start: int, end: int) -> None:
+        self._checked.add(run.object_key, start, end, self._checks.now_s())
+        self._checks.right(run, start, end)
+
+    def _examine(self, run: StoredRun, begin: int, expected: int, until: int) -> Load:
+        """Something is not right at `until`, or before: read from `begin` on, from the store."""
+        name = (run.object_key, begin)
+        task = self._under_way.get(name)
+        if task is not None:
+            return task
+        return self._begin(name, self._examine_now(run, begin, expected, until))
+
+    async def _examine_now(self, run: StoredRun, begin: int, expected: int, until: int) -> None:
+        """
+        Raises:
+            DamagedError: it is damaged in the store too.
+            PenstockError: what the store raised.
+        """
+        self._checks.look_up(run)
+        pieces = Pieces(self._checks.rules(run), expected, begin)
+        end = run.position + run.length
+        number = begin // self._block_bytes
+        while pieces.position <= until and number * self._block_bytes < end:
+            start = number * self._block_bytes
+            block = await self._read(run, pieces.expected, start, directly=True)
+            self._blocks.put(BlockKey(run.object_key, number), block)
+            piece = block[max(begin, start) - start : end - start]
+            await self._checks.in_pool(partial(pieces.add, piece))
+            if pieces.fault is not None:
+                break
+            number += 1
+        fault = pieces.fault
+        if fault is None and number * self._block_bytes >= end:
+            fault = pieces.finish() or _ends_early(run, pieces)
+        self._passed(run, begin, pieces.position)
+        if fault is not None:
+            raise self._checks.damaged(run, fault)
+        self._checks.damages.healed(run.object_key, until, "what came first was damaged")
+
+    def _begin(self, name: tuple[str, int], work: Coroutine[None, None, None]) -> Load:
+        async def go() -> None:
+            try:
+                await work
+            finally:
+                del self._under_way[name]
+
+        task = self._under_way[name] = asyncio.get_running_loop().create_task(
+            go(), name=f"check {name[0]} at {name[1]}"
+        )
+        task.add_done_callback(_retrieve)
+        return task
+
+    def _forget_block(self, dropped: BlockKey) -> None:
+        if dropped.number >= 0:
+            start = dropped.number * self._block_bytes
+            self._checked.forget_range(dropped.place, start, start + self._block_bytes)
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Cancel checks under way."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(
+        self, run: StoredRun, offset: int, start: int, *, directly: bool = False
+    ) -> memoryview:
+        """The block that begins at a byte. A failure is one of the run from `offset` on."""
+        end = min(start + self._block_bytes, run.object_bytes)
+        get = get_directly if directly else get_range
+        try:
+            return memoryview(await get(self._store, run.object_key, start, end))
+        except (NotFoundError, CorruptDataError) as error:
+            raise await self._load_failed(run, offset, error) from error
+
+    def _first_missing(
+        self, run: StoredRun, offset: int, position: int, *, may_load: bool
+    ) -> Load | None:
+        """Start the load of the first block that the batch at `position` lacks, and of those
+        after it that will be wanted."""
+        place, block_bytes = run.object_key, self._block_bytes
+        number = position // block_bytes
+        while self._blocks.get(BlockKey(place, number)) is not None:
+            number += 1
+        last = (run.position + run.length - 1) // block_bytes
+        if not may_load or number > last:
+            return None
+        load = self._blocks.load(
+            BlockKey(place, number), lambda: self._read(run, offset, number * block_bytes)
+        )
+        for ahead in range(number + 1, min(number + self._limits.prefetch_blocks, last) + 1):
+            if self._blocks.get(BlockKey(place, ahead)) is None:
+                self._start_ahead(run, ahead)
+        return load
+
+    def _start_ahead(self, run: StoredRun, number: int) -> None:
+        # A failure shows when the block is needed.
+        start = number * self._block_bytes
+        end = min(start + self._block_bytes, run.object_bytes)
+
+        async def read() -> memoryview:
+            return memoryview(await self._store.get_range(run.object_key, start, end))
+
+        self._blocks.load(BlockKey(run.object_key, number), read)
+
+    def _is_oversize(self, position: int, following: int) -> bool:
+        """Whether the block cache could hardly hold a batch block by block."""
+        count = (following - 1) // self._block_bytes - position // self._block_bytes + 1
+        return count * self._block_bytes > self._limits.block_cache_bytes // 2
+
+    def _load_oversize(
+        self, run: StoredRun, position: int, size: int, expected: int, *, may_load: bool
+    ) -> Load | None:
+        """Load and check one batch as a whole."""
+        if not may_load:
+            return None
+        end = position + size
+
+        async def read() -> memoryview:
+            self._checks.look_up(run)
+            fault: Fault | None = None
+            for get in (get_range, get_directly):
+                try:
+                    batch = memoryview(await get(self._store, run.object_key, position, end))
+                except (NotFoundError, CorruptDataError) as error:
+                    raise await self._load_failed(run, expected, error) from error
+                found = await self._checks.in_pool(
+                    partial(check_batches, batch, self._checks.rules(run), expected, position)
+                )
+                if found.batch_count:
+                    return batch
+                fault = found.fault
+            cut = Fault(position, expected, run.end_offset, f"batch of {size} bytes")
+            raise self._checks.damaged(run, fault or cut)
+
+        return self._blocks.load(_oversize_key(run, position), read)
+
+    # -- what is in memory -----------------------------------------------------------------------
+
+    def _remember(self, run: StoredRun, offset: int, position: int) -> None:
+        """The batch at `position` begins at `offset`, if it is still the run's."""
+        self._put_cursor(run.partition_key, offset, Cursor(run.object_key, position, offset))
+
+    def _put_cursor(self, key: PartitionKey, offset: int, cursor: Cursor) -> None:
+        self._cursors[key, offset] = cursor
+        if len(self._cursors) > _CURSORS_MAX:
+            self._cursors.popitem(last=False)
+
+    def _peek(self, place: str, position: int) -> Header | None:
+        """What the header at `position` says, if it is in memory."""
+        number, at = divmod(position, self._block_bytes)
+        block: memoryview | bytes | None = self._blocks.get(BlockKey(place, number))
+        if block is None:
+            return None
+        if at + _BOUNDS.size > len(block):
+            slices = self._slices(place, position, position + _BOUNDS.size)
+            if slices is None:
+                return None
+            block, at = b"".join(slices), 0
+            if len(block) < _BOUNDS.size:
+                return None
+        base_offset, length, delta = _BOUNDS.unpack_from(block, at)
+        return Header(base_offset, base_offset + delta + 1, LENGTH_END + length)
+
+    def _is_here(self, place: str, start: int, end: int) -> bool:
+        get = self._blocks.get
+        return all(
+            get(BlockKey(place, number)) is not None
+            for number in range(start // self._block_bytes, (end - 1) // self._block_bytes + 1)
+        )
+
+    def _held(self, run: StoredRun, position: int) -> list[tuple[BlockKey, memoryview]]:
+        """The blocks in memory from `position` on without a gap: those of a batch that begins
+        there, and one more."""
+        held = []
+        number = position // self._block_bytes
+        header = self._peek(run.object_key, position)
+        size = 0 if header is None else header.size
+        last = (min(position + size, run.position + run.length) - 1) // self._block_bytes + 1
+        while number <= last:
+            key = BlockKey(run.object_key, number)
+            block = self._blocks.get(key)
+            if block is None:
+                break
+            held.append((key, block))
+            number += 1
+        return held
+
+    def _slices(self, place: str, start: int, end: int) -> list[memoryview] | None:
+        slices = []
+        while start < end:
+            number, at = divmod(start, self._block_bytes)
+            block = self._blocks.get(BlockKey(place, number))
+            if block is None or at >= len(block):
+                return None
+            part = block[at : at + end - start]
+            slices.append(part)
+            start += len(part)
+        return slices
+
+
+def _pieces(
+    held: list[tuple[BlockKey, memoryview]], start: int, end: int, block_bytes: int
+) -> list[memoryview]:
+    """What of the blocks lies in [start, end)."""
+    pieces = []
+    for key, block in held:
+        first = key.number * block_bytes
+        pieces.append(block[max(0, start - first) : max(0, end - first)])
+    return pieces
+
+
+def _check_pieces(
+    pieces: list[memoryview], rules: Rules, expected: int, position: int, run: StoredRun
+) -> Checked:
+    """Check whole batches that lie in several pieces; the last may be cut off."""
+    found = Pieces(rules, expected, position)
+    for piece in pieces:
+        found.add(piece)
+        if found.fault is not None:
+            break
+    if found.fault is None and found.position == run.position + run.length:
+        found.fault = _ends_early(run, found)
+    return Checked(found.position, found.expected, found.batch_count, found.fault)
+
+
+def _ends_early(run: StoredRun, found: Pieces) -> Fault | None:
+    if found.expected == run.end_offset:
+        return None
+    detail = f"the batches end before offset {found.expected}, the run at {run.end_offset}"
+    return Fault(found.position, found.expected, run.end_offset, detail)
+
+
+def _oversize_key(run: StoredRun, position: int) -> BlockKey:
+    return BlockKey(run.object_key, -1 - position)  # no aligned block has a negative number
+
+
+def _retrieve(task: Load) -> None:
+    # One that was started ahead has no waiter; what it found shows when the bytes are needed.
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,150 @@
+"""What reads of every kind share about damage: what is known of it, and by which rules runs are
+checked.
+
+A damaged partition is an error of its readers, raised at once for a second after it was found, and
+looked at again after that: what is repaired, or was only damaged on its way here, is served again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.log.checking import EpochStarts, Fault, Rules
+from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
+from penstock.metadata.rows import StoredRun
+from penstock.model.ids import PartitionKey
+from penstock.ports.clock import Clock
+
+T = TypeVar("T")
+
+KNOWN_S: Final = 1.0
+"""How long a read of what was found damaged fails without another look at it."""
+_KNOWN_MAX: Final = 10_000
+_CLEAN_ENDS_MAX: Final = 10_000
+
+
+class _Bad(NamedTuple):
+    error: DamagedError
+    start: int
+    end: int
+    until_s: float
+
+
+class RunChecks:
+    """Event loop only, save `rules` and `in_pool`'s work.
+
+    Args:
+        clean_end: asks the database up to where a partition was compacted by key.
+        epochs: a partition's leader epochs; empty: not known here.
+        again_s: after how long what was checked is checked again.
+    """
+
+    def __init__(
+        self,
+        *,
+        damages: Damages,
+        clock: Clock,
+        pool: Executor,
+        clean_end: Callable[[PartitionKey], int],
+        epochs: Callable[[PartitionKey], EpochStarts],
+        again_s: float,
+    ) -> None:
+        self.damages = damages
+        self.again_s = again_s
+        self._clock = clock
+        self._pool = pool
+        self._ask_clean_end = clean_end
+        self._epochs = epochs
+        self._clean_ends: dict[PartitionKey, int] = {}
+        self._bad: dict[PartitionKey, _Bad] = {}
+
+    def now_s(self) -> float:
+        """The time by which what was checked ages."""
+        return self._clock.monotonic_s()
+
+    def in_pool(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run blocking work in the storage pool."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def rules(self, run: StoredRun) -> Rules:
+        """What a run's batches must be like; gaps of compaction only where one was met before."""
+        key = run.partition_key
+        return Rules(run.end_offset, self._clean_ends.get(key, 0), self._epochs(key))
+
+    def may_lack(self, key: PartitionKey, end_offset: int) -> bool:
+        """Whether compaction may have left a gap before a batch that ends there. Asks the database
+        at the first gap of a partition."""
+        if end_offset <= self._clean_ends.get(key, 0):
+            return True
+        if len(self._clean_ends) >= _CLEAN_ENDS_MAX:
+            self._clean_ends.clear()
+        known = self._clean_ends[key] = self._ask_clean_end(key)
+        return end_offset <= known
+
+    def look_up(self, run: StoredRun) -> bool:
+        """Ask the database about a partition's gaps. Whether `rules` are others now."""
+        key = run.partition_key
+        before = self._clean_ends.get(key, 0)
+        self.may_lack(key, 1 << 62)
+        return self._clean_ends[key] > before
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    def raise_known(self, key: PartitionKey, offset: int) -> None:
+        """
+        Raises:
+            DamagedError: reading that offset failed a moment ago.
+        """
+        if not self._bad:
+            return
+        bad = self._bad.get(key)
+        if bad is None:
+            return
+        if self.now_s() >= bad.until_s:
+            del self._bad[key]
+        elif bad.start <= offset < bad.end:
+            raise bad.error
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition's runs lie elsewhere now."""
+        self._bad.pop(key, None)
+
+    def damaged(
+        self, run: StoredRun, fault: Fault, *, kind: DamageKind | None = None
+    ) -> DamagedError:
+        """Take note of damage, for the log, the counter and the reads of the next second.
+
+        Args:
+            fault: its position counts from the object's or file's first byte.
+        """
+        if kind is None:
+            kind = DamageKind.DAMAGED_WAL if run.generation else DamageKind.DAMAGED_OBJECT
+        key = run.partition_key
+        error = self.damages.found(
+            "read",
+            Damage(
+                kind=kind,
+                partition_key=key,
+                start=fault.offset,
+                end=max(fault.end_offset, fault.offset + 1),
+                place=place_of(run),
+                position=fault.position,
+                detail=fault.detail,
+            ),
+        )
+        if len(self._bad) >= _KNOWN_MAX:
+            self._bad.clear()
+        self._bad[key] = _Bad(error, error.damage.start, error.damage.end, self.now_s() + KNOWN_S)
+        return error
+
+    def right(self, run: StoredRun, start: int, end: int) -> None:
+        """Bytes of a run's place have been checked and are right."""
+        self.damages.right(run.partition_key, place_of(run), start, end)
+
+
+def place_of(run: StoredRun) -> str:
+    """Where a run lies, for people."""
+    if run.generation:
+        return f"WAL {run.wal_key} generation {run.file_generation}"
+    return f"{run.origin}/{run.object_key}" if run.origin else run.object_key

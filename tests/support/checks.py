@@ -1,0 +1,20 @@
+"""`RunChecks` of a log of which nothing is known, for tests of parts."""
+
+from concurrent.futures import Executor
+
+from penstock.log.damage import Damages
+from penstock.log.fetch.run_checks import RunChecks
+from penstock.ports.clock import Clock
+from penstock.testing.clock import ManualClock
+
+
+def run_checks(pool: Executor, *, clock: Clock | None = None, clean_end: int = 0) -> RunChecks:
+    clock = clock or ManualClock(now_ms=1_790_000_000_000)
+    return RunChecks(
+        damages=Damages(clock=clock, partition_name=lambda key: f"t-{key}", log_start=lambda _: 0),
+        clock=clock,
+        pool=pool,
+        clean_end=lambda _: clean_end,
+        epochs=lambda _: (),
+        again_s=3600.0,
+    )

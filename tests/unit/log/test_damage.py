@@ -1,0 +1,346 @@
+"""No damaged byte is served: each is found, named and an error of its partition alone."""
+
+import asyncio
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.log.damage import DamagedError, DamageKind
+from penstock.log.fetch.regions import FileRegion, PartsRead
+from penstock.log.fetch.reader import Missing
+from penstock.metadata.rows import StoredRun
+from penstock.model.errors import CorruptDataError
+from penstock.model.ids import PartitionKey
+from penstock.records.batch import stored_header
+from penstock.records.decode import decode_batch
+from support.log_rig import Rig, run_rig
+
+
+def flip(path: Path, position: int, mask: int = 8) -> None:
+    """Turn bits of one byte of a file in place, as a disk may; what the page cache has is others
+    from then on, and the file's times say nothing of it."""
+    found = path.stat()
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ mask]))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def object_path(rig: Rig, run: StoredRun) -> Path:
+    return rig.path / "objects" / run.object_key
+
+
+def wal_path(rig: Rig, run: StoredRun) -> Path:
+    (path,) = (
+        path
+        for path in (rig.path / "wal").iterdir()
+        if path.is_file() and run.generation == _generation(path)
+    )
+    return path
+
+
+def _generation(path: Path) -> int | None:
+    from penstock.wal.format import FILE_HEADER_BYTES, generation_of
+
+    with path.open("rb") as file:
+        return generation_of(file.read(FILE_HEADER_BYTES))
+
+
+def runs_of(rig: Rig, key: PartitionKey) -> list[StoredRun]:
+    return rig.queries().runs_from(key, 0, limit=1000)
+
+
+async def read_parts(rig: Rig, key: PartitionKey, offset: int, bytes_max: int = 1 << 20) -> Any:
+    """As a fetch over a plain socket reads."""
+    for _ in range(100):
+        found = rig.log.reader.read_parts(key, offset, bytes_max)
+        if not isinstance(found, Missing):
+            return found
+        await asyncio.wait([found.load])
+    raise AssertionError("it is never there")
+
+
+async def read_views(rig: Rig, key: PartitionKey, offset: int, bytes_max: int = 1 << 20) -> Any:
+    """As a fetch over TLS reads."""
+    return await rig.log.reader.read_loaded(key, offset, bytes_max)
+
+
+Read = Callable[[Rig, PartitionKey, int, int], Coroutine[Any, Any, Any]]
+
+
+def values_of(read: Any) -> list[tuple[int, bytes | None]]:
+    parts = read.parts if isinstance(read, PartsRead) else read.views
+    data = b"".join(
+        part.file.read_at(part.position, part.length) if isinstance(part, FileRegion) else part
+        for part in parts
+    )
+    found = []
+    position = 0
+    while position < len(data):
+        header = stored_header(data, position)
+        batch = memoryview(data)[position : position + header.length]
+        found += [(header.base_offset + r.offset_delta, r.value) for r in decode_batch(batch)]
+        position += header.length
+    return found
+
+
+async def consume(
+    rig: Rig, key: PartitionKey, read: Read, bytes_max: int = 1 << 20
+) -> tuple[list[tuple[int, bytes | None]], CorruptDataError | None]:
+    """All records from the log's start on, and the error that ended it."""
+    offset, found = rig.log.log_start(key), []
+    while offset < rig.log.high_watermark(key):
+        try:
+            got = await read(rig, key, offset, bytes_max)
+        except CorruptDataError as error:
+            return found, error
+        assert got is not None, offset
+        found += values_of(got)
+        assert got.end_offset > offset
+        offset = got.end_offset
+    return found, None
+
+
+@pytest.mark.parametrize("read", [read_parts, read_views])
+@pytest.mark.parametrize("size", [100, 60_000])
+def test_a_flipped_bit_of_a_segment_is_an_error_of_that_partition_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, read: Read, size: int
+) -> None:
+    """What lies before it is served; log, counter and status name it."""
+
+    async def test(rig: Rig) -> None:
+        key, other = await rig.topic("t", 2)
+        values = [bytes([number]) * size for number in range(20)]
+        for value in values:
+            await rig.append(key, value)
+            await rig.append(other, value)
+        await rig.drain()
+        rig.forget_memory()
+        (run,) = runs_of(rig, key)
+        flip(object_path(rig, run), run.position + run.length * 13 // 20 + 70)
+        found, error = await consume(rig, key, read)
+        assert found == list(enumerate(values[:13]))
+        assert isinstance(error, DamagedError)
+        damage = error.damage
+        assert (damage.start, damage.kind) == (13, DamageKind.DAMAGED_OBJECT)
+        assert damage.end in (14, 20)
+        assert damage.place == run.object_key
+        assert damage.position == run.position + run.length * 13 // 20
+        lines = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+        assert len(lines) == 1
+        assert "t-0 offsets 13 to" in lines[0]
+        assert run.object_key in lines[0]
+        (row,) = rig.log.damages.status()["ranges"]
+        assert (row["partition"], row["start"], row["place"]) == ("t-0", 13, run.object_key)
+        assert await consume(rig, other, read) == (list(enumerate(values)), None)
+        # Past the damage it goes on.
+        rest = await read(rig, key, 14, 1 << 20)
+        assert values_of(rest)[0] == (14, values[14])
+
+    run_rig(tmp_path, test, block_bytes=1 << 20, block_cache_bytes=8 << 20)
+
+
+@pytest.mark.parametrize("read", [read_parts, read_views])
+def test_a_missing_object_is_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, read: Read
+) -> None:
+    async def test(rig: Rig) -> None:
+        key, other = await rig.topic("t", 2)
+        await rig.append(key, b"a", b"b")
+        await rig.drain()
+        await rig.append(other, b"c")
+        await rig.drain()
+        rig.forget_memory()
+        (run,) = runs_of(rig, key)
+        object_path(rig, run).unlink()
+        found, error = await consume(rig, key, read)
+        assert not found
+        assert isinstance(error, DamagedError)
+        assert (error.damage.kind, error.damage.start, error.damage.end) == (
+            DamageKind.MISSING_OBJECT,
+            0,
+            2,
+        )
+        assert run.object_key in caplog.text
+        assert await consume(rig, other, read) == ([(0, b"c")], None)
+
+    run_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("read", [read_parts, read_views])
+def test_an_object_that_was_cut_off_is_damage(tmp_path: Path, read: Read) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for number in range(10):
+            await rig.append(key, bytes([number]) * 10_000)
+        await rig.drain()
+        rig.forget_memory()
+        (run,) = runs_of(rig, key)
+        os.truncate(object_path(rig, run), run.position + run.length // 2)
+        found, error = await consume(rig, key, read)
+        assert [offset for offset, _ in found] == list(range(len(found)))
+        assert isinstance(error, DamagedError)
+        assert error.damage.start <= 5
+
+    run_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("read", [read_parts, read_views])
+def test_a_flipped_bit_of_a_wal_file_is_found(tmp_path: Path, read: Read) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for number in range(5):
+            await rig.append(key, b"%d" % number, b"x" * 100)
+        await rig.log.flush()
+        rig.forget_memory()
+        run = runs_of(rig, key)[3]
+        assert run.generation
+        flip(wal_path(rig, run), run.position + run.length - 1)
+        found, error = await consume(rig, key, read)
+        assert [offset for offset, _ in found] == list(range(run.base_offset))
+        assert isinstance(error, DamagedError)
+        assert error.damage.kind is DamageKind.DAMAGED_WAL
+        assert (error.damage.start, error.damage.end) == (run.base_offset, run.end_offset)
+
+    run_rig(tmp_path, test)
+
+
+def test_what_is_right_again_is_served_and_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second after it was found, damage is looked at again."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"x" * 1000)
+        await rig.drain()
+        rig.forget_memory()
+        (run,) = runs_of(rig, key)
+        flip(object_path(rig, run), run.position + 500)
+        for _ in range(3):
+            assert isinstance((await consume(rig, key, read_parts))[1], DamagedError)
+        assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
+        flip(object_path(rig, run), run.position + 500)
+        assert isinstance((await consume(rig, key, read_parts))[1], DamagedError)
+        rig.clock.advance(1.5)
+        assert await consume(rig, key, read_parts) == ([(0, b"x" * 1000)], None)
+        assert not rig.log.damages.known()
+
+    run_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("read", [read_parts, read_views])
+def test_a_second_read_checks_nothing_and_one_after_the_hour_does(
+    tmp_path: Path, read: Read
+) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for number in range(50):
+            await rig.append(key, bytes([number]) * 2000)
+        await rig.drain()
+        rig.forget_memory()
+
+        def checked() -> int:
+            reader = rig.log.reader
+            assert reader._files is not None
+            return reader._files.checked_bytes + reader._objects.check_count
+
+        await consume(rig, key, read)
+        once = checked()
+        assert once
+        assert (await consume(rig, key, read, 1)) == (await consume(rig, key, read))
+        assert checked() == once
+        rig.clock.advance(3601)
+        await consume(rig, key, read)
+        assert checked() > once
+
+    run_rig(tmp_path, test, block_bytes=1 << 20, block_cache_bytes=8 << 20)
+
+
+def test_a_file_that_somebody_writes_to_is_checked_again(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"x" * 100_000)
+        await rig.drain()
+        rig.forget_memory()
+        assert (await consume(rig, key, read_parts))[1] is None
+        (run,) = runs_of(rig, key)
+        flip(object_path(rig, run), run.position + 500)
+        rig.clock.advance(1.5)
+        found, error = await consume(rig, key, read_parts)
+        assert not found
+        assert isinstance(error, DamagedError)
+
+    run_rig(tmp_path, test)
+
+
+APPENDS = st.lists(
+    st.lists(st.integers(0, 300), min_size=1, max_size=3), min_size=1, max_size=10
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(APPENDS, st.sampled_from(("wal", "object", "raw")), st.booleans(), st.integers(0, 1 << 64))
+def test_any_flipped_bit_of_a_run_is_found(
+    appends: list[list[int]], place: str, parts: bool, seed: int
+) -> None:
+    """Whatever is delivered before the error is right."""
+
+    async def test(rig: Rig) -> None:
+        random = Random(seed)
+        durability = "object" if place == "raw" else "wal"
+        (key,) = await rig.topic("t", penstock_durability=durability)
+        expected: list[tuple[int, bytes | None]] = []
+        for sizes in appends:
+            values = [random.randbytes(size) for size in sizes]
+            await rig.append(key, *values)
+            expected += list(enumerate(values, len(expected)))
+        if place == "object":
+            await rig.drain()
+        await rig.log.flush()
+        rig.forget_memory()
+        runs = runs_of(rig, key)
+        run = random.choice(runs)
+        at = random.randrange(run.length)
+        if random.random() < 0.5:  # headers are few bytes of many
+            at = min(random.randrange(61), run.length - 1)
+        if run.generation or run.raw:
+            # Nothing needs these: they are written anew when the run is read.
+            batch, start = await _batch_at(rig, run, at)
+            if at - start < 8 or 12 <= at - start < 16:
+                return
+        path = wal_path(rig, run) if run.generation else object_path(rig, run)
+        flip(path, run.position + at, 1 << random.randrange(8))
+        found, error = await consume(rig, key, read_parts if parts else read_views)
+        assert found == expected[: len(found)]
+        assert isinstance(error, DamagedError)
+        assert run.base_offset <= error.damage.start < run.end_offset
+        assert rig.log.damages.known()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_rig(Path(folder), test, block_bytes=700, block_cache_bytes=1 << 20, flush_interval_ms=1)
+
+
+async def _batch_at(rig: Rig, run: StoredRun, at: int) -> tuple[int, int]:
+    """(size, position in the run) of the batch that a byte of it is in."""
+    if run.generation:
+        data = rig.wal_reader.read(run.file_generation, run.position, run.length)
+    else:
+        end = run.position + run.length
+        data = bytes(await rig.store.get_range(run.object_key, run.position, end))
+    start = 0
+    while True:
+        size = stored_header(data, start).length
+        if at < start + size:
+            return size, start
+        start += size
