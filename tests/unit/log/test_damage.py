@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.damage import DamagedError, DamageKind
-from penstock.log.fetch.regions import FileRegion, PartsRead
 from penstock.log.fetch.reader import Missing
+from penstock.log.fetch.regions import FileRegion, PartsRead
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
@@ -284,9 +284,7 @@ def test_a_file_that_somebody_writes_to_is_checked_again(tmp_path: Path) -> None
     run_rig(tmp_path, test)
 
 
-APPENDS = st.lists(
-    st.lists(st.integers(0, 300), min_size=1, max_size=3), min_size=1, max_size=10
-)
+APPENDS = st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=3), min_size=1, max_size=10)
 
 
 @settings(max_examples=60, deadline=None)
@@ -316,7 +314,7 @@ def test_any_flipped_bit_of_a_run_is_found(
             at = min(random.randrange(61), run.length - 1)
         if run.generation or run.raw:
             # Nothing needs these: they are written anew when the run is read.
-            batch, start = await _batch_at(rig, run, at)
+            start = await _batch_start(rig, run, at)
             if at - start < 8 or 12 <= at - start < 16:
                 return
         path = wal_path(rig, run) if run.generation else object_path(rig, run)
@@ -331,8 +329,8 @@ def test_any_flipped_bit_of_a_run_is_found(
         run_rig(Path(folder), test, block_bytes=700, block_cache_bytes=1 << 20, flush_interval_ms=1)
 
 
-async def _batch_at(rig: Rig, run: StoredRun, at: int) -> tuple[int, int]:
-    """(size, position in the run) of the batch that a byte of it is in."""
+async def _batch_start(rig: Rig, run: StoredRun, at: int) -> int:
+    """The position in the run of the batch that a byte of it is in."""
     if run.generation:
         data = rig.wal_reader.read(run.file_generation, run.position, run.length)
     else:
@@ -342,5 +340,5 @@ async def _batch_at(rig: Rig, run: StoredRun, at: int) -> tuple[int, int]:
     while True:
         size = stored_header(data, start).length
         if at < start + size:
-            return size, start
+            return start
         start += size
