@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.log.own_wal import read_wal_id
+from penstock.log.wal_name import read_wal_id
 from penstock.metadata.commands import DrainAgent
 from penstock.model.errors import (
     ConflictError,

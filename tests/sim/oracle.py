@@ -12,7 +12,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from penstock.log.own_wal import read_wal_id
+from penstock.log.wal_name import read_wal_id
 from penstock.metadata.answers import Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.changes import HeadMoved, TopicDeleted

@@ -128,6 +128,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             # So small that what is applied by a thread is simulated, too.
             follower=FollowerSettings(inline_bytes_max=200),
         ),
+        wal=agent.device,
     )
     try:
         order = await open_order()

@@ -326,6 +326,7 @@ async def _open(
         random=random,
         executor=applier,
         settings=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
+        wal=PosixDevice(layout.root),
     )
     try:
         order = await _until_answered(open_order)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from penstock.app.layout import DataLayout
-from penstock.log.own_wal import read_wal_id
+from penstock.log.wal_name import read_wal_id
 from penstock.metadata.queries import Queries
 from penstock.ports.device import Device
 from penstock.system.files import PosixDevice

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.app.layout import DataLayout
-from penstock.log.own_wal import read_wal_id
+from penstock.log.wal_name import read_wal_id
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import ConflictError, PenstockError

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from penstock.log.own_wal import read_wal_id
+from penstock.log.wal_name import read_wal_id
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Agent, Wal
 from penstock.metadata.view import MetadataView

@@ -1,7 +1,8 @@
 """Opening the order of a cluster's agent on whatever it finds: a replica, none, or one too old.
 
 A replica is only a cache. One that is damaged, of another cluster, or below what the journal still
-holds is dropped, and another is made of the archive (docs/formats/archive.md, "Bootstrap").
+holds is dropped, and another is made of the archive (docs/formats/archive.md, "Bootstrap"). A WAL
+beside it is no cache: while it holds another cluster's records, nothing is dropped or opened.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from penstock.log.wal_name import check_wal_name, refuse_others_wal
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.model.errors import (
@@ -18,8 +20,10 @@ from penstock.model.errors import (
     InvalidRequestError,
     JournalOlderError,
     NotFoundError,
+    OtherClusterError,
 )
 from penstock.ports.clock import Clock
+from penstock.ports.device import Device
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
 from penstock.replica import Replica
@@ -46,11 +50,13 @@ async def open_cluster_order(
     random: Random,
     executor: Executor | None,
     settings: ClusterOrderSettings | None = None,
+    wal: Device | None = None,
 ) -> ClusterOrder:
     """Open the agent's replica, or make one, and bring it to the journal's head.
 
     Args:
         path: of the replica's database.
+        wal: the directory in which this agent may have a WAL.
         executor: of one thread, for applying.
 
     Raises:
@@ -59,6 +65,7 @@ async def open_cluster_order(
         NotFoundError: the journal was trimmed, and the archive holds no snapshot.
         CorruptDataError: the archive is damaged where it is needed, or an entry is unknown.
         InvalidRequestError: the archive is of another cluster or a newer release.
+        OtherClusterError: records of another cluster lie in the WAL.
     """
     loop = asyncio.get_running_loop()
 
@@ -83,10 +90,20 @@ async def open_cluster_order(
             replica.close()
             raise
 
+    if wal is not None:
+        await loop.run_in_executor(executor, partial(check_wal_name, wal, cluster_id))
     try:
         if path.exists():  # noqa: ASYNC240 - one stat, before anything is served
             try:
                 return await open_on(path)
+            except OtherClusterError as error:
+                if wal is not None:
+                    # The WAL beside it, of a release that did not name the cluster in it.
+                    await loop.run_in_executor(
+                        executor,
+                        partial(refuse_others_wal, wal, cluster_id, of=error.cluster_id),
+                    )
+                logger.warning("making the replica anew: %s", error)
             except _UNUSABLE as error:
                 logger.warning("making the replica anew, since it can't be used: %s", error)
         await _make(journal, archive, path, executor)

@@ -22,10 +22,10 @@ from penstock.log.own_wal import (
     OwnWal,
     WalFolder,
     claim_own_wal,
-    read_wal_id,
 )
 from penstock.log.takeover import Takeovers
 from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.log.wal_name import read_wal_id
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError, StorageFullError

@@ -6,8 +6,10 @@ frames must be there.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from penstock.log.wal_name import new_wal_name, read_wal_name, refuse_others_wal
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.ports.clock import Clock
@@ -36,8 +38,9 @@ def open_order(
 
     Raises:
         CorruptDataError: an entry is damaged or missing; and as `Order.open`.
+        OtherClusterError: the WAL holds records of another cluster than the journal.
     """
-    return Order.open(
+    order = Order.open(
         path,
         clock=clock,
         random=random,
@@ -47,7 +50,27 @@ def open_order(
         endpoint=endpoint,
         peer=peer,
         entries=lambda position: wal_tail(device, position, sync=fsync),
+        check_cluster=partial(_check_wal, device),
     )
+    name = read_wal_name(device)
+    if name is None or name.cluster_id != order.cluster_id:
+        # Before the first frame. One of an older release, whose frames the journal beside it has
+        # named all along, gets its name now.
+        new_wal_name(device, order.cluster_id, random)
+    return order
+
+
+def _check_wal(device: Device, cluster_id: str) -> None:
+    """Refuse another cluster's WAL, and frames that no journal names.
+
+    Args:
+        cluster_id: of the journal beside it; empty: there is none yet, and no entry in the WAL
+            says which.
+    """
+    name = read_wal_name(device)
+    of = name.cluster_id if name is not None else ""
+    if not cluster_id or of not in ("", cluster_id):
+        refuse_others_wal(device, cluster_id, of=of)
 
 
 def open_wal(

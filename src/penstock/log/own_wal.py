@@ -1,9 +1,9 @@
 """WAL directories in a cluster: their ids, claiming one, and taking over that of a fenced agent.
 
-A directory has an id, 16 random bytes in a file, and the journal gives it a small key at its
-first claim. After a claim was applied here, no entry of an earlier owner can name runs in it any
-more: so what the state names then is all that there is, and what the files hold beyond it was
-never acknowledged.
+A directory has an id, 16 random bytes in a file that also names its cluster
+(`penstock.log.wal_name`), and the journal gives it a small key at its first claim. After a claim
+was applied here, no entry of an earlier owner can name runs in it any more: so what the state names
+then is all that there is, and what the files hold beyond it was never acknowledged.
 """
 
 import asyncio
@@ -11,10 +11,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from crc32c import crc32c
-
+from penstock.log.wal_name import (
+    WalName,
+    new_wal_name,
+    read_wal_id,
+    read_wal_name,
+    refuse_others_wal,
+    write_wal_name,
+)
 from penstock.metadata.answers import Refusal, Refused, WalClaimed
 from penstock.metadata.commands import ClaimWal
 from penstock.metadata.committer import Committer
@@ -31,11 +37,6 @@ from penstock.wal import WalReader, WalWriter
 from penstock.wal.recovery import FOLDER, check_named_frames, find_files
 
 T = TypeVar("T")
-
-WAL_ID_BYTES: Final = 16
-ID_FILE: Final = f"{FOLDER}/id"
-_ID_FILE_MAKING: Final = f"{FOLDER}/id.new"
-_CRC_BYTES: Final = 4
 
 
 class BeingTakenOverError(RetryableError):
@@ -81,52 +82,6 @@ class TakenWal:
         """The files stay for the agent of that directory: it finds them free at its next claim."""
 
 
-def read_wal_id(device: Device) -> bytes | None:
-    """The id of a WAL directory; None: it has none yet. Blocking.
-
-    Raises:
-        CorruptDataError: the file is damaged.
-    """
-    try:
-        file = device.open(ID_FILE)
-    except FileNotFoundError:
-        return None
-    try:
-        data = file.read_at(0, file.size())
-    finally:
-        file.close()
-    wal_id, crc = data[:WAL_ID_BYTES], data[WAL_ID_BYTES:]
-    if len(data) != WAL_ID_BYTES + _CRC_BYTES or crc != crc32c(wal_id).to_bytes(4, "big"):
-        raise CorruptDataError(
-            "read WAL id",
-            ID_FILE,
-            f"{len(data)} bytes without their CRC-32C",
-            "restore the file; without it the records in this WAL belong to nobody",
-        )
-    return wal_id
-
-
-def ensure_wal_id(device: Device, random: Random) -> bytes:
-    """The id of a WAL directory, made if there is none. Blocking."""
-    return read_wal_id(device) or renew_wal_id(device, random)
-
-
-def renew_wal_id(device: Device, random: Random) -> bytes:
-    """Make a directory another WAL. Blocking. Nothing may be named in it under its old id."""
-    wal_id = random.token_bytes(WAL_ID_BYTES)
-    file = device.open(_ID_FILE_MAKING, create=True)
-    try:
-        file.write_at(0, [wal_id + crc32c(wal_id).to_bytes(_CRC_BYTES, "big")])
-        file.sync()
-    finally:
-        file.close()
-    device.rename(_ID_FILE_MAKING, ID_FILE)
-    # Before anything can be named in it: a directory that came back without its id would be
-    # another one, and its records lost.
-    device.sync_directory(FOLDER)
-    return wal_id
-
-
 async def claim_own_wal(
     folder: WalFolder, *, committer: Committer, queries: Callable[[], Queries], pool: Executor
 ) -> OwnWal:
@@ -136,11 +91,12 @@ async def claim_own_wal(
     other's for as long as that lives. Only this agent writes there, whoever owns what.
 
     Raises:
+        OtherClusterError: another cluster's records lie there.
         CorruptDataError: something that the journal names is missing or damaged.
         RetryableError: the journal doesn't answer.
         BeingTakenOverError: another live agent owns the WAL, and records still lie in it.
     """
-    wal_id = await _in_pool(pool, partial(ensure_wal_id, folder.device, folder.random))
+    wal_id = await _in_pool(pool, lambda: _wal_id_of_own(folder, queries()))
     try:
         claimed = await _claim(wal_id, committer)
     except ConflictError as error:
@@ -151,7 +107,10 @@ async def claim_own_wal(
                 error.detail,
                 "it is being taken over; try again once it is empty",
             ) from error
-        wal_id = await _in_pool(pool, partial(renew_wal_id, folder.device, folder.random))
+        cluster_id = await _in_pool(pool, lambda: queries().cluster_id())
+        wal_id = await _in_pool(
+            pool, partial(new_wal_name, folder.device, cluster_id, folder.random)
+        )
         claimed = await _claim(wal_id, committer)
 
     def recover() -> OwnWal:
@@ -171,6 +130,30 @@ async def claim_own_wal(
         )
 
     return await _in_pool(pool, recover)
+
+
+def _wal_id_of_own(folder: WalFolder, queries: Queries) -> bytes:
+    """The id of this agent's directory, which names this cluster from now on.
+
+    Raises:
+        OtherClusterError: another cluster's records lie there.
+    """
+    device, cluster_id = folder.device, queries.cluster_id()
+    name = read_wal_name(device)
+    if name is not None and name.cluster_id == cluster_id:
+        return name.wal_id
+    if name is not None and not name.cluster_id and is_known_wal(queries, name.wal_id):
+        # An older release's file, which names no cluster: the journal knows the id, which is
+        # random.
+        write_wal_name(device, WalName(name.wal_id, cluster_id))
+        return name.wal_id
+    refuse_others_wal(device, cluster_id, of=name.cluster_id if name is not None else "")
+    return new_wal_name(device, cluster_id, folder.random)
+
+
+def is_known_wal(queries: Queries, wal_id: bytes) -> bool:
+    """Whether an agent of this cluster ever claimed a WAL."""
+    return any(wal.wal_id == wal_id for wal in queries.wals())
 
 
 async def take_over_wal(

@@ -16,8 +16,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
-from penstock.log.own_wal import ID_FILE, WalAwayError, read_wal_id, take_over_wal
+from penstock.log.own_wal import WalAwayError, is_known_wal, take_over_wal
 from penstock.log.upload.uploader import Uploader, WalFiles
+from penstock.log.wal_name import ID_FILE, read_wal_name
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
@@ -97,15 +98,13 @@ class Takeovers:
         """Serve and empty a WAL directory; the bytes of records that were moved.
 
         Raises:
-            NotFoundError: there is no WAL.
+            NotFoundError: there is no WAL of this cluster.
             ConflictError: its owner isn't fenced.
             CorruptDataError: something that the journal names is missing or damaged.
             RetryableError: it isn't done yet, and goes on; asked again, one waits for it again.
         """
         loop = asyncio.get_running_loop()
-        wal_id = await loop.run_in_executor(self._pool, partial(read_wal_id, device))
-        if wal_id is None:
-            raise NotFoundError("take over WAL", ID_FILE, "there is no such file")
+        wal_id = await loop.run_in_executor(self._pool, partial(self._find, device))
         if self._is_closed:
             # Begun now, nobody would end it.
             raise _closing(wal_id)
@@ -125,6 +124,29 @@ class Takeovers:
                 "take over WAL", wal_id.hex(), takeover.left(), "this agent goes on with it"
             )
         return takeover.task.result()
+
+    def _find(self, device: Device) -> bytes:
+        """The id of a directory's WAL, of which this cluster's journal knows. One of another
+        cluster would be claimed, found to be empty, and its directory given up for emptied."""
+        name = read_wal_name(device)
+        queries = self._queries()
+        if name is None:
+            raise NotFoundError("take over WAL", str(device), f"there is no file {ID_FILE}")
+        if name.cluster_id not in ("", queries.cluster_id()):
+            raise NotFoundError(
+                "take over WAL",
+                str(device),
+                f"it is of cluster {name.cluster_id}, this agent is of {queries.cluster_id()}",
+                "ask an agent of that cluster",
+            )
+        if not is_known_wal(queries, name.wal_id):
+            raise NotFoundError(
+                "take over WAL",
+                str(device),
+                f"no agent of cluster {queries.cluster_id()} ever claimed a WAL with its id",
+                "if another cluster's records lie there, ask an agent of that cluster",
+            )
+        return name.wal_id
 
     async def close(self) -> None:
         """Stop all of them; what is left stays in the WALs, for who claims them next."""

@@ -29,8 +29,8 @@ from penstock.model.errors import (
     FatalStorageError,
     FencedError,
     InDoubtError,
-    InvalidRequestError,
     NotFoundError,
+    OtherClusterError,
     PenstockError,
     RetryableError,
 )
@@ -149,7 +149,7 @@ class ClusterOrder:
             RetryableError: the journal doesn't answer.
             NotFoundError: the replica is older than what the journal still holds.
             JournalOlderError: it is newer: drop it.
-            InvalidRequestError: it is of another cluster: drop it.
+            OtherClusterError: it is of another cluster.
             CorruptDataError: an entry that this release doesn't know, or a damaged replica.
         """
         order = cls(
@@ -163,6 +163,7 @@ class ClusterOrder:
             executor=executor,
             settings=settings or ClusterOrderSettings(),
         )
+        await order._check_cluster()
         await order._catch_up()
         return order
 
@@ -327,13 +328,19 @@ class ClusterOrder:
             for task in (following, confirming):
                 if not task.cancelled():
                     task.exception()
+        await self._check_cluster()
+
+    async def _check_cluster(self) -> None:
+        """Also before a row is applied: another cluster's would look as if the journal had lost
+        what the replica holds."""
         known = await self._follower.between(self._known_cluster_id)
         if known and known != self.cluster_id:
-            raise InvalidRequestError(
+            raise OtherClusterError(
                 "open replica",
                 str(self._replica.path),
                 f"it is of cluster {known}, the journal of {self.cluster_id}",
                 "give this agent a directory of its own",
+                cluster_id=known,
             )
 
     def _known_cluster_id(self) -> str:

@@ -119,6 +119,7 @@ class Order:
         peer: str = "",
         level: int = FEATURE_LEVEL_MAX,
         entries: Callable[[int], Iterable[JournalEntry]] | None = None,
+        check_cluster: Callable[[str], None] | None = None,
     ) -> "Order":
         """Open, or create, the journal at `path`, and register a new epoch of this agent.
 
@@ -130,6 +131,9 @@ class Order:
             level: the newest feature level that this agent knows; the journal's is raised to this
                 level, unless an agent of it that isn't fenced knows less.
             entries: gives what is durable past a position and may not be in the database.
+            check_cluster: raises if the entries aren't of the cluster with this id; called before
+                they are asked for, and again when they are applied if there was no cluster before
+                (the id is empty where there is none yet).
 
         Raises:
             InvalidRequestError: another program's file, or a newer release's.
@@ -139,9 +143,15 @@ class Order:
         machine = LogMachine()
         replica = Replica.open(path, machine, fsync=fsync)
         try:
+            machine.tables.ensure_loaded()
+            known = machine.tables.meta_text("cluster_id")
+            if check_cluster is not None and known:
+                check_cluster(known)
             if entries is not None:
                 _apply_again(replica, entries(replica.position))
             machine.tables.ensure_loaded()
+            if check_cluster is not None and not known:
+                check_cluster(machine.tables.meta_text("cluster_id"))
             if agent_id is None:
                 agent_id = _agent_id(replica, machine, random)
             if replica.local(_LOCAL_AGENT) != agent_id:

@@ -55,6 +55,20 @@ class InvalidRequestError(PenstockError):
     """The request can never succeed as it is."""
 
 
+class OtherClusterError(InvalidRequestError):
+    """What was opened belongs to another cluster than the one that this process follows."""
+
+    def __init__(
+        self, operation: str, subject: str, detail: str, hint: str = "", *, cluster_id: str
+    ) -> None:
+        """
+        Args:
+            cluster_id: of the other one.
+        """
+        super().__init__(operation, subject, detail, hint)
+        self.cluster_id = cluster_id
+
+
 class NotFoundError(PenstockError):
     """The named thing does not exist."""
 

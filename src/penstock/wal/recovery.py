@@ -91,6 +91,31 @@ def find_files(device: Device) -> list[FoundFile]:
     return found
 
 
+def holds_frames(device: Device) -> bool:
+    """Whether anything was ever written to a file in the use that it is in. Nobody can say whether
+    it is still needed but the journal that names it; what can't be read counts."""
+    for found in find_files(device):
+        if found.header is None:
+            return True
+        if not found.header.generation:
+            continue
+        file = device.open(found.name)
+        try:
+            first = file.read_at(FRAMES_START, FRAME_HEADER_BYTES)
+        finally:
+            file.close()
+        if not any(first):
+            continue
+        try:
+            generation = decode_frame_header(first, subject=found.name).generation
+        except CorruptDataError:
+            return True
+        # That of an earlier use was moved before the file was used again.
+        if generation == found.header.generation:
+            return True
+    return False
+
+
 def recover(device: Device, *, named: Mapping[int, int], file_bytes: int) -> Recovered:
     """Check every named frame and tell free files from used ones.
 

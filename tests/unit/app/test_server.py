@@ -235,7 +235,7 @@ def test_a_backup_of_a_live_server_is_whole_and_restores_to_the_same(tmp_path: P
     serve(settings_for(tmp_path / "data"), use)
     restored = DataLayout(tmp_path / "restored")
     restored.root.mkdir()
-    run_async(restore(str(target), restored))
+    run_async(restore(str(target), restored, clock=SystemClock(), random=SystemRandom()))
     report = run_async(verify_directory(find_data(restored.root)))
     assert report.ok
     assert report.records == len(VALUES)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.app.wal_volumes import TURN_S, WalVolumes, orphans
-from penstock.log.own_wal import ensure_wal_id
+from penstock.log.wal_name import new_wal_name
 from penstock.metadata.rows import Agent, AgentStatus, Wal
 from penstock.model.errors import ConflictError, RetryableError
 from penstock.placement.rendezvous import ranked
@@ -75,7 +75,7 @@ class Rig:
     def directory(self, name: str, owner: int, *, named: bool = True) -> bytes:
         """A data directory with a WAL."""
         root = self.folder / name
-        wal_id = ensure_wal_id(PosixDevice(root), SeededRandom(hash(name)))
+        wal_id = new_wal_name(PosixDevice(root), "some-cluster", SeededRandom(hash(name)))
         key = len(self.state.all) + 1
         self.state.all.append(Wal(key, wal_id, owner, 6, 1))
         if named:

@@ -7,7 +7,7 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.log.fetch.remote_wal import DirectoryWals, FirstThatLeads
-from penstock.log.own_wal import ID_FILE, ensure_wal_id, read_wal_id
+from penstock.log.wal_name import ID_FILE, WalName, new_wal_name, read_wal_id, read_wal_name
 from penstock.metadata.answers import AnyAnswer, BatchStatus, Done, Refusal, Refused
 from penstock.metadata.commands import (
     AnyCommand,
@@ -315,8 +315,9 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None
 def test_the_id_of_a_directory_stays_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     device = PosixDevice(tmp_path)
     assert read_wal_id(device) is None
-    wal_id = ensure_wal_id(device, SeededRandom(1))
-    assert ensure_wal_id(device, SeededRandom(2)) == wal_id == read_wal_id(device)
+    wal_id = new_wal_name(device, "some-cluster", SeededRandom(1))
+    assert read_wal_id(device) == wal_id
+    assert read_wal_name(device) == WalName(wal_id, "some-cluster")
     (tmp_path / ID_FILE).write_bytes(wal_id)
     with pytest.raises(CorruptDataError, match="CRC"):
         read_wal_id(device)
