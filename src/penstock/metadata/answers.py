@@ -61,6 +61,10 @@ class Refusal(enum.IntEnum):
     """An object that isn't the job's own, or that is listed twice."""
     MALFORMED = 33
     """Numbers or texts of the command are none that it may have."""
+    UNKNOWN_HISTORY = 34
+    """There is no such lost history."""
+    HISTORY_GREW = 35
+    """More of the lost history was found since it was looked at."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):
@@ -175,6 +179,12 @@ class WriteCommitted(Answer, frozen=True, tag="write"):
     repeated: bool = False
 
 
+class HistoryNoted(Answer, frozen=True, tag="history"):
+    """The number of the lost history that the found rows belong to; it may be closed."""
+
+    history: int
+
+
 class OffsetsCommitted(Answer, frozen=True, tag="offsets"):
     """Per offset of the command: 0, or a Refusal."""
 
@@ -198,6 +208,7 @@ AnyAnswer = (
     | RunsReplaced
     | WriteCommitted
     | OffsetsCommitted
+    | HistoryNoted
 )
 
 

@@ -16,6 +16,7 @@ from penstock.metadata import (
     apply_agents,
     apply_cluster,
     apply_groups,
+    apply_histories,
     apply_jobs,
     apply_progress,
     apply_records,
@@ -99,6 +100,8 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.DeleteGroups: apply_groups.delete_groups,
     commands.CommitOffsets: apply_groups.commit_offsets,
     commands.DeleteOffsets: apply_groups.delete_offsets,
+    commands.NoteLostHistory: apply_histories.note_lost_history,
+    commands.CloseHistory: apply_histories.close_history,
 }
 
 

@@ -10,6 +10,7 @@ from penstock.metadata.answers import (
     Refusal,
     SegmentStored,
 )
+from penstock.metadata.apply_histories import is_any_open
 from penstock.metadata.apply_jobs import is_of_open_job
 from penstock.metadata.apply_records import refuse_object
 from penstock.metadata.changes import HeadMoved, RunsMoved
@@ -217,9 +218,12 @@ def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer
     A key that is condemned before its command arrives is refused then, so an agent that stalled
     between put and commit can't name what is gone. An object that a restored cluster inherited
     (`origin`) is never condemned: without a live run it is forgotten. What an open job may have
-    put and not named yet is left alone, whoever took it for an orphan.
+    put and not named yet is left alone, whoever took it for an orphan; so is every key that was
+    never named while a lost history is open.
     """
     tables = context.tables
+    # An unknown key may be what a history that the journal has lost names: of acknowledged records.
+    spares_unknown = is_any_open(tables)
     condemned: list[str] = []
     for key in command.keys:
         known = tables.execute(
@@ -227,7 +231,7 @@ def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer
             (key,),
         ).fetchone()
         if known is None:
-            if is_of_open_job(tables, key):
+            if spares_unknown or is_of_open_job(tables, key):
                 continue
             object_id = tables.add_object(key, 0)
         else:

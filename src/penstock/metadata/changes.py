@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from penstock.metadata.rows import Agent, Shard
+from penstock.metadata.rows import Agent, LostHistory, Shard
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 
 
@@ -95,6 +95,13 @@ class LevelChanged:
     level: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryChanged:
+    """A lost history was noted, grew, or was closed. Carries the whole of it."""
+
+    history: LostHistory
+
+
 Change = (
     TopicChanged
     | TopicDeleted
@@ -106,4 +113,5 @@ Change = (
     | AgentRemoved
     | ShardMoved
     | LevelChanged
+    | HistoryChanged
 )

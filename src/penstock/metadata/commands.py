@@ -101,6 +101,33 @@ class Digest(Command, frozen=True, tag="digest"):
     digest: bytes
 
 
+class NoteLostHistory(Command, frozen=True, tag="history+"):
+    """Rows [start, end] of the journal, both included, were applied or archived and are lost since
+    the journal came back older. Answer: HistoryNoted, or Refused(MALFORMED)."""
+
+    start: int
+    """The first position that isn't known to be the same in both histories."""
+    end: int
+    stamp_ms: int
+    """Of the lost row at `end`, by which the history is known again."""
+    crc: int
+    """CRC-32C of its body."""
+    reason: int
+    """A `penstock.metadata.rows.LostReason`."""
+
+
+class CloseHistory(Command, frozen=True, tag="history-"):
+    """What a lost history alone names need not be kept any more. Answer: Done, also if the history
+    is closed, or Refused (UNKNOWN_HISTORY; HISTORY_GREW if more was noted past `seen_position`)."""
+
+    history: int
+    seen_position: int
+    """The position of the state in which the operator looked at it."""
+    give_up: bool = False
+    records: int = 0
+    """How many were appended again."""
+
+
 # -- topics ------------------------------------------------------------------------------------
 
 
@@ -505,4 +532,6 @@ AnyCommand = (
     | DeleteGroups
     | CommitOffsets
     | DeleteOffsets
+    | NoteLostHistory
+    | CloseHistory
 )

@@ -58,6 +58,8 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.SaveTable: PIPELINE_LEVEL,
     commands.DropTable: PIPELINE_LEVEL,
     commands.ClearLeftovers: INTEGRITY_LEVEL,
+    commands.NoteLostHistory: INTEGRITY_LEVEL,
+    commands.CloseHistory: INTEGRITY_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

@@ -28,6 +28,11 @@ agent of a restored log's parent may have."""
 LEADER_EPOCH: Final = "leader_epoch"
 """The leader epoch (KIP-320) of all partitions; absent: 0, the log was never restored."""
 
+OPEN_HISTORIES: Final = "open_histories"
+"""How many lost histories are open."""
+LAST_HISTORY: Final = "last_history"
+"""The greatest number of a lost history. Only this cluster's own archive carries such numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Counter:
@@ -53,4 +58,6 @@ EPOCHS: Final = frozenset({EPOCH_FLOOR, LEADER_EPOCH})
 """A restore raises these to its own time: seconds since 2020."""
 SETTINGS: Final = frozenset({CLUSTER_ID, CLUSTER_CONFIGS, FEATURE_LEVEL})
 """Nothing is given out of these."""
-META_NAMES: Final = COUNTERS.keys() | EPOCHS | SETTINGS
+HISTORIES: Final = frozenset({OPEN_HISTORIES, LAST_HISTORY})
+"""A restore forgets them with the rows of lost histories: those are the parent's to repair."""
+META_NAMES: Final = COUNTERS.keys() | EPOCHS | SETTINGS | HISTORIES

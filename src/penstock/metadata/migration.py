@@ -8,6 +8,7 @@ from penstock.metadata.schema import (
     GROUP_SHARDS,
     LEADER_EPOCHS,
     LEFTOVERS,
+    LOST_HISTORIES,
     PIPELINE_JOBS,
     TABLE_PROGRESS,
     WALS,
@@ -34,6 +35,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE wal_runs ADD COLUMN sum INTEGER",
         "ALTER TABLE object_runs ADD COLUMN sum INTEGER",
         LEFTOVERS,
+        LOST_HISTORIES,
     ),
 }
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.metadata.apply_histories import SELECT_HISTORIES, history_of_row
 from penstock.metadata.cluster_tables import (
     SELECT_AGENTS,
     SELECT_SHARDS,
@@ -28,6 +29,7 @@ from penstock.metadata.rows import (
     ActiveProducer,
     Agent,
     GroupRow,
+    LostHistory,
     ObjectRow,
     OffsetRow,
     Shard,
@@ -151,6 +153,7 @@ _PIPELINE_VERSION: Final = 3
 _LEADER_EPOCHS_VERSION: Final = 4
 _SUMS_VERSION: Final = 5
 _LEFTOVERS_VERSION: Final = 5
+_HISTORIES_VERSION: Final = 5
 
 _OF_RUNS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _WAL_RUNS)
 
@@ -175,7 +178,7 @@ class Queries(PipelineQueries):
         """
         self.path = path
         self._connection = connect_reader(path)
-        self._has_cluster = self._has_leader_epochs = True
+        self._has_cluster = self._has_leader_epochs = self._has_histories = True
         self._old: dict[str, str] = {}
         try:
             created = check_versions(
@@ -187,6 +190,7 @@ class Queries(PipelineQueries):
             self._has_pipeline = version >= _PIPELINE_VERSION
             self._has_leftovers = version >= _LEFTOVERS_VERSION
             self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
+            self._has_histories = version >= _HISTORIES_VERSION
             if version < _SUMS_VERSION:
                 self._old = {
                     statement: _replaced(statement, _VERSIONS_1_TO_4)
@@ -427,6 +431,13 @@ class Queries(PipelineQueries):
     def shards(self) -> list[Shard]:
         """The shards of groups that were ever claimed, by number."""
         return [Shard(*row) for row in self._cluster_rows(SELECT_SHARDS)]
+
+    def lost_histories(self) -> list[LostHistory]:
+        """Histories that the journal has lost, closed ones too, by number."""
+        if not self._has_histories:
+            return []
+        rows = self._execute(f"{SELECT_HISTORIES} ORDER BY history")
+        return [history_of_row(row) for row in rows]
 
     # -- leader epochs -------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.metadata.apply_jobs import leave_jobs_behind
 from penstock.metadata.leader_epochs import begin_leader_epoch
-from penstock.metadata.meta import COUNTERS, EPOCH_FLOOR, Counter
+from penstock.metadata.meta import COUNTERS, EPOCH_FLOOR, HISTORIES, Counter
 from penstock.metadata.migration import migrate
 from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.epochs import epoch_floor
@@ -36,6 +36,9 @@ def begin_restored(connection: sqlite3.Connection, *, now_ms: int, random: Rando
     begin_leader_epoch(connection, floor=floor)
     _raise_agents_epochs(connection, floor)
     leave_jobs_behind(connection)
+    connection.execute("DELETE FROM lost_histories")
+    for name in sorted(HISTORIES):
+        connection.execute("DELETE FROM meta WHERE name = ?", (name,))
     for name, counter in COUNTERS.items():
         found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         value = counter.first if found is None else found[0]

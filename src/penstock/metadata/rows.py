@@ -230,6 +230,49 @@ class RunRows:
     objects: dict[int, ObjectPlace]
 
 
+class LostReason(enum.IntEnum):
+    """By what a lost history was found."""
+
+    REPLICA = 1
+    """A replica had applied rows that the journal does not hold."""
+    STRETCH = 2
+    """The archive held rows that the journal does not hold."""
+    SNAPSHOT = 3
+    """The archive held a snapshot of a state that the journal never came to."""
+
+
+class HistoryOutcome(enum.IntEnum):
+    """What became of a lost history."""
+
+    OPEN = 0
+    APPENDED = 1
+    """Its acknowledged records were appended again."""
+    GIVEN_UP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostHistory:
+    """Rows that the journal has lost: positions [start, end], both included.
+
+    `start`: the first position that isn't known to be the same in both histories. `stamp_ms` and
+    `crc`: of the row at `end`. `noted_position`: of the last entry that found more of the history.
+    `records`: how many were appended again.
+    """
+
+    history: int
+    start: int
+    end: int
+    stamp_ms: int
+    crc: int
+    reason: LostReason
+    agent: int
+    noted_position: int
+    noted_ms: int
+    closed_ms: int | None
+    outcome: HistoryOutcome
+    records: int
+
+
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """Small runs among a partition's newest ones that lie in objects, and their bytes."""

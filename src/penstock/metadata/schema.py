@@ -80,6 +80,20 @@ LEFTOVERS: Final = """CREATE TABLE leftovers (
         topic_id BLOB NOT NULL,
         PRIMARY KEY (kind, key)
     ) STRICT, WITHOUT ROWID"""
+LOST_HISTORIES: Final = """CREATE TABLE lost_histories (
+        history INTEGER PRIMARY KEY,
+        start_position INTEGER NOT NULL,
+        end_position INTEGER NOT NULL,
+        stamp_ms INTEGER NOT NULL,
+        crc INTEGER NOT NULL,
+        reason INTEGER NOT NULL,
+        agent INTEGER NOT NULL,
+        noted_position INTEGER NOT NULL,
+        noted_ms INTEGER NOT NULL,
+        closed_ms INTEGER,
+        outcome INTEGER NOT NULL,
+        records INTEGER NOT NULL
+    ) STRICT"""
 
 # A key of several columns is the tree itself (WITHOUT ROWID): one look-up and one dirty page
 # less per write. The rows are small, which is what such a table wants.
@@ -193,4 +207,5 @@ SCHEMA: Final = (
     CLEAN,
     LEADER_EPOCHS,
     LEFTOVERS,
+    LOST_HISTORIES,
 )

@@ -50,6 +50,8 @@ SENTENCES: Final[dict[Refusal, str]] = {
     Refusal.WRITER_IN_USE: "the writer has written from another checkpoint",
     Refusal.INVALID_OBJECT: "an object is not the job's own, or is listed twice",
     Refusal.MALFORMED: "the command's numbers or texts are not valid",
+    Refusal.UNKNOWN_HISTORY: "there is no such lost history",
+    Refusal.HISTORY_GREW: "more of the lost history was found",
 }
 """By reason, for answers that were read from the state. Rewording one changes no state."""
 

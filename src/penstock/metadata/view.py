@@ -15,6 +15,7 @@ from penstock.metadata.changes import (
     Change,
     ClusterConfigsChanged,
     HeadMoved,
+    HistoryChanged,
     LevelChanged,
     RunsMoved,
     ShardMoved,
@@ -23,7 +24,7 @@ from penstock.metadata.changes import (
 )
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.metadata.queries import Queries
-from penstock.metadata.rows import Agent, Shard
+from penstock.metadata.rows import Agent, LostHistory, Shard
 from penstock.model.ids import (
     PartitionKey,
     TopicId,
@@ -72,6 +73,8 @@ class MetadataView:
         self.feature_level = 1
         self.leader_epoch = 0
         """How often the log was restored; constant while it is served."""
+        self.open_histories: dict[int, LostHistory] = {}
+        """Histories that the journal has lost and no operator has closed, by number."""
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -108,6 +111,11 @@ class MetadataView:
             self._agents = {agent.agent_id: agent for agent in queries.agents()}
             self._last_positions = queries.last_positions()
             self._shards = {shard.shard: shard for shard in queries.shards()}
+            self.open_histories = {
+                found.history: found
+                for found in queries.lost_histories()
+                if found.closed_ms is None
+            }
         finally:
             queries.end()
 
@@ -206,6 +214,13 @@ class MetadataView:
             self._last_positions.pop(change.agent_id, None)
         elif type(change) is ShardMoved:
             self._shards[change.shard.shard] = change.shard
+        elif type(change) is HistoryChanged:
+            found = change.history
+            if found.closed_ms is None:
+                self.open_histories[found.history] = found
+            else:
+                self.open_histories.pop(found.history, None)
+            return
         else:
             assert type(change) is LevelChanged, change
             self.feature_level = change.level

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from penstock.metadata.answers import (
     AnyAnswer,
     Done,
+    HistoryNoted,
     Refusal,
     Refused,
     Relayed,
@@ -21,13 +22,16 @@ from penstock.metadata.commands import (
     AnyCommand,
     ClaimShard,
     ClaimWal,
+    CloseHistory,
     CommitOffsets,
     CommitRuns,
+    CondemnObjects,
     DeleteGroups,
     DeleteOffsets,
     DrainAgent,
     Fence,
     Heartbeat,
+    NoteLostHistory,
     RegisterAgent,
     Relay,
     RemoveAgent,
@@ -66,6 +70,18 @@ class ShardState:
 
 
 @dataclass
+class HistoryState:
+    number: int
+    positions: set[int]
+    """All that it covers."""
+    marks: tuple[int, int, int]
+    noted: int
+    is_open: bool = True
+    records: int = 0
+    gave_up: bool = False
+
+
+@dataclass
 class ClusterTwin:
     log: Twin = field(default_factory=Twin)
     level: int = 0
@@ -76,6 +92,7 @@ class ClusterTwin:
     )
     raw: set[str] = field(default_factory=set)
     answers: dict[tuple[int, int, int], list[AnyAnswer]] = field(default_factory=dict)
+    histories: list[HistoryState] = field(default_factory=list)
     removed_epoch: int = 0
     wal_count: int = 0
     position: int = 0
@@ -171,6 +188,15 @@ class ClusterTwin:
             case DeleteGroups():
                 if self._stale(command.group_ids, command.shard_epoch):
                     return Refused(Refusal.STALE_SHARD)
+            case NoteLostHistory() | CloseHistory() if self.level < 4:
+                return Refused(Refusal.LEVEL_NOT_ON)
+            case NoteLostHistory():
+                return self._note(command)
+            case CloseHistory():
+                return self._close(command)
+            case CondemnObjects() if any(one.is_open for one in self.histories):
+                known = [key for key in command.keys if key in self.log.objects]
+                return self.log.apply(CondemnObjects(keys=known), time_ms)
             case CommitRuns() if command.wal >> 32:
                 owned = {
                     wal.key
@@ -197,6 +223,39 @@ class ClusterTwin:
         if self.level < 2:
             return shard_epoch < 0
         return any(self.shards[group_shard(one)].epoch != shard_epoch for one in group_ids)
+
+    def _note(self, command: NoteLostHistory) -> AnyAnswer:
+        if not 1 <= command.start <= command.end or not 1 <= command.reason <= 3:
+            return Refused(Refusal.MALFORMED)
+        mark = (command.end, command.stamp_ms, command.crc)
+        covered = set(range(command.start, command.end + 1))
+        for one in self.histories:
+            if one.marks == mark:
+                return HistoryNoted(one.number)
+        for one in self.histories:
+            if one.is_open and one.positions & covered:
+                if command.end > max(one.positions):
+                    one.marks = mark
+                one.positions |= set(range(min(covered | one.positions), max(covered) + 1))
+                one.noted = self.position
+                return HistoryNoted(one.number)
+        self.histories.append(
+            HistoryState(len(self.histories) + 1, covered, mark, noted=self.position)
+        )
+        return HistoryNoted(len(self.histories))
+
+    def _close(self, command: CloseHistory) -> AnyAnswer:
+        if command.records < 0:
+            return Refused(Refusal.MALFORMED)
+        for one in self.histories:
+            if one.number == command.history:
+                if one.is_open and one.noted > command.seen_position:
+                    return Refused(Refusal.HISTORY_GREW)
+                if one.is_open:
+                    one.is_open, one.records = False, command.records
+                    one.gave_up = command.give_up
+                return Done()
+        return Refused(Refusal.UNKNOWN_HISTORY)
 
     def _fence(self, command: Fence) -> AnyAnswer:
         state = self.agents.get(command.agent)

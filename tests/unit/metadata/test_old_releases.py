@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.metadata.entries import decode_entry
+from penstock.metadata.levels import level_needed
 from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.replica import Replica
 from support import release_applier
@@ -59,10 +60,11 @@ def recording() -> Iterator[list[Journal]]:
 
 
 def below_level_4(journal: Journal) -> Journal:
-    """Its entries before the first that raises the level past what the old release knows."""
+    """Its entries before the first that the old release doesn't know, or that raises the level past
+    what it knows."""
     for index, (_, body) in enumerate(journal):
         for command in decode_entry(body, position=index).commands:
-            if getattr(command, "level", 0) >= INTEGRITY_LEVEL:
+            if max(getattr(command, "level", 0), level_needed(command)) >= INTEGRITY_LEVEL:
                 return journal[:index]
     return journal
 

@@ -1,0 +1,167 @@
+"""Lost histories in the state: what is noted, what is held while one is open, what closes it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.metadata.answers import AnyAnswer, Condemned, Done, HistoryNoted, Refusal, Refused
+from penstock.metadata.apply import EntryOutcome, LogMachine
+from penstock.metadata.apply_histories import CLOSED_KEPT
+from penstock.metadata.commands import (
+    AnyCommand,
+    CloseHistory,
+    CommitRuns,
+    CondemnObjects,
+    CreateTopic,
+    NoteLostHistory,
+    RegisterAgent,
+    RunCommit,
+    SetFeatureLevel,
+    TrimLog,
+)
+from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.queries import Queries
+from penstock.metadata.rows import HistoryOutcome, LostReason
+from penstock.metadata.view import MetadataView
+from penstock.replica import Replica
+
+KEY = 1 << 20
+
+
+class Rig:
+    """One agent's entries, applied."""
+
+    def __init__(self, path: Path, level: int) -> None:
+        self.machine = LogMachine()
+        self.replica: Replica[EntryOutcome] = Replica.open(path, self.machine, fsync=False)
+        self.view = MetadataView()
+        self._n = -1
+        self.send(
+            RegisterAgent(agent=1, level_max=4),
+            SetFeatureLevel(level=level),
+            CreateTopic(name="t", topic_id=bytes(16), partitions=1),
+        )
+        self.queries = Queries(path)
+        self.view.reload(self.queries)
+
+    def send(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        self._n += 1
+        entry = Entry(agent=1, epoch=1, n=self._n, stamp_ms=1_000 + self._n, commands=[*commands])
+        outcome = self.replica.append(encode_entry(entry), stamp_ms=1_000 + self._n).outcome
+        self.view.apply(outcome.changes)
+        return outcome.answers
+
+    def one(self, command: AnyCommand) -> AnyAnswer:
+        (answer,) = self.send(command)
+        return answer
+
+    def close(self) -> None:
+        self.queries.close()
+        self.replica.close()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path / "metadata.sqlite", 4)
+    yield made
+    made.close()
+
+
+def lost(start: int, end: int, *, crc: int = 7, stamp_ms: int = 5) -> NoteLostHistory:
+    return NoteLostHistory(
+        start=start, end=end, stamp_ms=stamp_ms, crc=crc, reason=LostReason.REPLICA
+    )
+
+
+def refusal(answer: AnyAnswer) -> Refusal:
+    assert isinstance(answer, Refused), answer
+    return answer.reason
+
+
+def test_an_unknown_key_is_not_condemned_while_a_history_is_open(rig: Rig) -> None:
+    """It may hold acknowledged records of that history: to this state they look like orphans."""
+    batches = [70, 1, 0, -1, -1, -1]
+    run = RunCommit(partition_key=KEY, position=0, batches=batches)
+    rig.send(CommitRuns(runs=[run], object_key="known", object_bytes=99, raw=True))
+    assert rig.one(CondemnObjects(keys=["before"])) == Condemned(["before"])
+    assert rig.one(lost(3, 9)) == HistoryNoted(1)
+    assert list(rig.view.open_histories) == [1]
+    rig.send(TrimLog(items=[KEY, -1]))
+    assert rig.one(CondemnObjects(keys=["orphan", "known", "before"])) == Condemned(
+        ["known", "before"]
+    )
+    assert not rig.queries.object_known("orphan")
+    rig.machine.drop_caches()
+    assert rig.one(CondemnObjects(keys=["orphan"])) == Condemned([])
+    position = rig.replica.position
+    assert rig.one(CloseHistory(history=1, seen_position=position, records=3)) == Done()
+    assert not rig.view.open_histories
+    assert rig.one(CondemnObjects(keys=["orphan"])) == Condemned(["orphan"])
+    (row,) = rig.queries.lost_histories()
+    assert (row.start, row.end, row.outcome, row.records) == (3, 9, HistoryOutcome.APPENDED, 3)
+
+
+def test_one_that_is_found_twice_is_one_and_what_overlaps_makes_it_larger(rig: Rig) -> None:
+    assert rig.one(lost(3, 9)) == HistoryNoted(1)
+    noted = rig.queries.lost_histories()
+    assert rig.one(lost(5, 9)) == HistoryNoted(1), "found by another agent, too"
+    assert rig.queries.lost_histories() == noted
+    seen = rig.replica.position
+    assert rig.one(lost(2, 12, crc=8)) == HistoryNoted(1)
+    (row,) = rig.queries.lost_histories()
+    assert (row.start, row.end, row.crc) == (2, 12, 8)
+    assert rig.one(lost(20, 21)) == HistoryNoted(2)
+    # The operator looked at less than there is now.
+    assert refusal(rig.one(CloseHistory(history=1, seen_position=seen))) is Refusal.HISTORY_GREW
+    assert refusal(rig.one(CloseHistory(history=3, seen_position=seen))) is (
+        Refusal.UNKNOWN_HISTORY
+    )
+    position = rig.replica.position
+    assert rig.one(CloseHistory(history=1, seen_position=position, give_up=True)) == Done()
+    assert rig.one(CloseHistory(history=1, seen_position=0)) == Done(), "it is closed already"
+    assert list(rig.view.open_histories) == [2]
+    # An agent that comes back later with the replica of a closed history opens nothing.
+    assert rig.one(lost(2, 12, crc=8)) == HistoryNoted(1)
+    assert [row.outcome for row in rig.queries.lost_histories()] == [
+        HistoryOutcome.GIVEN_UP,
+        HistoryOutcome.OPEN,
+    ]
+    assert rig.one(lost(2, 12, crc=9)) == HistoryNoted(3)
+
+
+def test_rows_of_closed_histories_are_bounded(rig: Rig) -> None:
+    for number in range(1, CLOSED_KEPT + 6):
+        assert rig.one(lost(3, 9, crc=number)) == HistoryNoted(number)
+        rig.send(CloseHistory(history=number, seen_position=rig.replica.position))
+    kept = [row.history for row in rig.queries.lost_histories()]
+    assert kept == list(range(6, CLOSED_KEPT + 6))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lost(0, 3),
+        lost(3, 2),
+        lost(1, 1 << 63),
+        lost(1, 2, crc=1 << 32),
+        lost(1, 2, crc=-1),
+        lost(1, 2, stamp_ms=1 << 63),
+        NoteLostHistory(start=1, end=2, stamp_ms=0, crc=0, reason=0),
+        CloseHistory(history=1, seen_position=1 << 63),
+        CloseHistory(history=1, seen_position=1, records=-1),
+    ],
+)
+def test_numbers_that_are_none_are_refused(rig: Rig, command: AnyCommand) -> None:
+    assert refusal(rig.one(command)) is Refusal.MALFORMED
+    assert refusal(rig.one(CloseHistory(history=1 << 63, seen_position=1))) is (
+        Refusal.UNKNOWN_HISTORY
+    )
+
+
+def test_below_level_4_nothing_of_it_is_applied(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "metadata.sqlite", 3)
+    assert refusal(rig.one(lost(1, 2))) is Refusal.LEVEL_NOT_ON
+    assert refusal(rig.one(CloseHistory(history=1, seen_position=1))) is Refusal.LEVEL_NOT_ON
+    assert rig.one(CondemnObjects(keys=["orphan"])) == Condemned(["orphan"])
+    rig.close()
