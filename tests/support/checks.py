@@ -16,5 +16,6 @@ def run_checks(pool: Executor, *, clock: Clock | None = None, clean_end: int = 0
         pool=pool,
         clean_end=lambda _: clean_end,
         epochs=lambda _: (),
+        seed_of=lambda _: None,
         again_s=3600.0,
     )

@@ -53,7 +53,7 @@ async def _bytes(data: Path) -> dict[int, bytes]:
             parts = []
             for run in queries.runs_from(key, 0, limit=1_000_000):
                 if run.generation:
-                    parts.append(bytes(read_wal_run(wal, run)))
+                    parts.append(bytes(read_wal_run(wal, run, None)))
                 else:
                     end = run.position + run.length
                     parts.append(bytes(await store.get_range(run.object_key, run.position, end)))

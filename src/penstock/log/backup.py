@@ -44,6 +44,7 @@ from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.records.batch import stored_header
+from penstock.records.sums import partition_seed
 from penstock.replica.snapshot import JournalEntry, write_snapshot
 from penstock.segment import BuiltSegment, build_segment, object_key
 from penstock.wal import WalReader
@@ -253,7 +254,7 @@ class _Backup:
             moves, keys = await self._in_pool(self._plan_segment)
             if not moves:
                 return
-            views = await self._read_wal(moves)
+            views = await self._read_wal(moves, keys)
             segment = await self._in_pool(partial(_build, moves, keys, views))
             key = object_key(agent=order.agent_id, epoch=order.epoch, n=len(self.written) + 1)
             await self.to.put(key, segment.parts)
@@ -285,14 +286,19 @@ class _Backup:
                     return moves, keys
         return [], keys
 
-    async def _read_wal(self, moves: Sequence[PartitionMove]) -> list[list[memoryview]]:
+    async def _read_wal(
+        self,
+        moves: Sequence[PartitionMove],
+        keys: dict[PartitionKey, tuple[bytes, int]],
+    ) -> list[list[memoryview]]:
         """The bytes of each run; from a segment where the server has moved it meanwhile."""
 
         wals = {key: self._wal_of(key) for key in {run.wal_key for m in moves for run in m.runs}}
 
         def read(run: StoredRun) -> memoryview | None:
             try:
-                return read_wal_run(wals[run.wal_key], run)
+                seed = partition_seed(*keys[run.partition_key])
+                return read_wal_run(wals[run.wal_key], run, seed)
             except RetryableError:
                 return None
 

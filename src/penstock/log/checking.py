@@ -3,13 +3,14 @@
 What a batch's CRC-32C leaves out is checked by what the journal says of the run: base offsets
 follow one another from the run's first to its last offset (only compaction by key leaves gaps),
 and each batch is labelled with the leader epoch of its offset. The magic byte and the length have
-one right value each.
+one right value each. That the batches are those of this partition and these offsets is proven by
+the sum that the state keeps of a run (`penstock.records.sums`), once all of the run was checked.
 
 `check_batches` looks at batches whose headers are final, piece by piece. `check_and_label` looks
 at a whole run as producers sent it (WAL, raw objects) and writes the final headers into it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -24,8 +25,10 @@ from penstock.records.batch import (
     MAGIC,
     batch_bounds,
 )
+from penstock.records.sums import SUM_MASK, run_sum
 
 _NEVER: Final = 1 << 63
+OTHERS: Final = "the batches are not those that the journal ordered: their sum differs"
 
 EpochStarts = Sequence[EpochStart]
 """A partition's leader epochs; empty: they are not known here, and labels are not checked."""
@@ -46,21 +49,25 @@ class Fault(NamedTuple):
 
 class Rules(NamedTuple):
     """What the batches of a run must be like. `gap_end`: compaction by key may have left gaps
-    before batches that end at or before that offset."""
+    before batches that end at or before that offset. `seed`: of the partition's sums; None: no
+    sums are folded."""
 
     end_offset: int
     gap_end: int = 0
     epochs: EpochStarts = ()
+    seed: int | None = None
 
 
 class Checked(NamedTuple):
     """How far batches are right: up to `position`, `end_offset` is one more than the last offset
-    there. Without a fault, what follows is less than a whole batch."""
+    there. Without a fault, what follows is less than a whole batch. `sum`: of the batches, if the
+    rules have a seed."""
 
     position: int
     end_offset: int
     batch_count: int
     fault: Fault | None
+    sum: int = 0
 
 
 def check_batches(view: memoryview, rules: Rules, expected: int, position: int = 0) -> Checked:
@@ -72,7 +79,7 @@ def check_batches(view: memoryview, rules: Rules, expected: int, position: int =
         position: of `view`'s first byte, for faults and the result.
     """
     unpack = HEADER.unpack_from
-    end_offset, gap_end, epochs = rules
+    end_offset, gap_end, epochs, seed = rules
     at, end, count = 0, len(view), 0
     label, label_end = _label(epochs, expected)
     detail = ""
@@ -107,14 +114,16 @@ def check_batches(view: memoryview, rules: Rules, expected: int, position: int =
     fault = None
     if detail:
         fault = Fault(position + at, expected, _resumes(view, at, rules, expected), detail)
-    return Checked(position + at, expected, count, fault)
+    total = run_sum(view[:at], seed) if seed is not None and at else 0
+    return Checked(position + at, expected, count, fault, total)
 
 
-def check_and_label(data: memoryview, run: StoredRun) -> Fault | None:
+def check_and_label(data: memoryview, run: StoredRun, seed: int | None = None) -> Fault | None:
     """Check a whole run as producers sent it, then write final base offsets and labels into it.
 
     Args:
-        data: writable; the run's bytes. Nothing is written when there is a fault.
+        data: writable; the run's bytes. Where there is a fault, those before it are labelled.
+        seed: of the partition's sums; None: the run's isn't compared.
 
     Returns:
         The fault; its position counts from the run's first byte.
@@ -141,19 +150,24 @@ def check_and_label(data: memoryview, run: StoredRun) -> Fault | None:
             places.append((at, offset))
             offset += delta + 1
             at += length
-    if not detail and (offset != run.end_offset or len(places) != run.batch_count):
-        detail = (
-            f"{len(places)} batches up to offset {offset - 1}, the journal names "
-            f"{run.batch_count} up to {run.end_offset - 1}"
-        )
+    fault = Fault(at, offset, run.end_offset, detail) if detail else None
+    if not detail:
         # Each batch is one that some producer sent: which of them are another run's is unknown.
-        return Fault(0, run.base_offset, run.end_offset, detail)
-    if detail:
-        return Fault(at, offset, run.end_offset, detail)
+        if offset != run.end_offset or len(places) != run.batch_count:
+            detail = (
+                f"{len(places)} batches up to offset {offset - 1}, the journal names "
+                f"{run.batch_count} up to {run.end_offset - 1}"
+            )
+        elif seed is not None and run.sum is not None:
+            start, epoch = run.base_offset, run.leader_epoch
+            if run_sum(data, seed, base_offset=start, leader_epoch=epoch) != run.sum:
+                detail = OTHERS
+        if detail:
+            return Fault(0, run.base_offset, run.end_offset, detail)
     for at, offset in places:
         fields = unpack(data, at)
         pack(data, at, offset, fields[1], run.leader_epoch, *fields[3:])
-    return None
+    return fault
 
 
 class Pieces:
@@ -165,6 +179,7 @@ class Pieces:
         self.position = position
         """Of the first byte that isn't checked."""
         self.batch_count = 0
+        self.sum = 0
         self.fault: Fault | None = None
         self._rest: list[memoryview] = []
         self._rest_bytes = 0
@@ -221,19 +236,8 @@ class Pieces:
         done = found.position - self.position
         self.expected, self.position, self.fault = found.end_offset, found.position, found.fault
         self.batch_count += found.batch_count
+        self.sum = (self.sum + found.sum) & SUM_MASK
         return done
-
-
-def with_gaps(
-    check: Callable[[Rules], Checked], rules: Rules, clean_end: Callable[[], int]
-) -> Checked:
-    """Check as if nothing had been compacted, and once more if it turns out that something may
-    have: few partitions are, and how far is a look-up."""
-    found = check(rules)
-    if found.fault is None:
-        return found
-    gap_end = clean_end()
-    return check(rules._replace(gap_end=gap_end)) if gap_end > rules.gap_end else found
 
 
 def _label(epochs: EpochStarts, offset: int) -> tuple[int, int]:

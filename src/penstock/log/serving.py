@@ -114,6 +114,7 @@ class ServingLog(ABC):
                 pool=pool,
                 clean_end=partial(_clean_end, own_queries),
                 epochs=view.epoch_starts,
+                seed_of=view.seed,
                 again_s=limits.check_again_after_ms / 1000,
             ),
             remote_runs=remote_runs,

@@ -394,7 +394,7 @@ class _Verifier:
 
     async def _read(self, run: StoredRun) -> memoryview:
         if run.generation:
-            return read_wal_run(self._wal_of(run.wal_key), run)
+            return read_wal_run(self._wal_of(run.wal_key), run, None)
         end = run.position + run.length
         found = await self._store.get_range(run.object_key, run.position, end)
         if not run.raw:

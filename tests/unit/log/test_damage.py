@@ -284,6 +284,62 @@ def test_a_file_that_somebody_writes_to_is_checked_again(tmp_path: Path) -> None
     run_rig(tmp_path, test)
 
 
+@pytest.mark.parametrize("read", [read_parts, read_views])
+@pytest.mark.parametrize("durability", ["wal", "object"])
+def test_objects_that_changed_places_are_found(tmp_path: Path, read: Read, durability: str) -> None:
+    """Each batch is whole, begins at the offset that is due and has its CRC: the sum that the
+    state keeps of the run says that it is another partition's."""
+
+    async def test(rig: Rig) -> None:
+        keys = await rig.topic("t", 2, penstock_durability=durability)
+        for key in keys:
+            for number in range(3):
+                await rig.append(key, b"%d" % (key * 1000 + number))
+            await rig.drain()
+        rig.forget_memory()
+        paths = [[object_path(rig, run) for run in runs_of(rig, key)] for key in keys]
+        for one, other in zip(*paths, strict=True):
+            kept = one.rename(one.with_suffix(".kept"))
+            other.rename(one)
+            kept.rename(other)
+        for key in keys:
+            assert all(run.sum is not None for run in runs_of(rig, key))
+            found, error = await consume(rig, key, read)
+            assert not found
+            assert isinstance(error, DamagedError)
+            assert "sum differs" in str(error)
+            # From the middle of a run too.
+            with pytest.raises(DamagedError):
+                await read(rig, key, 2, 1000)
+
+    run_rig(tmp_path, test, flush_interval_ms=1)
+
+
+def test_a_longer_run_of_another_partition_is_found_at_its_end_at_the_latest(
+    tmp_path: Path,
+) -> None:
+    """And from then on nothing of it is served, wherever a reader begins."""
+
+    async def test(rig: Rig) -> None:
+        keys = await rig.topic("t", 2)
+        for key in keys:
+            for number in range(20):
+                await rig.append(key, bytes([key % 250, number]) * 2_000)
+            await rig.drain()
+        rig.forget_memory()
+        one, other = (object_path(rig, runs_of(rig, key)[0]) for key in keys)
+        other.replace(one)
+        for read in (read_parts, read_views):
+            _, error = await consume(rig, keys[0], read)
+            assert isinstance(error, DamagedError)
+            for offset in (0, 7, 19):
+                rig.clock.advance(2)
+                with pytest.raises(DamagedError):
+                    await read(rig, keys[0], offset, 1000)
+
+    run_rig(tmp_path, test)
+
+
 APPENDS = st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=3), min_size=1, max_size=10)
 
 

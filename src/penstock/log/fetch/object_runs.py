@@ -14,7 +14,7 @@ from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from penstock.log.checking import Checked, Fault, Pieces, Rules, check_batches
+from penstock.log.checking import OTHERS, Checked, Fault, Pieces, Rules, check_batches
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.checked import CheckedRanges
 from penstock.log.fetch.run_checks import RunChecks
@@ -127,6 +127,8 @@ class ObjectRuns:
                 if base + delta + 1 > offset and LENGTH_END + length == len(whole):
                     self._remember(run, base + delta + 1, position + len(whole))
                     return TailRead([whole], len(whole), base + delta + 1)
+        if self._checks.is_doubted(run):
+            return self._examine(run, run.position, run.base_offset, end - 1) if may_load else None
         begin, begin_offset = position, expected
         start: int | None = None
         checked_end = 0
@@ -165,10 +167,22 @@ class ObjectRuns:
                     break
                 checked_end = self._checked.end_of(place, position, self._checks.now_s())
                 if following > checked_end:
-                    load = self._check(run, position, expected, may_load=may_load)
+                    begin, begin_offset = position, expected
+                    if self._checks.is_provable(run, self._block_bytes):
+                        # From its beginning on, so that its sum proves that it is the run.
+                        begin, begin_offset = run.position, run.base_offset
+                        if not self._is_here(place, begin, following):
+                            return self._first_missing(run, offset, begin, may_load=may_load)
+                    load = self._check(run, begin, begin_offset, may_load=may_load)
                     if load is not None:
                         return load
                     checked_end = self._checked.end_of(place, position, self._checks.now_s())
+                    if following > checked_end and begin < position:
+                        # Damaged before: what follows may be right nevertheless.
+                        load = self._check(run, position, expected, may_load=may_load)
+                        if load is not None:
+                            return load
+                        checked_end = self._checked.end_of(place, position, self._checks.now_s())
                     if following > checked_end:
                         return None
                 start = position
@@ -221,8 +235,8 @@ class ObjectRuns:
             found = _check_pieces(pieces, self._checks.rules(run), expected, position, run)
             if found.fault is not None and self._checks.look_up(run):
                 found = _check_pieces(pieces, self._checks.rules(run), expected, position, run)
-            self._passed(run, position, found.position)
-            if found.fault is None or found.position > position or not may_load:
+            is_right = self._passed(run, position, found)
+            if (is_right and (found.fault is None or found.position > position)) or not may_load:
                 return None
             return self._examine(run, position, expected, position)
         if not may_load:
@@ -247,14 +261,23 @@ class ObjectRuns:
                 partial(_check_pieces, pieces, rules, expected, position, run)
             )
         # The blocks may have left the cache meanwhile, and others come for them.
-        if all(self._blocks.peek(key) is block for key, block in held):
-            self._passed(run, position, found.position)
+        is_same = all(self._blocks.peek(key) is block for key, block in held)
+        if is_same and not self._passed(run, position, found):
+            end = run.position + run.length
+            await self._examine_now(run, run.position, run.base_offset, end - 1)
+            return
         if found.fault is not None and found.position == position:
             await self._examine_now(run, position, expected, position)
 
-    def _passed(self, run: StoredRun, start: int, end: int) -> None:
-        self._checked.add(run.object_key, start, end, self._checks.now_s())
-        self._checks.right(run, start, end)
+    def _passed(self, run: StoredRun, start: int, found: Checked) -> bool:
+        """Take note of what was checked; false if it shows that the run is another."""
+        if not self._checks.fold(run, start, found):
+            self._checks.doubt(run)
+            self._checked.forget_range(run.object_key, run.position, run.position + run.length)
+            return False
+        self._checked.add(run.object_key, start, found.position, self._checks.now_s())
+        self._checks.right(run, start, found.position)
+        return True
 
     def _examine(self, run: StoredRun, begin: int, expected: int, until: int) -> Load:
         """Something is not right at `until`, or before: read from `begin` on, from the store."""
@@ -286,7 +309,12 @@ class ObjectRuns:
         fault = pieces.fault
         if fault is None and number * self._block_bytes >= end:
             fault = pieces.finish() or _ends_early(run, pieces)
-        self._passed(run, begin, pieces.position)
+        found = Checked(pieces.position, pieces.expected, pieces.batch_count, fault, pieces.sum)
+        is_right = self._passed(run, begin, found)
+        if fault is None and not is_right:
+            fault = Fault(run.position, run.base_offset, run.end_offset, OTHERS)
+        if fault is None and begin == run.position and found.position == end:
+            self._checks.trust(run)
         if fault is not None:
             raise self._checks.damaged(run, fault)
         self._checks.damages.healed(run.object_key, until, "what came first was damaged")
@@ -477,7 +505,7 @@ def _check_pieces(
             break
     if found.fault is None and found.position == run.position + run.length:
         found.fault = _ends_early(run, found)
-    return Checked(found.position, found.expected, found.batch_count, found.fault)
+    return Checked(found.position, found.expected, found.batch_count, found.fault, found.sum)
 
 
 def _ends_early(run: StoredRun, found: Pieces) -> Fault | None:

@@ -55,9 +55,10 @@ class RawRuns:
 
     async def _label(self, run: StoredRun, data: memoryview) -> memoryview:
         subject = f"{run.object_key} at byte {run.position}"
+        seed = self._checks.seed_of(run.partition_key)
         if run.batch_count <= _INLINE_BATCHES and run.length <= INLINE_BYTES:
-            return checked_run(data, run, subject=subject)
-        return await self._checks.in_pool(partial(checked_run, data, run, subject=subject))
+            return checked_run(data, run, seed, subject=subject)
+        return await self._checks.in_pool(partial(checked_run, data, run, seed, subject=subject))
 
     async def _gather(self, run: StoredRun) -> memoryview:
         data = memoryview(bytearray(run.length))

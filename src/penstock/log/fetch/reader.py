@@ -287,7 +287,8 @@ class LogReader:
         wal = self._wals.get(run.wal_key)
         if wal is None:
             return await self._read_remote(self._remote_runs, run)
-        return await self._checks.in_pool(partial(read_wal_run, wal, run))
+        seed = self._checks.seed_of(run.partition_key)
+        return await self._checks.in_pool(partial(read_wal_run, wal, run, seed))
 
     async def _read_remote(self, remote: RemoteRuns | None, run: StoredRun) -> memoryview:
         key = run.partition_key
@@ -296,7 +297,7 @@ class LogReader:
                 raise RetryableError(
                     "read WAL", f"WAL {run.wal_key}", "another agent's, and no way leads there"
                 )
-            return await remote.read(run)
+            return await remote.read(run, self._checks.seed_of(key))
         except CorruptDataError:
             raise
         except PenstockError as error:

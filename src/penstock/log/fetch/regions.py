@@ -146,7 +146,7 @@ class FileRuns:
         Raises:
             Unsendable: read it as blocks.
         """
-        if not self._works:
+        if not self._works or self._checks.is_doubted(run):
             raise Unsendable
         file = self._store.open_file(run.object_key)
         position, expected = run.position, run.base_offset
@@ -227,8 +227,18 @@ class FileRuns:
             if len(self._warmed) > _WARMED_MAX:
                 self._warmed.popitem(last=False)
             file = self._store.open_file(object_key)
-            if file is not None:
-                await self._check(file, run, start, end, expected)
+            if file is None:
+                return
+            # First: what is changed while it is read must be read again.
+            identity = file.identity()
+            now_s = self._checks.now_s()
+            if self._checked.end_of(object_key, start, now_s, identity) >= end:
+                return
+            if self._checks.is_provable(run, self._stretch_bytes):
+                start_of_run, end_of_run = run.position, run.position + run.length
+                await self._check(file, identity, run, start_of_run, end_of_run, run.base_offset)
+            else:
+                await self._check(file, identity, run, start, end, expected)
         except (NotFoundError, CorruptDataError):
             # Reading it as blocks says so.
             self._put_bad(object_key, start)
@@ -236,17 +246,26 @@ class FileRuns:
             del self._loads[object_key, start]
 
     async def _check(
-        self, file: RegionFile, run: StoredRun, start: int, end: int, expected: int
+        self,
+        file: RegionFile,
+        identity: Hashable,
+        run: StoredRun,
+        start: int,
+        end: int,
+        expected: int,
     ) -> None:
         checks, object_key = self._checks, run.object_key
-        # First: what is changed while it is read must be read again.
-        identity = file.identity()
         check = partial(_check_file, file, run, start, end, expected)
         found = await checks.in_pool(partial(check, checks.rules(run)))
         if found.fault is not None and checks.look_up(run):
             found = await checks.in_pool(partial(check, checks.rules(run)))
         self.checked_bytes += found.position - start
         self._looks[object_key] = (file, checks.now_s() + _LOOKED_S, identity)
+        if not checks.fold(run, start, found):
+            # Reading it as blocks says so.
+            checks.doubt(run)
+            self._checked.forget(object_key)
+            return
         self._checked.add(object_key, start, found.position, checks.now_s(), identity)
         checks.right(run, start, found.position)
         self._bad.pop(object_key, None)
@@ -416,7 +435,7 @@ def _check_file(
         fault = pieces.finish()
         if fault is None and pieces.expected != run.end_offset:
             fault = Fault(pieces.position, pieces.expected, run.end_offset, "the run goes on")
-    return Checked(pieces.position, pieces.expected, pieces.batch_count, fault)
+    return Checked(pieces.position, pieces.expected, pieces.batch_count, fault, pieces.sum)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

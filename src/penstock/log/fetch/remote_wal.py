@@ -110,8 +110,11 @@ class RemoteRuns:
         self._owner_of = owner_of
         self._pool = pool
 
-    async def read(self, run: StoredRun) -> memoryview:
+    async def read(self, run: StoredRun, seed: int | None) -> memoryview:
         """
+        Args:
+            seed: of the partition's sums; None: the run's isn't compared.
+
         Raises:
             RetryableError: the owner is away, or the run has moved meanwhile.
             BadRunError: the bytes are not the batches that the journal named.
@@ -122,12 +125,14 @@ class RemoteRuns:
         if owner is None:
             raise RetryableError("read WAL", subject, "nobody owns it")
         try:
-            return await self._checked(owner, run, subject)
+            return await self._checked(owner, run, seed, subject)
         except BadRunError:
             # Perhaps a bit flipped on the way; the owner reads it from its disk again.
-            return await self._checked(owner, run, subject)
+            return await self._checked(owner, run, seed, subject)
 
-    async def _checked(self, owner: int, run: StoredRun, subject: str) -> memoryview:
+    async def _checked(
+        self, owner: int, run: StoredRun, seed: int | None, subject: str
+    ) -> memoryview:
         try:
             found = await self._wal.read(
                 owner, run.wal_key, run.file_generation, run.position, run.length
@@ -142,5 +147,5 @@ class RemoteRuns:
                 "read WAL", subject, f"{len(data)} bytes came, the run has {run.length}"
             )
         return await asyncio.get_running_loop().run_in_executor(
-            self._pool, partial(checked_run, data, run, subject=subject)
+            self._pool, partial(checked_run, data, run, seed, subject=subject)
         )

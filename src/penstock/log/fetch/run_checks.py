@@ -6,15 +6,17 @@ looked at again after that: what is repaired, or was only damaged on its way her
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.log.checking import EpochStarts, Fault, Rules
+from penstock.log.checking import Checked, EpochStarts, Fault, Rules
 from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
+from penstock.records.sums import SUM_MASK
 
 T = TypeVar("T")
 
@@ -22,6 +24,7 @@ KNOWN_S: Final = 1.0
 """How long a read of what was found damaged fails without another look at it."""
 _KNOWN_MAX: Final = 10_000
 _CLEAN_ENDS_MAX: Final = 10_000
+_FOLDS_MAX: Final = 10_000
 
 
 class _Bad(NamedTuple):
@@ -37,6 +40,7 @@ class RunChecks:
     Args:
         clean_end: asks the database up to where a partition was compacted by key.
         epochs: a partition's leader epochs; empty: not known here.
+        seed_of: of a partition's sums; None: its topic is gone.
         again_s: after how long what was checked is checked again.
     """
 
@@ -48,6 +52,7 @@ class RunChecks:
         pool: Executor,
         clean_end: Callable[[PartitionKey], int],
         epochs: Callable[[PartitionKey], EpochStarts],
+        seed_of: Callable[[PartitionKey], int | None],
         again_s: float,
     ) -> None:
         self.damages = damages
@@ -56,8 +61,16 @@ class RunChecks:
         self._pool = pool
         self._ask_clean_end = clean_end
         self._epochs = epochs
+        self.seed_of = seed_of
         self._clean_ends: dict[PartitionKey, int] = {}
         self._bad: dict[PartitionKey, _Bad] = {}
+        self._folds: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
+        """Of runs in objects that were checked from their first byte on, by object and position:
+        up to where, and the sum so far."""
+        self._doubted: set[tuple[str, int]] = set()
+        """Runs whose sum is another than the state's."""
+        self._broken: set[tuple[str, int]] = set()
+        """Runs that have a damaged batch, so that nothing can be told by their sum."""
 
     def now_s(self) -> float:
         """The time by which what was checked ages."""
@@ -70,7 +83,8 @@ class RunChecks:
     def rules(self, run: StoredRun) -> Rules:
         """What a run's batches must be like; gaps of compaction only where one was met before."""
         key = run.partition_key
-        return Rules(run.end_offset, self._clean_ends.get(key, 0), self._epochs(key))
+        seed = None if run.sum is None else self.seed_of(key)
+        return Rules(run.end_offset, self._clean_ends.get(key, 0), self._epochs(key), seed)
 
     def may_lack(self, key: PartitionKey, end_offset: int) -> bool:
         """Whether compaction may have left a gap before a batch that ends there. Asks the database
@@ -88,6 +102,60 @@ class RunChecks:
         before = self._clean_ends.get(key, 0)
         self.may_lack(key, 1 << 62)
         return self._clean_ends[key] > before
+
+    # -- sums of whole runs ----------------------------------------------------------------------
+
+    def fold(self, run: StoredRun, start: int, found: Checked) -> bool:
+        """Add what was checked from `start` on to the sum of its run.
+
+        Returns:
+            False: all of the run was checked, and its sum is another than the state's.
+        """
+        if run.sum is None or self.seed_of(run.partition_key) is None:
+            return True
+        name = (run.object_key, run.position)
+        if start == run.position:
+            if found.fault is not None:
+                if len(self._broken) >= _KNOWN_MAX:
+                    self._broken.clear()
+                self._broken.add(name)
+            elif self._broken:
+                self._broken.discard(name)
+        begun, total = (start, 0) if start == run.position else self._folds.get(name, (-1, 0))
+        if begun != start or found.position == start:
+            return True
+        total = (total + found.sum) & SUM_MASK
+        if found.position < run.position + run.length:
+            self._folds[name] = (found.position, total)
+            self._folds.move_to_end(name)
+            if len(self._folds) > _FOLDS_MAX:
+                self._folds.popitem(last=False)
+            return True
+        self._folds.pop(name, None)
+        return total == run.sum
+
+    def is_provable(self, run: StoredRun, bytes_max: int) -> bool:
+        """Whether to check a short run from its first byte on, wherever a reader begins: so its
+        sum proves that it is the run before any of it is served."""
+        return (
+            run.sum is not None
+            and run.length <= bytes_max
+            and (not self._broken or (run.object_key, run.position) not in self._broken)
+        )
+
+    def doubt(self, run: StoredRun) -> None:
+        """The run's sum is another: nothing of it is served until all of it was read again."""
+        if len(self._doubted) >= _KNOWN_MAX:
+            self._doubted.clear()
+        self._doubted.add((run.object_key, run.position))
+
+    def is_doubted(self, run: StoredRun) -> bool:
+        """Whether all of a run must be read before any of it is served."""
+        return bool(self._doubted) and (run.object_key, run.position) in self._doubted
+
+    def trust(self, run: StoredRun) -> None:
+        """All of a run was read again, and is right."""
+        self._doubted.discard((run.object_key, run.position))
 
     # -- what is known ---------------------------------------------------------------------------
 

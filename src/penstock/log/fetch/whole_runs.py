@@ -47,17 +47,18 @@ class BadRunError(CorruptDataError):
         self.right = right
 
 
-def checked_run(data: memoryview, run: StoredRun, *, subject: str) -> memoryview:
+def checked_run(data: memoryview, run: StoredRun, seed: int | None, *, subject: str) -> memoryview:
     """A whole run as producers sent it, checked, with final offsets written into it.
 
     Args:
         data: writable; the run's bytes.
+        seed: of the partition's sums; None: the run's isn't compared.
         subject: what to name in an error.
 
     Raises:
         BadRunError: the bytes are not the batches that the journal named.
     """
-    fault = check_and_label(data, run)
+    fault = check_and_label(data, run, seed)
     if fault is None:
         return data
     right = data[: fault.position]
@@ -65,8 +66,11 @@ def checked_run(data: memoryview, run: StoredRun, *, subject: str) -> memoryview
     raise BadRunError(subject, fault, right)
 
 
-def read_wal_run(wal: WalReader, run: StoredRun) -> memoryview:
+def read_wal_run(wal: WalReader, run: StoredRun, seed: int | None) -> memoryview:
     """A run of the WAL, checked, with final base offsets. Blocking: a pool thread's work.
+
+    Args:
+        seed: of the partition's sums; None: the run's isn't compared.
 
     Raises:
         RetryableError: the file was recycled: the run lies in a segment object by now.
@@ -74,7 +78,9 @@ def read_wal_run(wal: WalReader, run: StoredRun) -> memoryview:
         CorruptDataError: the file is shorter than the run.
     """
     data = memoryview(bytearray(wal.read(run.file_generation, run.position, run.length)))
-    return checked_run(data, run, subject=f"WAL generation {run.generation} at {run.position}")
+    return checked_run(
+        data, run, seed, subject=f"WAL generation {run.generation} at {run.position}"
+    )
 
 
 class WholeRuns:

@@ -362,7 +362,7 @@ class Uploader:
 
     def _read_run(self, run: StoredRun) -> memoryview:
         try:
-            return read_wal_run(self._wal_reader, run)
+            return read_wal_run(self._wal_reader, run, self._view.seed(run.partition_key))
         except Exception:
             self.read_failure_count += 1
             raise
