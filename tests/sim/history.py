@@ -5,7 +5,7 @@ A `violation` is a broken promise of the log; the first one ends the run.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,8 +74,10 @@ class History:
         self._offsets: dict[tuple[str, Place], CommittedOffset] = defaultdict(CommittedOffset)
         self.committed: dict[tuple[str, Place], CommittedOffset] = {}
         """Those of which somebody was told anything."""
-        self.generations: dict[tuple[str, int], str] = {}
-        self.assigned: dict[tuple[str, int, int], str] = {}
+        self.group_lives: Counter[str] = Counter()
+        """How often each group was deleted."""
+        self.generations: dict[tuple[str, int, int], str] = {}
+        self.assigned: dict[tuple[str, int, int, int], str] = {}
         self.counts: dict[str, int] = defaultdict(int)
         self.violation: ViolationError | None = None
 
@@ -268,16 +270,24 @@ class History:
     def _known(self, group: str, place: Place) -> CommittedOffset:
         return self.committed.setdefault((group, place), self._offsets[group, place])
 
+    def _leader_of(self, group: str, generation: int, leader: str) -> str:
+        return self.generations.setdefault((group, self.group_lives[group], generation), leader)
+
     def assigned_to(
         self, group: str, generation: int, leader: str, partitions: list[int], member: str
     ) -> None:
         """A member was given partitions. (A generation that nobody was given any in may come
-        twice, as in Kafka: a coordinator that dies before it is journaled takes it along.)"""
-        known = self.generations.setdefault((group, generation), leader)
+        twice, as in Kafka: a coordinator that dies before it is journaled takes it along. A group
+        that was deleted, since it was empty and had no offsets, begins with the first again.)"""
+        known = self._leader_of(group, generation, leader)
+        if known != leader:
+            self._world.catch_up()
+            known = self._leader_of(group, generation, leader)
         if known != leader:
             self.violate("two-generations", f"{group} {generation}: led by {known} and {leader}")
+        life = self.group_lives[group]
         for partition in partitions:
-            owner = self.assigned.setdefault((group, generation, partition), member)
+            owner = self.assigned.setdefault((group, life, generation, partition), member)
             if owner != member:
                 self.violate(
                     "two-owners", f"{group} {generation} partition {partition}: {owner}, {member}"

@@ -24,6 +24,7 @@ from penstock.metadata.commands import (
     CommitRuns,
     CommitWrite,
     CondemnObjects,
+    DeleteGroups,
     DeleteOffsets,
     Fence,
     OpenJob,
@@ -140,13 +141,19 @@ class Twin:
             case ClaimShard():
                 self._shards[command.shard] = answer.shard_epoch
             case SaveGroup() | CommitOffsets() | DeleteOffsets():
-                shard = crc32c(command.group_id.encode()) % 64
-                if self._shards.get(shard, 0) != command.shard_epoch:
-                    self._violate("stale-shard", f"{where}: {command.shard_epoch} of {shard}")
+                self._check_shard(where, [command.group_id], command.shard_epoch)
+            case DeleteGroups():
+                self._check_shard(where, command.group_ids, command.shard_epoch)
             case CondemnObjects():
                 self._condemned.update(answer.keys)
             case _:
                 pass
+
+    def _check_shard(self, where: str, group_ids: list[str], shard_epoch: int) -> None:
+        for group_id in group_ids:
+            shard = crc32c(group_id.encode()) % 64
+            if self._shards.get(shard, 0) != shard_epoch:
+                self._violate("stale-shard", f"{where}: {shard_epoch} of {shard}")
 
 
 def names_of(command: Any, answer: Any) -> list[str]:
@@ -233,8 +240,17 @@ class Oracle:
         self._check_named(position, entry.commands, outcome.answers)
         for command, answer in zip(entry.commands, outcome.answers, strict=True):
             self.cleaned.applied(command, answer)
+            if isinstance(command, DeleteGroups) and not isinstance(answer, Refused):
+                self._note_deleted(command.group_ids)
         if position % 7 == 0:
             self._apply_again(position, body)
+
+    def _note_deleted(self, group_ids: list[str]) -> None:
+        for group_id in group_ids:
+            row = self._connection.execute("SELECT 1 FROM groups WHERE group_id = ?", (group_id,))
+            if row.fetchone() is None:
+                self._world.history.group_lives[group_id] += 1
+                self._world.history.count("group expired")
 
     def _check_named(self, position: int, commands: list[Any], answers: list[Any]) -> None:
         for command, answer in zip(commands, answers, strict=True):

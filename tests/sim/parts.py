@@ -1,4 +1,4 @@
-"""An agent's parts, put together as `penstock.app` does for a cluster, on simulated ports."""
+"""An agent's parts: those that a server of a cluster runs, on simulated ports."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cluster.membership import Membership, MembershipSettings
-from penstock.groups.coordinator import GroupCoordinator
+from penstock.app.cluster_agent import AgentPlan, AgentPorts, open_agent
+from penstock.app.parts import Environment
+from penstock.cluster.membership import MembershipSettings
+from penstock.config.addresses import Address
 from penstock.groups.settings import GroupSettings
-from penstock.groups.shards import ShardKeeper, ShardSettings
-from penstock.kafka.broker import Broker
-from penstock.kafka.nodes import ClusterNodes
+from penstock.groups.shards import ShardSettings
 from penstock.kafka.settings import KafkaSettings
-from penstock.log.archive import Archiver, ArchiveSettings
-from penstock.log.cluster_log import ClusterLog
-from penstock.log.cluster_opening import open_cluster_order
+from penstock.log.archive import ArchiveSettings
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
-from penstock.metadata.ages import Ages
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrderSettings
-from penstock.metadata.order import Applied
+from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
-from penstock.model.errors import FatalStorageError, JournalOlderError, PenstockError
-from penstock.peers.blocks import OwnBlocks
-from penstock.peers.wal import PeerWal
-from penstock.peers.zone import ZoneStore
-from penstock.placement.rendezvous import owner_of
-from penstock.replica.archive import Archive
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.model.errors import FatalStorageError, PenstockError
 from penstock.replica.dump import canonical_dump
 from penstock.replica.follower import FollowerSettings
 from penstock.system.believed_clock import BelievedClock
@@ -43,12 +35,12 @@ from sim.door import open_door, sources_of
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from penstock.kafka.broker import Broker
     from sim.agent import Agent
     from sim.chance import Chance
     from sim.world import World
 
 DATABASE = "replica.sqlite"
-LEVEL = 4
 BELIEVED_AFTER_MS = 2_000
 """A simulated life lasts for seconds."""
 WAL_FILES_MAX = 6
@@ -95,183 +87,95 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         on_end: called when the process has to end.
     """
     agent, world = parts.agent, parts.agent.world
-    path = agent.folder / DATABASE
-    me = agent.agent_id
-    clock = BelievedClock(agent.clock, after_ms=BELIEVED_AFTER_MS)
-    archive = Archive(
-        parts.store,
+
+    def open_queries(path: Path) -> Callable[[], Queries]:
+        queries = Queries(path)
+        parts.closes.append(queries.close)
+        return lambda: queries
+
+    ports = AgentPorts(
+        environment=Environment(
+            clock=BelievedClock(agent.clock, after_ms=BELIEVED_AFTER_MS),
+            random=parts.random,
+            on_fatal=on_end,
+            advertised=Address(agent.name, 9092),
+            peer=Address(agent.name, 9093),
+        ),
+        journal=parts.journal,
         cluster_id=world.journal.cluster_id,
+        open_store=lambda _: parts.store,
+        open_queries=open_queries,
+        replica=agent.folder / DATABASE,
         scratch=agent.folder / "scratch",
-        executor=parts.pool,
-    )
-    open_order = partial(
-        open_cluster_order,
-        parts.journal,
-        archive,
-        path,
-        identity=AgentIdentity(
-            agent_id=me,
-            labels={"zone": agent.zone},
-            software="simulated",
-            endpoint=agent.endpoint,
-            peer=agent.peer,
-            level_max=LEVEL,
-        ),
-        cluster_id=world.journal.cluster_id,
-        clock=clock,
-        random=parts.random,
-        executor=parts.replica_pool,
-        settings=ClusterOrderSettings(
-            commit_timeout_s=4.0,
-            confirm_timeout_s=2.0,
-            clock_believed_after_ms=BELIEVED_AFTER_MS,
-            # So small that what is applied by a thread is simulated, too.
-            follower=FollowerSettings(inline_bytes_max=200),
-        ),
-        wal=agent.device,
-    )
-    try:
-        order = await open_order()
-    except JournalOlderError as error:
-        world.noticed_older(agent, error)
-        order = await open_order()
-    parts.closes.append(order._replica.close)
-    clock.start_from(order.found_ms)
-    ages = Ages(
-        clock,
-        journal_ms=lambda: order.time_ms,
-        is_doubted=lambda: order.is_clock_doubted,
-    )
-    queries = Queries(path)
-    parts.closes.append(queries.close)
-    view = MetadataView.load(queries)
-    limits = log_limits(world)
-    parts.own_blocks = OwnBlocks(parts.store, bytes_max=limits.block_cache_bytes)
-    calls = agent.peer_calls()
-    zone = ZoneStore(
-        parts.store,
-        agent_id=me,
-        agents=lambda: {
-            other.agent_id: other.peer
-            for other in view.agents()
-            if other.live and other.labels.get("zone") == agent.zone
-        },
-        owner_of=owner_of,
-        own=parts.own_blocks,
-        calls=calls,
-        block_bytes=limits.block_bytes,
-        clock=agent.clock,
-    )
-
-    def address_of(other: int) -> str | None:
-        found = view.agent(other)
-        return found.peer if found is not None and found.live else None
-
-    log = ClusterLog(
-        ordering=order,
-        view=view,
-        queries=lambda: queries,
-        store=zone,
-        clock=clock,
-        ages=ages,
-        limits=limits,
-        agent_id=me,
         pool=parts.pool,
-        on_fatal=on_end,
+        applier=parts.replica_pool,
+        calls=agent.peer_calls(),
         wal_folder=WalFolder(
             device=agent.device,
             random=parts.random,
             file_bytes=world.profile.wal_file_bytes,
             bytes_max=WAL_FILES_MAX * world.profile.wal_file_bytes,
         ),
-        remote_wal=PeerWal(calls, address_of=address_of),
-    )
-    shards = ShardKeeper(
-        me=me,
-        order=order,
-        view=view,
-        clock=agent.clock,
-        settings=ShardSettings(move_delay_ms=800),
+        on_older=partial(world.noticed_older, agent),
     )
 
-    def on_applied(applied: list[Applied]) -> None:
-        log.on_applied(applied)
-        shards.follow()
+    def on_order(order: ClusterOrder) -> None:
+        parts.order = order
+        parts.closes.append(order._replica.close)
 
-    parts.order, parts.log = order, log
-    await order.start(on_applied=on_applied, on_stopped=on_end)
-    membership = Membership(
-        me=me,
-        epoch=order.epoch,
-        order=order,
-        view=view,
-        clock=agent.clock,
-        on_fenced=on_end,
-        settings=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
-    )
-    membership.start()
-    while view.feature_level < LEVEL:
-        await asyncio.sleep(0.05)
-    await log.start(epoch=order.epoch)
-    groups = GroupCoordinator(
-        committer=order,
-        view=view,
-        queries=queries,
-        clock=agent.clock,
-        random=parts.random,
-        settings=group_settings(),
-        ownership=shards,
-        shows_answers=lambda: order.shows_answers,
-        now_ms=ages.now_ms,
-    )
-    shards.start(groups)
-    archiver = Archiver(
-        journal=parts.journal,
-        order=order,
-        archive=archive,
-        is_chosen=lambda: _is_chosen(view, me),
-        scratch=agent.folder / "scratch",
-        clock=clock,
-        age_ms=ages.now_ms,
-        executor=parts.pool,
-        settings=ArchiveSettings(
-            interval_ms=500,
-            keep_ms=2_000,
-            snapshot_interval_ms=3_000,
-            snapshot_entries=60,
-        ),
-    )
-    jobs: list[Callable[[], Awaitable[object]]] = [log.keeper.run_once]
-    if world.archives:
-        jobs.append(archiver.run_once)
-    for job in jobs:
-        parts.tasks.append(asyncio.create_task(_repeat(job, on_end)))
+    core = await open_agent(ports, _plan(agent), on_order=on_order)
+    parts.log, parts.own_blocks = core.log, core.own_blocks
+    await core.start()
+    for job in core.jobs():
+        if job.name != "archive" or world.archives:
+            parts.tasks.append(asyncio.create_task(_repeat(job.run, on_end)))
     parts.door = open_door(
         sources_of(
-            cluster_id=order.cluster_id,
-            ages=ages,
-            view=view,
-            queries=lambda: queries,
-            log=log,
-            heads=order,
-            store=zone,
+            cluster_id=core.order.cluster_id,
+            ages=core.ages,
+            view=core.view,
+            queries=core.queries,
+            log=core.log,
+            heads=core.order,
+            store=core.store,
             pool=parts.pool,
         )
     )
-    parts.broker = Broker(
-        view=view,
-        committer=order,
-        log=log,
-        groups=groups,
-        clock=agent.clock,
-        random=parts.random,
-        cluster_id=order.cluster_id,
-        node_id=me,
-        advertised_host=agent.name,
-        advertised_port=9092,
-        settings=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
-        heads=order,
-        cluster=ClusterNodes(me=me, view=view, coordinators=shards, quiet=lambda: membership.quiet),
+    parts.broker = core.broker
+
+
+def _plan(agent: Agent) -> AgentPlan:
+    """So quick that a run of some seconds meets everything."""
+    world = agent.world
+    return AgentPlan(
+        identity=AgentIdentity(
+            agent_id=agent.agent_id,
+            labels={"zone": agent.zone},
+            software="simulated",
+            endpoint=agent.endpoint,
+            peer=agent.peer,
+            level_max=FEATURE_LEVEL_MAX,
+        ),
+        limits=log_limits(world),
+        membership=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
+        groups=GroupSettings(initial_rebalance_delay_ms=100, session_timeout_ms_min=500),
+        kafka=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
+        archive=ArchiveSettings(
+            interval_ms=500,
+            keep_ms=world.restore_window_ms,
+            snapshot_interval_ms=3_000,
+            snapshot_entries=60,
+        ),
+        restore_window_ms=world.restore_window_ms,
+        retention_check_s=JOB_S,
+        order=ClusterOrderSettings(
+            commit_timeout_s=4.0,
+            confirm_timeout_s=2.0,
+            clock_believed_after_ms=BELIEVED_AFTER_MS,
+            # So small that what is applied by a thread is simulated, too.
+            follower=FollowerSettings(inline_bytes_max=200),
+        ),
+        shards=ShardSettings(move_delay_ms=800),
     )
 
 
@@ -287,11 +191,6 @@ async def _repeat(
             on_end(error)
         except PenstockError:
             continue
-
-
-def _is_chosen(view: MetadataView, me: int) -> bool:
-    live = [agent.agent_id for agent in view.agents() if agent.live]
-    return owner_of(b"archive", live or [me]) == me
 
 
 def log_limits(world: World) -> LogLimits:
@@ -312,8 +211,3 @@ def log_limits(world: World) -> LogLimits:
         delete_grace_ms=world.grace_ms,
         producer_id_block=4,
     )
-
-
-def group_settings() -> GroupSettings:
-    """Quick enough for runs of some seconds."""
-    return GroupSettings(initial_rebalance_delay_ms=100, session_timeout_ms_min=500)

@@ -66,6 +66,9 @@ class _World:
     def violated(self, error: ViolationError) -> ViolationError:
         return error
 
+    def catch_up(self) -> None:
+        pass
+
 
 @pytest.fixture
 def history() -> Any:

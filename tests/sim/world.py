@@ -140,6 +140,7 @@ class World:
         self.oracle = Oracle(self)
         self.journal.on_trim = self.oracle.catch_up
         self.archives = chance.happens(0.5)
+        self.restore_window_ms = 2_000
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
         self.mode = chance.pick(("object", "wal", "wal", "mixed"))
@@ -206,6 +207,10 @@ class World:
             if agent.peer == url:
                 return agent
         return None
+
+    def catch_up(self) -> None:
+        """Know what the journal has by now."""
+        self.oracle.catch_up()
 
     def add_places(self, topic: str, numbers: Iterable[int]) -> None:
         """Partitions that there are now."""

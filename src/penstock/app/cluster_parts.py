@@ -1,32 +1,39 @@
-"""An agent of a cluster, put together: journal in PostgreSQL, objects in a shared store.
+"""A server that is an agent of a cluster: journal in PostgreSQL, objects in a shared store.
 
-Order at the start: the lock, the journal, a replica (made of the archive if there is none), caught
-up; then the log over it, which follows while this agent's epoch is opened; then membership and
-groups. The end is the reverse.
+The agent itself is put together by `penstock.app.cluster_agent`, on what is opened here. Order at
+the start: the lock, the journal, the agent. The end is the reverse.
 """
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from penstock.app.agent_id import agent_id
-from penstock.app.face import open_face
-from penstock.app.instruments import LogInstruments
+from penstock.app.cluster_agent import (
+    AgentPlan,
+    AgentPorts,
+    ClusterAgent,
+    open_agent,
+    until_answered,
+)
+from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.jobs import Job
 from penstock.app.joining import (
     agent_sources,
     make_identity,
-    make_membership,
     own_wal_folder,
 )
 from penstock.app.layout import DataLayout
-from penstock.app.limits import log_limits
+from penstock.app.limits import (
+    group_settings,
+    kafka_settings,
+    log_limits,
+    membership_settings,
+)
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
 from penstock.app.wal_report import WalReport, of_agent
@@ -34,54 +41,28 @@ from penstock.app.wal_volumes import WalVolumes
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardKeeper
-from penstock.kafka.nodes import ClusterNodes
+from penstock.kafka.server import KafkaServer
 from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
-from penstock.log.cluster_opening import open_cluster_order
-from penstock.log.ordering import Applied
-from penstock.metadata.ages import Ages
 from penstock.metadata.cluster_order import ClusterOrder, ClusterOrderSettings
 from penstock.metadata.order import new_cluster_id
-from penstock.metadata.view import MetadataView
-from penstock.model.errors import (
-    InvalidRequestError,
-    JournalOlderError,
-    PenstockError,
-    RetryableError,
-)
+from penstock.model.errors import InvalidRequestError
 from penstock.objects.opening import open_reliable_store
-from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange
 from penstock.peers.secret import ClusterSecret
-from penstock.peers.wal import PeerWal
 from penstock.peers.zone import ZoneStore
-from penstock.placement.rendezvous import owner_of
-from penstock.placement.zones import ZONE_LABEL
 from penstock.ports.journal import Journal
-from penstock.replica.archive import Archive
 from penstock.replica.postgres import PostgresJournal
 from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
-from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
     from penstock.app.peer_routes import PeerSources
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-JOURNAL_WAIT_S: Final = 60.0
-"""How long a start waits for a journal that doesn't answer."""
-CUT_OFF_S: Final = 2.0
-"""Without a reading of the journal's head, after which clients are sent to other agents."""
-_RETRY_S: Final = 0.5
-_KEEPER: Final = b"archive"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,8 +76,12 @@ class ClusterParts(Parts):
     own_blocks: OwnBlocks
     shards: ShardKeeper
     archiver: Archiver
-    environment: Environment
-    membership: Membership | None = None
+    agent: ClusterAgent
+
+    @property
+    def membership(self) -> Membership | None:
+        """What beats for this agent, once that has begun."""
+        return self.agent.membership
 
     @property
     def epoch(self) -> int:
@@ -111,24 +96,11 @@ class ClusterParts(Parts):
     @property
     def quiet_agents(self) -> frozenset[int]:
         """Those that have missed a beat, as far as this agent knows."""
-        return frozenset() if self.membership is None else self.membership.quiet
+        return self.agent.quiet_agents
 
     async def start(self) -> None:
         """See `Parts`."""
-        await self.order.start(on_applied=self._on_applied, on_stopped=self._on_stopped)
-        # Before the log also since the feature level that claiming a WAL needs is raised by it.
-        self.membership = make_membership(
-            self.settings,
-            self.environment,
-            me=self.order.agent_id,
-            epoch=self.order.epoch,
-            order=self.order,
-            view=self.view,
-        )
-        self.membership.start()
-        await _until_answered(partial(self.log.start, epoch=self.order.epoch))
-        self.groups.start()
-        self.shards.start(self.groups)
+        await self.agent.start()
 
     async def leave(self, deadline_s: float) -> None:
         """See `Parts`. Others claim this agent's shards of groups, and no client is sent here."""
@@ -147,7 +119,6 @@ class ClusterParts(Parts):
 
     def jobs(self) -> Sequence[Job]:
         """See `Parts`."""
-        interval_s = self.settings.retention_check_ms / 1000
         volumes = []
         if self.settings.wal_volumes:
             found = WalVolumes(
@@ -161,18 +132,7 @@ class ClusterParts(Parts):
                 take_over=self._take_over,
             )
             volumes.append(Job(name="takeover of WALs", interval_s=1.0, run=found.run_once))
-        return [
-            *volumes,
-            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
-            Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
-            Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
-            Job(
-                name="archive",
-                interval_s=min(1.0, self.settings.archive_interval_ms / 1000),
-                run=self.archiver.run_once,
-            ),
-            Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
-        ]
+        return [*volumes, *self.agent.jobs()]
 
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
@@ -251,19 +211,6 @@ class ClusterParts(Parts):
     def _wal_report(self) -> WalReport | None:
         return of_agent(self.log.uploader, self.log.wal_free_bytes, self.settings.wal_bytes_max)
 
-    def _on_applied(self, applied: Sequence[Applied]) -> None:
-        self.log.on_applied(applied)
-        self.shards.follow()
-
-    def _on_stopped(self, error: PenstockError) -> None:
-        # Fenced, or the replica holds what never happened: the next start opens a new epoch, over
-        # a replica that it has checked against the journal.
-        self.environment.on_fatal(error)
-
-    async def _checkpoint(self) -> None:
-        if self.order.checkpoint_due:
-            await asyncio.get_running_loop().run_in_executor(self.pool, self.order.checkpoint)
-
     async def _take_over(self, directory: str) -> int:
         return await self.log.take_over(PosixDevice(Path(directory)))
 
@@ -303,7 +250,6 @@ async def _open(
         executor=pool,
         writer=f"agent-{me}",
     )
-    store = open_one(settings.objects)
 
     async def open_journal() -> PostgresJournal:
         return await PostgresJournal.open(
@@ -312,180 +258,75 @@ async def _open(
             new_cluster_id=lambda: new_cluster_id(random),
         )
 
-    journal = await _until_answered(open_journal)
-    archive = Archive(store, cluster_id=journal.cluster_id, scratch=layout.scratch, executor=pool)
+    journal = await until_answered(open_journal)
     make_folder(layout.root)
-    open_order = partial(
-        open_cluster_order,
-        journal,
-        archive,
-        layout.replica,
-        identity=make_identity(settings, environment, me=me),
-        cluster_id=journal.cluster_id,
-        clock=clock,
-        random=random,
-        executor=applier,
-        settings=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
-        wal=PosixDevice(layout.root),
-    )
-    try:
-        order = await _until_answered(open_order)
-    except JournalOlderError as error:
-        # The replica held what never happened; it has been dropped.
-        logger.warning("making a replica of the archive: %s", error)
-        order = await _until_answered(open_order)
-    clock.start_from(order.found_ms)
-    ages = Ages(
-        clock,
-        journal_ms=lambda: order.time_ms,
-        is_doubted=lambda: order.is_clock_doubted,
-    )
-    queries = ThreadQueries(layout.replica)
-    closing.callback(queries.close)
-    view = MetadataView.load(queries())
-    limits = log_limits(settings)
-    # What a restore inherited is read where the parent keeps it.
-    store = open_origins(store, queries().origins(), open_one)
-    own_blocks = OwnBlocks(store, bytes_max=settings.block_cache_bytes)
     calls = PeerClient(
         ClusterSecret(settings.cluster_secret),
         PeerTimeouts(silence_s=settings.peer_timeout_ms / 1000),
     )
     closing.callback(calls.close)
-    zone = ZoneStore(
-        store,
-        agent_id=me,
-        agents=_ZoneAgents(view, settings.labels.get(ZONE_LABEL, "")),
-        owner_of=owner_of,
-        own=own_blocks,
-        calls=calls,
-        block_bytes=settings.block_bytes,
-        clock=clock,
-    )
 
-    def address_of(agent: int) -> str | None:
-        found = view.agent(agent)
-        return found.peer if found is not None and found.live else None
+    def open_queries(path: Path) -> ThreadQueries:
+        queries = ThreadQueries(path)
+        closing.callback(queries.close)
+        return queries
 
-    log = ClusterLog(
-        ordering=order,
-        view=view,
-        queries=queries,
-        store=zone,
-        clock=clock,
-        ages=ages,
-        limits=limits,
-        agent_id=me,
-        pool=pool,
-        on_fatal=environment.on_fatal,
-        wal_folder=own_wal_folder(settings, layout, random),
-        remote_wal=PeerWal(calls, address_of=address_of),
-        # What a moment of the window named is deleted only behind it.
-        held_since_ms=lambda: ages.least_ms(order.time_ms) - settings.restore_window_ms,
-        instruments=LogInstruments(metrics),
-    )
-    shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
-    face = open_face(
-        settings,
-        environment,
-        metrics=metrics,
-        view=view,
-        queries=queries(),
-        log=log,
-        committer=order,
-        cluster_id=order.cluster_id,
-        node_id=me,
-        shows_answers=lambda: order.shows_answers,
-        ownership=shards,
-        heads=order,
-        now_ms=ages.now_ms,
-        cluster=ClusterNodes(
-            me=me,
-            view=view,
-            coordinators=shards,
-            is_cut_off=lambda: clock.monotonic_s() - order.head_confirmed_s > CUT_OFF_S,
-            quiet=lambda: parts.quiet_agents,  # made below
-        ),
-    )
-    archiver = Archiver(
+    ports = AgentPorts(
+        environment=environment,
         journal=journal,
-        order=order,
-        archive=archive,
-        is_chosen=lambda: _is_chosen(view, me),
+        cluster_id=journal.cluster_id,
+        open_store=lambda url: open_one(url or settings.objects),
+        open_queries=open_queries,
+        replica=layout.replica,
         scratch=layout.scratch,
+        pool=pool,
+        applier=applier,
+        calls=calls,
+        wal_folder=own_wal_folder(settings, layout, random),
         write_snapshot=partial(write_snapshot_apart, layout.replica),
+        kafka_instruments=KafkaInstruments(metrics),
+        log_instruments=LogInstruments(metrics),
+    )
+    agent = await open_agent(ports, _plan(settings, environment, me=me))
+    assert isinstance(agent.queries, ThreadQueries)
+    return ClusterParts(
+        settings=settings,
+        layout=layout,
         clock=clock,
-        age_ms=ages.now_ms,
-        executor=pool,
-        settings=ArchiveSettings(
+        ages=agent.ages,
+        metrics=metrics,
+        view=agent.view,
+        queries=agent.queries,
+        store=agent.store,
+        pool=pool,
+        log=agent.log,
+        groups=agent.groups,
+        broker=agent.broker,
+        kafka=KafkaServer(agent.broker),
+        journal=journal,
+        order=agent.order,
+        zone=agent.store,
+        own_blocks=agent.own_blocks,
+        shards=agent.shards,
+        archiver=agent.archiver,
+        agent=agent,
+    )
+
+
+def _plan(settings: ServerSettings, environment: Environment, *, me: int) -> AgentPlan:
+    return AgentPlan(
+        identity=make_identity(settings, environment, me=me),
+        limits=log_limits(settings),
+        membership=membership_settings(settings),
+        groups=group_settings(settings),
+        kafka=kafka_settings(settings),
+        archive=ArchiveSettings(
             interval_ms=settings.archive_interval_ms,
             keep_ms=settings.restore_window_ms,
             snapshot_interval_ms=settings.snapshot_interval_ms,
             snapshot_entries=settings.snapshot_entries,
         ),
+        restore_window_ms=settings.restore_window_ms,
+        retention_check_s=settings.retention_check_ms / 1000,
+        order=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
     )
-    parts = ClusterParts(
-        settings=settings,
-        layout=layout,
-        clock=clock,
-        ages=ages,
-        metrics=metrics,
-        view=view,
-        queries=queries,
-        store=zone,
-        pool=pool,
-        log=log,
-        groups=face.groups,
-        broker=face.broker,
-        kafka=face.kafka,
-        journal=journal,
-        order=order,
-        zone=zone,
-        own_blocks=own_blocks,
-        shards=shards,
-        archiver=archiver,
-        environment=environment,
-    )
-    return parts
-
-
-class _ZoneAgents:
-    """The live agents of a zone and their HTTP ports, as the view has them."""
-
-    def __init__(self, view: MetadataView, zone: str) -> None:
-        self._view = view
-        self._zone = zone
-        self._generation = -1
-        self._found: dict[int, str] = {}
-
-    def __call__(self) -> dict[int, str]:
-        if self._generation != self._view.agents_generation:
-            self._generation = self._view.agents_generation
-            self._found = {
-                agent.agent_id: agent.peer
-                for agent in self._view.agents()
-                if agent.live and agent.peer and agent.labels.get(ZONE_LABEL, "") == self._zone
-            }
-        return self._found
-
-
-def _is_chosen(view: MetadataView, me: int) -> bool:
-    live = [agent.agent_id for agent in view.agents() if agent.live]
-    return owner_of(_KEEPER, live or [me]) == me
-
-
-async def _until_answered(work: Callable[[], Awaitable[T]]) -> T:
-    """Try again while the journal doesn't answer, for `JOURNAL_WAIT_S`."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + JOURNAL_WAIT_S
-    said = ""
-    while True:
-        try:
-            return await work()
-        except RetryableError as error:
-            if loop.time() > until_s:
-                raise
-            if str(error) != said:
-                said = str(error)
-                logger.warning("waiting for the journal: %s", error)
-            await wait(_RETRY_S)

@@ -9,9 +9,12 @@ from penstock.app.parts import Environment
 from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.ownership import Ownership
+from penstock.groups.settings import GroupSettings
 from penstock.kafka.broker import Broker
+from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.nodes import Nodes
 from penstock.kafka.server import KafkaServer
+from penstock.kafka.settings import KafkaSettings
 from penstock.log.serving import ServingLog
 from penstock.metadata.committer import Committer
 from penstock.metadata.ordering import Heads
@@ -51,13 +54,52 @@ def open_face(
         queries: of the event loop's thread.
         shows_answers, ownership, now_ms: see `GroupCoordinator`; heads, cluster: see `Broker`.
     """
+    groups, broker = open_clients(
+        environment,
+        group_settings=group_settings(settings),
+        kafka_settings=kafka_settings(settings),
+        instruments=KafkaInstruments(metrics),
+        view=view,
+        queries=queries,
+        log=log,
+        committer=committer,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        shows_answers=shows_answers,
+        ownership=ownership,
+        heads=heads,
+        cluster=cluster,
+        now_ms=now_ms,
+    )
+    return Face(groups, broker, KafkaServer(broker))
+
+
+def open_clients(
+    environment: Environment,
+    *,
+    group_settings: GroupSettings,
+    kafka_settings: KafkaSettings,
+    instruments: Instruments | None,
+    view: MetadataView,
+    queries: Queries,
+    log: ServingLog,
+    committer: Committer,
+    cluster_id: str,
+    node_id: int,
+    shows_answers: Callable[[], bool],
+    now_ms: Callable[[], int | None],
+    ownership: Ownership | None = None,
+    heads: Heads | None = None,
+    cluster: Nodes | None = None,
+) -> tuple[GroupCoordinator, Broker]:
+    """What answers clients' requests, without the sockets. Arguments as of `open_face`."""
     groups = GroupCoordinator(
         committer=committer,
         view=view,
         queries=queries,
         clock=environment.clock,
         random=environment.random,
-        settings=group_settings(settings),
+        settings=group_settings,
         ownership=ownership,
         shows_answers=shows_answers,
         now_ms=now_ms,
@@ -73,9 +115,9 @@ def open_face(
         node_id=node_id,
         advertised_host=environment.advertised.host,
         advertised_port=environment.advertised.port,
-        settings=kafka_settings(settings),
-        instruments=KafkaInstruments(metrics),
+        settings=kafka_settings,
+        instruments=instruments or NoInstruments(),
         heads=heads,
         cluster=cluster,
     )
-    return Face(groups, broker, KafkaServer(broker))
+    return groups, broker
