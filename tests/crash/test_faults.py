@@ -29,7 +29,7 @@ from penstock.records.encode import encode_batch
 from penstock.replica import replica as replica_module
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError
-from penstock.testing.device import SimulatedDevice
+from penstock.testing.device import SimulatedDevice, SimulatedFile
 from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FILE_SUFFIX
 from support.power import ANY, NOW
@@ -228,7 +228,7 @@ def test_a_store_that_fails_for_a_while_fills_the_wal_and_no_more(
         store = Toggled(life, error)
         stored: list[bytes] = []
         await fill(life, key, stored)
-        assert device.used_bytes() <= WAL_BYTES_MAX
+        assert device.used_bytes("wal/") <= WAL_BYTES_MAX
         # What waits longer than a moment is held back, and refused at its deadline.
         held = append(life, key, b"held", timeout_ms=5_000)
         await asyncio.sleep(0.12)
@@ -267,11 +267,10 @@ def page_limit(life: SimulatedLog, pages: int | None) -> None:
     connection.execute(f"PRAGMA max_page_count = {limit}").fetchall()
 
 
-def test_a_full_journal_refuses_retriably_and_recovers(tmp_path: Path) -> None:
+def test_a_full_database_refuses_retriably_and_recovers(tmp_path: Path) -> None:
     async def body(life: SimulatedLog, key: PartitionKey) -> None:
         stored: list[bytes] = []
         page_limit(life, 2)
-        await fill(life, key, stored)
         # More than an upload frees, which may come in between.
         topics = [
             CreateTopic(name=f"u{n}", topic_id=bytes([n]) * 16, partitions=200) for n in range(50)
@@ -282,6 +281,32 @@ def test_a_full_journal_refuses_retriably_and_recovers(tmp_path: Path) -> None:
         await goes_on(life, key, stored)
 
     run(tmp_path, body)
+
+
+def test_full_journal_files_fill_the_wal_and_recover(tmp_path: Path) -> None:
+    """No WAL file is used again while its entries are nowhere else; none of it ends the server."""
+    device = SimulatedDevice()
+
+    async def body(life: SimulatedLog, key: PartitionKey) -> None:
+        stored: list[bytes] = []
+        open_file = device.open
+
+        def refuse(name: str, *, create: bool = False) -> SimulatedFile:
+            if name.startswith("journal/") and create:
+                raise OSError(errno.ENOSPC, "refused by the test")
+            return open_file(name, create=create)
+
+        journal = life.order.inner._replica._journal
+        assert journal is not None
+        journal._close_file()
+        device.open = refuse  # type: ignore[method-assign]
+        await fill(life, key, stored)
+        assert len(stored) > 10
+        await reads(life, key, stored)
+        device.open = open_file  # type: ignore[method-assign]
+        await goes_on(life, key, stored)
+
+    run(tmp_path, body, device=device)
 
 
 def test_frames_that_the_journal_refused_do_not_fill_the_wal_for_ever(

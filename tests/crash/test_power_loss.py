@@ -149,7 +149,7 @@ def objects_not_synced(life: SimulatedLog) -> None:
     """A put returns before the object's name is durable; the WAL is freed for it."""
     sync_directory = life.device.sync_directory
     life.device.sync_directory = (  # type: ignore[method-assign]
-        lambda folder: sync_directory(folder) if folder == "wal" else None
+        lambda folder: sync_directory(folder) if folder in {"wal", "journal"} else None
     )
 
 

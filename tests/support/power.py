@@ -39,7 +39,7 @@ from support.power_promises import (
     records_in,
     stored_keys,
 )
-from support.simulated_log import GRACE_S, SimulatedLog, Tail, keep_database
+from support.simulated_log import DATABASE, GRACE_S, SimulatedLog, Tail, keep_database
 
 NOW = 1_790_000_000_000
 CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
@@ -58,6 +58,7 @@ class World:
 
     Args:
         plant, plant_tail, fsync: a bug, to see that it is found.
+        loses_database: each cut takes the database, or a part of it, as well.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class World:
         fsync: bool = True,
         crashes_too: bool = True,
         only_crashes: bool = False,
+        loses_database: bool = False,
     ) -> None:
         self.seed = seed
+        self._loses_database = loses_database
         self.folder = folder
         self.random = SeededRandom(seed)
         self.stepped = self.random.below(3) > 0
@@ -107,9 +110,28 @@ class World:
             # The process died, and the device lives on: all that was written is there, and what
             # was not synced may still be lost by a later cut.
             keep_database(life.folder, following)
-            return
-        self.device = self.device.power_loss(self.random)
-        keep_database(life.order.states.choose(), following)
+        else:
+            self.device = self.device.power_loss(self.random)
+            keep_database(life.order.states.choose(), following)
+        if self._loses_database:
+            self._damage(following / DATABASE)
+
+    def _damage(self, path: Path) -> None:
+        kind = self.random.below(5)
+        data = path.read_bytes()
+        if kind == 0:
+            path.unlink()
+        elif kind == 1:
+            path.write_bytes(data[: self.random.below(len(data))])
+        elif kind == 2:
+            at = self.random.below(max(1, len(data) - 4096))
+            path.write_bytes(data[:at] + self.random.token_bytes(4096) + data[at + 4096 :])
+        elif kind == 3:
+            # Then it stands where the last checkpoint has left it.
+            path.with_name(path.name + "-wal").unlink(missing_ok=True)
+        else:
+            path.unlink()
+            path.with_name(path.name + "-wal").unlink(missing_ok=True)
 
     async def _live(self, *, is_last: bool) -> None:
         folder = self.folder / str(self._life)
@@ -317,6 +339,9 @@ class World:
                 await self._keep(life)
             elif choice == 9:
                 life.checkpoint()
+            elif choice == 11:
+                await life.upkeep.snapshot()
+                self.known.snapshot_count += 1
             elif choice == 10:
                 for key in list(life.log.tail.partitions()):
                     life.log.tail.forget(key)

@@ -80,6 +80,7 @@ class Knowledge:
     """The highest log start that anybody asked for by DeleteRecords."""
     producer_ids: list[int] = field(default_factory=list)
     segment_count: int = 0
+    snapshot_count: int = 0
     trim_count: int = 0
     deleted_object_count: int = 0
     read_count: int = 0

@@ -7,6 +7,7 @@ same seed gives the same calls; others run on the threads that a server has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from collections import deque
@@ -17,8 +18,9 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from penstock.log import Log, LogLimits
-from penstock.log.opening import open_wal, wal_tail
+from penstock.log import Log, LogLimits, opening
+from penstock.log.opening import open_order, open_wal
+from penstock.log.upkeep import Upkeep
 from penstock.metadata.ages import Ages
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.order import Applied, Order, Prepared
@@ -26,10 +28,10 @@ from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.objects.local import LocalStore
 from penstock.ports.random import Random
-from penstock.replica import JournalEntry
+from penstock.replica import JournalEntry, SnapshotInfo
 from penstock.system.believed_clock import BelievedClock
 from penstock.testing.clock import ManualClock
-from penstock.testing.cut import PowerSwitch, SwitchedDevice
+from penstock.testing.cut import PowerCutError, PowerSwitch, SwitchedDevice
 from penstock.testing.device import SimulatedDevice
 from penstock.wal import WalReader
 
@@ -256,7 +258,7 @@ class SwitchedOrder:
         """See `Order`."""
         with self._switch.call("append"):
             applied = self.inner.append(commands)
-            self.states.synced()
+            self.states.committed()
         with self._switch.call("acknowledge"):
             return applied
 
@@ -271,10 +273,30 @@ class SwitchedOrder:
 
     def sync(self) -> int:
         """See `Order`."""
-        with self._switch.call("sync the database"):
+        with self._switch.call("sync the journal"):
             position = self.inner.sync()
-            self.states.synced()
+            self.states.committed()
             return position
+
+    @property
+    def base_position(self) -> int:
+        return self.inner.base_position
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self.inner.checkpoint_due
+
+    def snapshot(self, target: Path) -> SnapshotInfo:
+        """See `Order`."""
+        with self._switch.call("write a snapshot"):
+            return self.inner.snapshot(target)
+
+    def trim_journal(self, snapshot: SnapshotInfo) -> int:
+        """See `Order`."""
+        with self._switch.call("trim the journal"):
+            deleted = self.inner.trim_journal(snapshot)
+            self.states.committed()
+            return deleted
 
     def checkpoint(self) -> int:
         """See `Order`."""
@@ -285,6 +307,22 @@ class SwitchedOrder:
 
 
 Tail = Callable[[Iterator[JournalEntry]], Iterator[JournalEntry]]
+
+
+@contextlib.contextmanager
+def planted_tail(plant: Tail | None) -> Iterator[None]:
+    """Break what a start applies again."""
+    missing = opening._missing
+
+    def broken(*arguments: Any, **options: Any) -> Iterator[JournalEntry]:
+        found = missing(*arguments, **options)
+        return found if plant is None else plant(found)
+
+    opening._missing = broken
+    try:
+        yield
+    finally:
+        opening._missing = missing
 
 
 class SimulatedLog:
@@ -331,12 +369,10 @@ class SimulatedLog:
         self.device = SwitchedDevice(device, self.switch)
         path = folder / DATABASE
 
-        def entries(position: int) -> Iterator[JournalEntry]:
-            tail = wal_tail(self.device, position, sync=fsync)
-            return tail if plant_tail is None else plant_tail(tail)
-
-        # What the database syncs is played by `DatabaseStates`; the real file need not be.
-        order = Order.open(path, clock=clock, random=random, fsync=False, entries=entries)
+        with planted_tail(plant_tail):
+            order = open_order(
+                path, self.device, clock=clock, random=random, fsync=fsync, snapshots="snapshots"
+            )
         self.order = SwitchedOrder(order, self.switch, DatabaseStates(folder, random))
         try:
             self.view = MetadataView.load(self.queries())
@@ -367,6 +403,14 @@ class SimulatedLog:
             identity=(order.agent_id, order.epoch),
             pool=self.pool,  # type: ignore[arg-type]
             on_fatal=on_fatal,
+        )
+        self.upkeep = Upkeep(
+            journal=self.order,
+            store=self.store,
+            scratch=folder / "scratch",
+            clock=clock,
+            pool=self.pool,
+            limits=limits or small_limits(),
         )
         self._queue: _SteppedQueue | None = None
         self.log.lane.may_turn_here = random.below(2) == 0
@@ -417,7 +461,8 @@ class SimulatedLog:
             await asyncio.gather(self.log._spare, return_exceptions=True)
         self.wal.close()
         await self.log.blocks.close()
-        self.order.inner.close()
+        with contextlib.suppress(PowerCutError):
+            self.order.inner.close()
         self.pool.shutdown()
         self._close_queries()
 

@@ -17,7 +17,7 @@ from penstock.app.host_wals import HostWals
 from penstock.app.layout import DataLayout
 from penstock.log import backup
 from penstock.log.manifest import Manifest
-from penstock.log.opening import wal_tail
+from penstock.log.opening import unapplied_entries
 from penstock.log.restore import is_unfinished, refuse_unfinished, restore_backup
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.queries import Queries
@@ -122,7 +122,7 @@ async def back_up(
             random=random,
             pool=pool,
             progress=progress,
-            tail=None if is_served else partial(wal_tail, device),
+            tail=None if is_served else partial(unapplied_entries, device),
             find_wal=HostWals(layout, lambda: queries),
         )
     return _for_people(manifest)

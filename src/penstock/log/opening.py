@@ -1,22 +1,31 @@
 """Opening what an embedded log stands on, in the order that recovery needs.
 
-The journal's database may lack the last entries: the WAL's frames hold them (docs/formats/wal.md).
-So the database is opened and brought up to date from the WAL first, and only then says which
-frames must be there.
+The journal's files may lack the last entries: the WAL's frames hold them. The database may lack
+more, or all (docs/formats/journal-files.md). So the files are brought up to date from the WAL
+first, then the database from the files, and only then the state says which frames must be there.
 """
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Final
 
+from penstock.log.rebuild import SNAPSHOTS_FOLDER, find_fault, rebuild
 from penstock.log.wal_name import new_wal_name, read_wal_name, refuse_others_wal
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
+from penstock.metadata.schema import FORMAT_VERSION
+from penstock.model.errors import CorruptDataError
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.random import Random
-from penstock.replica import JournalEntry
+from penstock.replica import JournalEntry, JournalFiles
 from penstock.wal import WalWriter, entries_after
+
+logger = logging.getLogger(__name__)
+
+_ROWS_AT_ONCE: Final = 1000
 
 
 def open_order(
@@ -30,34 +39,114 @@ def open_order(
     labels: dict[str, str] | None = None,
     endpoint: str = "",
     peer: str = "",
+    snapshots: str = SNAPSHOTS_FOLDER,
 ) -> Order:
-    """Open, or create, the journal at `path`, with the entries that only the WAL holds.
+    """Open, or create, the journal at `path`, with the entries that only journal files and the WAL
+    hold. A database that is lost or damaged is made again of them.
 
     Args:
         device: the data directory.
+        snapshots: the folder on it with the snapshots.
 
     Raises:
         CorruptDataError: an entry is damaged or missing; and as `Order.open`.
         OtherClusterError: the WAL holds records of another cluster than the journal.
     """
-    order = Order.open(
-        path,
-        clock=clock,
-        random=random,
-        fsync=fsync,
-        software=software,
-        labels=labels,
-        endpoint=endpoint,
-        peer=peer,
-        entries=lambda position: wal_tail(device, position, sync=fsync),
-        check_cluster=partial(_check_wal, device),
-    )
+
+    journal, wal_fault = _open_journal(device, fsync=fsync)
+    fault = find_fault(path, device, journal, snapshots=snapshots)
+    if fault:
+        if wal_fault is not None:
+            raise wal_fault
+        rebuild(path, device, journal, fault=fault, snapshots=snapshots)
+
+    def open_once() -> Order:
+        return Order.open(
+            path,
+            clock=clock,
+            random=random,
+            fsync=fsync,
+            software=software,
+            labels=labels,
+            endpoint=endpoint,
+            peer=peer,
+            entries=lambda position: _missing(device, journal, position, wal_fault, sync=fsync),
+            check_cluster=partial(_check_wal, device),
+            journal=journal,
+        )
+
+    try:
+        order = open_once()
+    except CorruptDataError as error:
+        # Damage of the database itself that `quick_check` does not see.
+        if fault or journal.is_empty or error.subject != str(path):
+            raise
+        journal, wal_fault = _open_journal(device, fsync=fsync)
+        rebuild(path, device, journal, fault=error.detail, snapshots=snapshots)
+        order = open_once()
     name = read_wal_name(device)
     if name is None or name.cluster_id != order.cluster_id:
         # Before the first frame. One of an older release, whose frames the journal beside it has
         # named all along, gets its name now.
         new_wal_name(device, order.cluster_id, random)
     return order
+
+
+def _open_journal(device: Device, *, fsync: bool) -> tuple[JournalFiles, CorruptDataError | None]:
+    """The journal files with the WAL's entries past them, and what ended those too early."""
+    journal = JournalFiles.open(device, fsync=fsync)
+    journal.format_version = FORMAT_VERSION
+    if journal.is_empty:
+        return journal, None  # where they begin is the database's to say
+    name = read_wal_name(device)
+    if name is not None and name.cluster_id not in ("", journal.cluster_id):
+        refuse_others_wal(device, journal.cluster_id, of=name.cluster_id)
+    try:
+        _take_from_wal(device, journal, sync=fsync)
+    except CorruptDataError as error:
+        return journal, error
+    return journal, None
+
+
+def _take_from_wal(device: Device, journal: JournalFiles, *, sync: bool) -> None:
+    rows: list[tuple[int, int, bytes]] = []
+    try:
+        for entry in entries_after(device, journal.last, sync=sync):
+            rows.append((entry.position, entry.time_ms, entry.body))
+            if len(rows) >= _ROWS_AT_ONCE:
+                journal.note(rows)
+                journal.write()
+                rows = []
+    finally:
+        journal.note(rows)
+        journal.sync()
+
+
+def _missing(
+    device: Device,
+    journal: JournalFiles,
+    position: int,
+    wal_fault: CorruptDataError | None,
+    *,
+    sync: bool,
+) -> Iterator[JournalEntry]:
+    """The entries past the database's position."""
+    if journal.is_empty or position > journal.last:
+        if not journal.is_empty:
+            logger.error(
+                "the journal's files and the WAL end at position %d, the database at %d: entries"
+                " between are lost, and a damaged database could not be made again; a snapshot"
+                " of it is due now (%s)",
+                journal.last,
+                position,
+                "; ".join([*journal.faults, str(wal_fault or "")]),
+            )
+        if position or not journal.is_empty:
+            journal.begin_at(position + 1)
+        _take_from_wal(device, journal, sync=sync)
+    elif wal_fault is not None:
+        raise wal_fault
+    return journal.entries(position)
 
 
 def _check_wal(device: Device, cluster_id: str) -> None:
@@ -92,10 +181,20 @@ def open_wal(
     )
 
 
-def wal_tail(device: Device, position: int, *, sync: bool = False) -> Iterator[JournalEntry]:
-    """Entries of the WAL past a position. See `entries_after`."""
-    for entry in entries_after(device, position, sync=sync):
-        yield JournalEntry(entry.position, entry.time_ms, entry.body)
+def unapplied_entries(device: Device, position: int) -> Iterator[JournalEntry]:
+    """Entries past a position that journal files and the WAL hold. Writes nothing.
+
+    Raises:
+        CorruptDataError: one is damaged or missing.
+    """
+    journal = JournalFiles.open(device)
+    last = position
+    if not journal.is_empty and journal.last > position:
+        for entry in journal.entries(position):
+            last = entry.position
+            yield entry
+    for found in entries_after(device, last, sync=False):
+        yield JournalEntry(found.position, found.time_ms, found.body)
 
 
 def named_ranges(queries: Queries) -> dict[int, int]:

@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from penstock.log.backup import checksum, clear_scratch, exists, read_parts
 from penstock.log.manifest import INCOMPLETE, MANIFEST, METADATA, Manifest, decode_manifest
+from penstock.log.upkeep import snapshot_key
 from penstock.metadata.order import restore as restore_state
 from penstock.metadata.queries import Queries
 from penstock.metadata.restored import begin_restored
@@ -23,7 +24,7 @@ from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoun
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
-from penstock.replica.snapshot import write_snapshot
+from penstock.replica.snapshot import read_snapshot_info, write_snapshot
 
 _SEGMENTS_PREFIX: Final = "segments/"
 _PAGE: Final = 1000
@@ -105,6 +106,9 @@ async def restore_backup(
         for at in range(0, len(left), _PAGE):
             await store.delete(left[at : at + _PAGE])
         await _copy_objects(source, store, manifest, progress or _silent)
+        position = read_snapshot_info(anew).position
+        # Before there is anything to serve: what a lost database is made of.
+        await store.put(snapshot_key(position), [anew.read_bytes()])
         # Last, and by a rename: from here on the directory is whole.
         restore_state(anew, database)
     finally:

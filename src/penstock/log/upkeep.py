@@ -32,6 +32,12 @@ class Journal(Protocol):
         ...
 
     @property
+    def base_position(self) -> int:
+        """The least position of a snapshot that can be made into this state again; 0: none is
+        needed."""
+        ...
+
+    @property
     def checkpoint_due(self) -> bool:
         """Whether a checkpoint is worth its syncs."""
         ...
@@ -94,6 +100,10 @@ class Upkeep:
             await self.snapshot()
 
     def _snapshot_is_due(self, last: "_Last", now_s: float) -> bool:
+        if last.position < self._journal.base_position:
+            # Of an older release, restored, or with a hole: until there is one, a lost database
+            # can't be made again.
+            return True
         entries = self._journal.position - last.position
         age_ms = (now_s - last.made_s) * 1000
         return entries >= self._limits.snapshot_entries or (

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.log.fetch.whole_runs import read_wal_run
+from penstock.log.opening import unapplied_entries
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK
@@ -34,7 +35,7 @@ from penstock.records.batch import (
 )
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from penstock.wal import WalReader, entries_after
+from penstock.wal import WalReader
 from penstock.wal.recovery import check_named_frames, find_files
 
 _PAGE: Final = 1000
@@ -455,7 +456,7 @@ class _Verifier:
         for _ in range(_ATTEMPTS):
             position = self._queries.position()
             try:
-                for _entry in entries_after(device, position, sync=False):
+                for _entry in unapplied_entries(device, position):
                     pass
             except FileNotFoundError:
                 continue

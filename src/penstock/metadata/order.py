@@ -3,9 +3,9 @@
 A `Replica` of the log's state machine under one agent's identity: it numbers the agent's entries,
 stamps them, and turns a refused entry into an error.
 
-An entry is made durable in one of two ways: `append` commits it to the database and syncs that;
-`append_written` has a WAL frame hold it, and `commit` brings the database there behind. What the
-database lacks after a power cut is given to `open` again.
+An entry is made durable in one of two ways: `append` syncs it in the journal files (without them,
+in the database); `append_written` has a WAL frame hold it, and `commit` brings the database there
+behind. What the database lacks after a power cut is given to `open` again.
 """
 
 import base64
@@ -40,7 +40,7 @@ from penstock.model.errors import FatalStorageError, FencedError
 from penstock.model.ids import AgentId
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
-from penstock.replica import JournalEntry, Replica, SnapshotInfo, restore_snapshot
+from penstock.replica import JournalEntry, JournalFiles, Replica, SnapshotInfo, restore_snapshot
 
 CLUSTER_ID_BYTES: Final = 16
 REPLAY_ENTRIES_MAX: Final = 1000
@@ -120,6 +120,7 @@ class Order:
         level: int = FEATURE_LEVEL_MAX,
         entries: Callable[[int], Iterable[JournalEntry]] | None = None,
         check_cluster: Callable[[str], None] | None = None,
+        journal: JournalFiles | None = None,
     ) -> "Order":
         """Open, or create, the journal at `path`, and register a new epoch of this agent.
 
@@ -134,6 +135,7 @@ class Order:
             check_cluster: raises if the entries aren't of the cluster with this id; called before
                 they are asked for, and again when they are applied if there was no cluster before
                 (the id is empty where there is none yet).
+            journal: keeps the entries beside the database; is closed with the order.
 
         Raises:
             InvalidRequestError: another program's file, or a newer release's.
@@ -141,10 +143,12 @@ class Order:
             StorageFullError: no space.
         """
         machine = LogMachine()
-        replica = Replica.open(path, machine, fsync=fsync)
+        replica = Replica.open(path, machine, fsync=fsync, journal=journal)
         try:
             machine.tables.ensure_loaded()
             known = machine.tables.meta_text("cluster_id")
+            if journal is not None and known:
+                journal.cluster_id = known
             if check_cluster is not None and known:
                 check_cluster(known)
             if entries is not None:
@@ -153,14 +157,19 @@ class Order:
             if check_cluster is not None and not known:
                 check_cluster(machine.tables.meta_text("cluster_id"))
             if agent_id is None:
-                agent_id = _agent_id(replica, machine, random)
+                known_id = journal.agent_id if journal is not None else 0
+                agent_id = _agent_id(replica, machine, random, known_id)
             if replica.local(_LOCAL_AGENT) != agent_id:
                 replica.set_local(_LOCAL_AGENT, agent_id)
+            if journal is not None:
+                journal.agent_id, journal.format_version = agent_id, FORMAT_VERSION
             commands: list[AnyCommand] = []
             cluster_id = machine.tables.meta_text("cluster_id")
             if not cluster_id:
                 cluster_id = new_cluster_id(random)
                 commands.append(InitCluster(cluster_id=cluster_id))
+            if journal is not None:
+                journal.cluster_id = cluster_id
             commands.append(
                 RegisterAgent(
                     agent=agent_id,
@@ -187,6 +196,12 @@ class Order:
         return self._replica.position
 
     @property
+    def base_position(self) -> int:
+        """The least position of a snapshot that the kept journal leads on from; 0: it begins at
+        its first entry, or is in the database."""
+        return self._replica.base_position
+
+    @property
     def committed_position(self) -> int:
         """The position up to which readers of the database see the state."""
         return self._replica.committed_position
@@ -207,7 +222,7 @@ class Order:
         return self._replica.uncommitted_bytes
 
     def append(self, commands: Sequence[AnyCommand]) -> Applied:
-        """Journal commands as one entry and apply them: one transaction, durable in the database.
+        """Journal commands as one entry and apply them: durable without a WAL frame.
 
         Raises:
             StorageFullError: no space; nothing was applied, a later append may succeed.
@@ -277,8 +292,8 @@ class Order:
         return self._replica.checkpoint_due
 
     def sync(self) -> int:
-        """Make durable in the database all that was applied, by one sync; any thread. Returns the
-        position up to which that is so."""
+        """Make durable without the WAL all that was applied, by one sync; any thread. Returns the
+        position up to which that is so. See `Replica.sync`."""
         return self._replica.sync()
 
     def checkpoint(self) -> int:
@@ -332,11 +347,16 @@ def _apply_again(replica: Replica[EntryOutcome], entries: Iterable[JournalEntry]
             replica.commit()
 
 
-def _agent_id(replica: Replica[EntryOutcome], machine: LogMachine, random: Random) -> AgentId:
-    """The id this file's agent has had; else the only one there is (a restore); else a new one."""
+def _agent_id(
+    replica: Replica[EntryOutcome], machine: LogMachine, random: Random, known_id: int
+) -> AgentId:
+    """The id this file's agent has had (`known_id` where the file was made again); else the only
+    one there is (a restore); else a new one."""
     kept = replica.local(_LOCAL_AGENT)
     if isinstance(kept, int):
         return AgentId(kept)
+    if known_id:
+        return AgentId(known_id)
     agents = machine.tables.execute("SELECT agent FROM agents LIMIT 2").fetchall()
     if len(agents) == 1:
         return AgentId(agents[0][0])

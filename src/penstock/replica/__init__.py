@@ -1,6 +1,7 @@
 """A journal and the state that it makes, in one SQLite database; for any state machine."""
 
 from penstock.replica.dump import canonical_dump, state_digest
+from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
 from penstock.replica.replica import Replica
 from penstock.replica.snapshot import (
@@ -14,6 +15,7 @@ from penstock.replica.transaction import Appended
 __all__ = [
     "Appended",
     "JournalEntry",
+    "JournalFiles",
     "Replica",
     "SnapshotInfo",
     "StateMachine",

@@ -1,9 +1,10 @@
 """A replica: one SQLite database that has applied its journal up to a position.
 
 Two ways to write. `append` makes an entry durable here: one transaction journals it, applies it
-and is synced. Where the entry is durable elsewhere first (a WAL frame, another database), `apply`
-applies it inside an open transaction and `commit` ends that one behind, without a sync: what a
-power cut takes is applied again from there. See docs/formats/journal.md for tables and crash cases.
+and is synced; or it is synced in journal files (docs/formats/journal-files.md). Where the entry is
+durable elsewhere first (a WAL frame, another database), `apply` applies it inside an open
+transaction and `commit` ends that one behind, without a sync: what a power cut takes is applied
+again from there. See docs/formats/journal.md for tables and crash cases.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from penstock.replica.database import (
     trim_cache,
 )
 from penstock.replica.dump import state_digest
+from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
 from penstock.replica.snapshot import JournalEntry, SnapshotInfo, write_snapshot
 from penstock.replica.transaction import Appended, Transaction, gap
@@ -61,9 +63,11 @@ class Replica(Generic[OutcomeT]):
         transaction: Transaction[OutcomeT],
         *,
         fsync: bool,
+        journal: JournalFiles | None = None,
     ) -> None:
         """Use `open`."""
         self.path = path
+        self._journal = journal
         self._directory = str(path.parent)
         self._connection = connection
         self._fsync = fsync
@@ -78,12 +82,15 @@ class Replica(Generic[OutcomeT]):
         *,
         fsync: bool = True,
         keeps_journal: bool = True,
+        journal: JournalFiles | None = None,
     ) -> "Replica[OutcomeT]":
         """Open, or create, and apply the entries past the state's position.
 
         Args:
             fsync: false gives up the last commits in a power cut, never the file.
             keeps_journal: false where the journal is elsewhere: entries are applied, not kept.
+            journal: keeps the entries in place of the database's own table; it is written,
+                synced and closed here.
         Raises:
             InvalidRequestError: another program's file, or a newer release's.
             CorruptDataError: the file or an entry is damaged, or an entry is missing.
@@ -112,7 +119,8 @@ class Replica(Generic[OutcomeT]):
                 position=position,
                 time_ms=time_ms,
                 fsync=fsync,
-                keeps_journal=keeps_journal,
+                keeps_journal=keeps_journal and journal is None,
+                journal=journal,
             )
             machine.bind(connection)
             transaction.replay()
@@ -122,7 +130,7 @@ class Replica(Generic[OutcomeT]):
         except BaseException:
             connection.close()
             raise
-        return cls(path, connection, transaction, fsync=fsync)
+        return cls(path, connection, transaction, fsync=fsync, journal=journal)
 
     # -- how far it is -------------------------------------------------------------------------
 
@@ -140,6 +148,12 @@ class Replica(Generic[OutcomeT]):
         """Journal time at an entry, were it the next; nothing is applied. Any thread."""
         with self._lock:
             return self._transaction.journal_time(body, stamp_ms)
+
+    @property
+    def base_position(self) -> int:
+        """The least position of a snapshot that the journal files lead on from; 0: they begin at
+        the first entry, or there are none."""
+        return max(0, self._journal.floor - 1) if self._journal is not None else 0
 
     @property
     def committed_position(self) -> int:
@@ -245,6 +259,10 @@ class Replica(Generic[OutcomeT]):
             self._transaction.check_usable()
             self._transaction.redo()
             self._transaction.commit()
+            if self._journal is not None:
+                # Full: the entries are elsewhere until `sync` succeeds.
+                with contextlib.suppress(StorageFullError):
+                    self._journal.write()
             return self.committed_position
 
     @property
@@ -300,6 +318,8 @@ class Replica(Generic[OutcomeT]):
                 self._transaction.roll_back(error)
                 raise
             self._transaction.end()
+        if self._journal is not None and not deleted and count == 2:
+            self._journal.trim(older)
         return deleted
 
     def set_local(self, name: str, value: int | str) -> None:
@@ -329,16 +349,23 @@ class Replica(Generic[OutcomeT]):
         return self._transaction.uncheckpointed_bytes >= _CHECKPOINT_DUE_BYTES
 
     def sync(self) -> int:
-        """Make durable what was applied: one sync, of SQLite's WAL. Any thread; appends go on.
+        """Make durable what was applied: one sync, of the journal files or else of SQLite's WAL.
+        Any thread; appends go on.
 
         Returns:
-            The position up to which a power cut can't take the state back any more.
+            The position up to which no power cut takes anything any more.
         Raises:
             StorageFullError: no space; a later one may succeed.
             FatalStorageError: it failed; every later append is refused.
         """
         position = self.commit()
-        if self._fsync:
+        if self._journal is not None:
+            try:
+                position = self._journal.sync()
+            except FatalStorageError as error:
+                self._transaction.failure = str(error)
+                raise
+        elif self._fsync:
             # What is no longer in that file was synced by the checkpoint that took it out.
             try:
                 sync_wal(self.path)
@@ -389,6 +416,10 @@ class Replica(Generic[OutcomeT]):
     def snapshot(self, target: Path) -> SnapshotInfo:
         """Write a verified snapshot of the state; any thread. See `write_snapshot`."""
         self.commit()
+        if self._journal is not None:
+            # So that a file ends where the snapshot covers all of it.
+            self._journal.roll()
+            self.sync()
         return write_snapshot(self.path, target)
 
     def journal_after(self, position: int) -> Iterator[JournalEntry]:
@@ -398,6 +429,9 @@ class Replica(Generic[OutcomeT]):
             CorruptDataError: entries right past `position` have been trimmed.
         """
         self._show()
+        if self._journal is not None:
+            yield from self._journal.entries(position)
+            return
         connection = connect_reader(self.path)
         try:
             connection.execute("BEGIN")
@@ -435,6 +469,8 @@ class Replica(Generic[OutcomeT]):
             if self._transaction.failure is None:
                 self._transaction.failure = "it is closed"
             self._connection.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def _begin_log_anew(self, connection: sqlite3.Connection) -> None:
         """Copy what little has been committed since, while nothing is.

@@ -12,8 +12,10 @@ from penstock.model.errors import (
     CorruptDataError,
     FatalStorageError,
     PenstockError,
+    StorageFullError,
 )
 from penstock.replica.database import translate
+from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
 from penstock.replica.statements import insert_rows
 
@@ -45,6 +47,7 @@ class Transaction(Generic[OutcomeT]):
         position, time_ms: of the last entry that the database has applied.
         fsync: whether `append` is durable, by a sync.
         keeps_journal: whether entries are kept, or the position alone.
+        journal: where entries are kept beside the database; None: nowhere.
     """
 
     def __init__(
@@ -57,7 +60,9 @@ class Transaction(Generic[OutcomeT]):
         time_ms: int,
         fsync: bool,
         keeps_journal: bool,
+        journal: JournalFiles | None = None,
     ) -> None:
+        self._journal = journal
         self._path = path
         self._machine = machine
         self._connection = connection
@@ -93,17 +98,27 @@ class Transaction(Generic[OutcomeT]):
     # -- applying ------------------------------------------------------------------------------
 
     def append(self, body: bytes, stamp_ms: int) -> Appended[OutcomeT]:
-        """Apply one entry in a transaction of its own and commit it, synced. Raises as
-        `Replica.append`."""
+        """Apply one entry in a transaction of its own and commit it, synced: here, or in the
+        journal files. Raises as `Replica.append`."""
         self.commit()
-        appended = self.apply(body, stamp_ms, synced=self._fsync)
+        journal = self._journal
+        appended = self.apply(body, stamp_ms, synced=self._fsync and journal is None)
         try:
             self._machine.flush()
             self._write_rows()
+            if journal is not None:
+                journal.append_synced(self._rows[-1])
         except BaseException as error:
+            if isinstance(error, FatalStorageError):
+                self.failure = f"an entry could not be written: {error}"
             self.take_back_last(error)
             raise
-        self.end()
+        try:
+            self.end()
+        except StorageFullError:
+            if journal is None:
+                raise
+            # Durable by now. It is applied again before anything else is.
         return appended
 
     def apply(self, body: bytes, stamp_ms: int, *, synced: bool = False) -> Appended[OutcomeT]:
@@ -220,8 +235,11 @@ class Transaction(Generic[OutcomeT]):
             # fsync drops them): what is durable is unknown from here on.
             self.failure = f"a commit failed: {error}"
             raise FatalStorageError("commit", str(self._path), str(error)) from error
+        # SQLite's WAL gets an entry's body as well, where the journal is a table.
         self.uncheckpointed_bytes += _COMMIT_BYTES + 4 * self.row_bytes
         self.is_begun = False
+        if self._journal is not None:
+            self._journal.note(self._rows)
         self._rows = []
         self.row_bytes = 0
         self.committed_position = self.position

@@ -194,10 +194,14 @@ class SimulatedDevice:
             self._require(name)
             self._names[name].data[position] ^= 1 << bit
 
-    def used_bytes(self) -> int:
-        """What all files take."""
+    def used_bytes(self, prefix: str = "") -> int:
+        """What all files take whose names begin so."""
         with self._lock:
-            return sum(len(content.data) for content in self._names.values())
+            return sum(
+                len(content.data)
+                for name, content in self._names.items()
+                if name.startswith(prefix)
+            )
 
     # -- used by SimulatedFile ---------------------------------------------------------------------
 

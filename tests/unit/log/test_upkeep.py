@@ -15,8 +15,9 @@ from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep, snapshot_key, snapshot
 from penstock.metadata.order import Order, restore
 from penstock.model.errors import StorageFullError
 from penstock.model.ids import PartitionKey, partition_key
-from penstock.replica import verify_snapshot
+from penstock.replica import JournalFiles, verify_snapshot
 from penstock.replica.dump import canonical_dump
+from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
 from support.log_rig import NOW, Rig, run_rig
@@ -32,11 +33,9 @@ async def stored(rig: Rig) -> list[int]:
 
 
 def journal_bounds(rig: Rig) -> tuple[int, int]:
-    with closing(sqlite3.connect(rig.path / "metadata.sqlite")) as connection:
-        low, high = connection.execute(
-            "SELECT min(position), max(position) FROM journal"
-        ).fetchone()
-    return low, high
+    rig.order.sync()
+    journal = JournalFiles.open(PosixDevice(rig.path))
+    return journal.floor, journal.last
 
 
 async def write(rig: Rig, key: PartitionKey, count: int) -> None:
@@ -213,6 +212,7 @@ class Due:
 
     position = 1
     checkpoint_due = True
+    base_position = 0
     checkpoints = 0
 
     def checkpoint(self) -> None:

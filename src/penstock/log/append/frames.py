@@ -148,7 +148,7 @@ class FrameWriter(Protocol):
 
 @dataclass(slots=True)
 class Committed:
-    """What became of one group commit. `place`: None where the database alone holds the entry."""
+    """What became of one group commit. `place`: None where no frame holds the entry."""
 
     applied: AppliedEntry
     place: WalPlace | None

@@ -1,8 +1,8 @@
 """The uploader: moves what lies in the WAL into segment objects, then frees the WAL.
 
-Order of effects: object durable in the store -> `StoreSegment` journaled -> the database that says
-so made durable -> WAL files released: what a power cut leaves of the database must neither name a
-file that was used again nor lack an entry that such a file held.
+Order of effects: object durable in the store -> `StoreSegment` journaled -> the journal up to there
+made durable without the WAL -> WAL files released: what a start finds after a power cut must
+neither name a file that was used again nor lack an entry that such a file held.
 A crash between the first two leaves an object that nothing names (an orphan, deleted later); after
 that, a file that the next start finds free.
 """
@@ -72,7 +72,8 @@ class Uploader:
     """One task on the event loop; reading and storing happen in the pool.
 
     Args:
-        database: where the WAL's frames hold entries, what has applied them; None elsewhere.
+        database: where the WAL's frames hold entries, what has applied them and keeps them for
+            longer; None elsewhere.
         numbers: gives the keys of new objects.
         wal_key: of the WAL that is emptied; 0: the embedded server's.
     """
@@ -272,7 +273,7 @@ class Uploader:
         else:
             self._oldest_s = started_s
         if head.runs and left > 0:
-            # Beside the next segment: it waits for a sync of the database.
+            # Beside the next segment: it waits for a sync of the journal.
             self._begin_release()
             return True
         await self._release()

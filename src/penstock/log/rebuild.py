@@ -1,0 +1,172 @@
+"""Making a lost or damaged metadata database again. docs/formats/journal-files.md has the steps.
+
+The base is the newest snapshot that is whole, or nothing where the journal files begin at the first
+entry; the open that follows applies the entries past it. What is there is renamed, never deleted.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION
+from penstock.model.errors import CorruptDataError, PenstockError
+from penstock.ports.device import Device
+from penstock.replica import JournalFiles, restore_snapshot, verify_snapshot
+from penstock.replica.database import (
+    connect_reader,
+    pragma_integer,
+    state_position,
+    sync_directory,
+    translate,
+)
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOTS_FOLDER: Final = "objects/snapshots"
+"""Where an embedded server's snapshots are, under its data directory."""
+_COPY_BYTES: Final = 8 << 20
+_SUFFIX: Final = ".sqlite"
+
+
+def rebuild(
+    path: Path,
+    device: Device,
+    journal: JournalFiles,
+    *,
+    fault: str,
+    snapshots: str = SNAPSHOTS_FOLDER,
+) -> None:
+    """Set the database aside and make its base again; whoever opens it applies the entries.
+
+    Raises:
+        CorruptDataError: no snapshot is whole, or entries past it are damaged; nothing was moved.
+    """
+    logger.error("%s: %s; it is made again of a snapshot and the journal", path, fault)
+    made = path.with_name(f"{path.name}.rebuilt")
+    base = _make_base(made, device, journal, snapshots)
+    if base is None:
+        raise CorruptDataError(
+            "rebuild",
+            str(path),
+            f"{fault}, and no whole snapshot reaches the journal's entries"
+            f" {journal.floor} to {journal.last}",
+            "restore a backup",
+        )
+    count = 0
+    for _ in journal.entries(base):
+        count += 1
+    aside = set_aside(path)
+    if base:
+        made.replace(path)
+        sync_directory(path.parent)
+    logger.error(
+        "%s: made again of %s and %d entries; %s",
+        path,
+        f"the snapshot at position {base}" if base else "nothing",
+        count,
+        f"what was there is kept as {aside}" if aside is not None else "nothing was there",
+    )
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a database and SQLite's WAL. Returns the new name; None: nothing was there."""
+    number = 1
+    while any(
+        path.with_name(f"{path.name}.damaged-{number}{suffix}").exists() for suffix in ("", "-wal")
+    ):
+        number += 1
+    aside = path.with_name(f"{path.name}.damaged-{number}")
+    found = None
+    # The WAL first: with it gone the database is at worst older, and is found so.
+    for suffix in ("-wal", ""):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.replace(aside.with_name(aside.name + suffix))
+            found = aside
+    path.with_name(path.name + "-shm").unlink(missing_ok=True)
+    sync_directory(path.parent)
+    return found
+
+
+def find_fault(
+    path: Path, device: Device, journal: JournalFiles, *, snapshots: str = SNAPSHOTS_FOLDER
+) -> str:
+    """Why the database can't be used; empty: it can, or there is nothing yet.
+
+    Args:
+        device: the data directory, with the WAL and snapshots.
+    """
+    if not path.exists():
+        if journal.is_empty and not journal.faults and not device.list(snapshots):
+            return ""
+        return "it is missing"
+    if journal.is_empty:
+        return ""  # of an older release, or just restored: nothing to make it of
+    try:
+        with closing(connect_reader(path)) as connection:
+            if not pragma_integer(connection, "schema_version"):
+                return "it is empty"
+            found_id = pragma_integer(connection, "application_id")
+            if found_id != APPLICATION_ID:
+                return f"application id {found_id:#010x}, not {APPLICATION_ID:#010x}"
+            version = pragma_integer(connection, "user_version")
+            if version > FORMAT_VERSION and journal.known_format_version <= FORMAT_VERSION:
+                return f"format version {version}, the journal beside it is of {FORMAT_VERSION}"
+            problems = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
+            if problems != ["ok"]:
+                return "; ".join(map(str, problems))
+            position, _ = state_position(connection)
+    except sqlite3.Error as error:
+        return translate(error, "check", str(path)).detail
+    except (PenstockError, TypeError, AttributeError) as error:
+        # Not the types, or not the rows, that this program writes.
+        return str(error) or type(error).__name__
+    if position < journal.floor - 1:
+        return f"it stands at position {position}, the journal's files begin at {journal.floor}"
+    return ""
+
+
+def _make_base(made: Path, device: Device, journal: JournalFiles, snapshots: str) -> int | None:
+    """Put the newest whole snapshot at `made`. Returns its position; 0: none is needed."""
+    for position, name in _snapshots(device, snapshots):
+        if journal.floor - 1 <= position <= journal.last and _copy(device, name, made):
+            return position
+    return 0 if journal.floor == 1 else None
+
+
+def _snapshots(device: Device, folder: str) -> Iterator[tuple[int, str]]:
+    """Snapshots by position, the newest first."""
+    for entry in sorted(device.list(folder), reverse=True):
+        digits = entry.removesuffix(_SUFFIX)
+        if digits != entry and digits.isascii() and digits.isdigit():
+            yield int(digits), f"{folder}/{entry}"
+
+
+def _copy(device: Device, name: str, made: Path) -> bool:
+    """Verify a snapshot whole and make a database of it; whether it was."""
+    fetched = made.with_name(made.name + ".snapshot")
+    try:
+        file = device.open(name)
+        try:
+            with fetched.open("wb") as target:
+                for at in range(0, file.size(), _COPY_BYTES):
+                    target.write(file.read_at(at, _COPY_BYTES))
+        finally:
+            file.close()
+        verify_snapshot(fetched, application_id=APPLICATION_ID, format_version=FORMAT_VERSION)
+        restore_snapshot(
+            fetched,
+            made,
+            application_id=APPLICATION_ID,
+            format_version=FORMAT_VERSION,
+            is_verified=True,
+        )
+    except (PenstockError, OSError) as error:
+        logger.warning("passing over the snapshot %s: %s", name, error)
+        return False
+    finally:
+        fetched.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,87 @@
+"""The database is lost, cut or overwritten at any moment, and nothing acknowledged is lost.
+
+SEED=12345            runs that one seed
+PENSTOCK_POWER_SEEDS  how many new seeds a run takes, 60 unless told
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.power import World
+from support.power_promises import PromiseBrokenError
+from support.simulated_log import SimulatedLog
+
+SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "60"))
+ONLY_SEED = os.environ.get("SEED", "")
+
+
+def seeds() -> list[int]:
+    if ONLY_SEED:
+        return [int(ONLY_SEED)]
+    return [*range(1, 7), *(secrets.randbits(32) for _ in range(SEED_COUNT))]
+
+
+def test_what_was_acknowledged_outlives_the_database(tmp_path: Path) -> None:
+    """Each life ends with a power cut or a crash, and what it leaves of the database is damaged."""
+    read = snapshots = 0
+    for seed in seeds():
+        try:
+            known = World(seed, tmp_path / str(seed), loses_database=True).run()
+        except BaseException as error:
+            error.add_note(f"repeat with SEED={seed} pytest tests/crash/test_lost_database.py")
+            raise
+        read += known.read_count
+        snapshots += known.snapshot_count
+    print(f"{read} records read, {snapshots} snapshots")
+    assert ONLY_SEED or (read > 1000 and snapshots > 10)
+
+
+def journal_not_synced(life: SimulatedLog) -> None:
+    """WAL files are used again while a power cut may still take the journal files' end."""
+    journal = life.order.inner._replica._journal
+    assert journal is not None
+    journal._fsync = False
+
+
+def journal_trimmed_too_far(life: SimulatedLog) -> None:
+    """Entries go that the snapshot before the last does not cover."""
+    journal = life.order.inner._replica._journal
+    assert journal is not None
+    trim = journal.trim
+    journal.trim = lambda position: trim(position + 1000)  # type: ignore[method-assign]
+
+
+def unframed_entries_in_the_database_alone(life: SimulatedLog) -> None:
+    """No entry is written to journal files: one without a WAL frame is in the database alone."""
+    life.order.inner._replica._transaction._journal = None
+
+
+PLANTS: dict[str, Any] = {
+    "journal not synced": journal_not_synced,
+    "journal trimmed too far": journal_trimmed_too_far,
+    "entries in the database alone": unframed_entries_in_the_database_alone,
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_bug_is_found(tmp_path: Path, plant: str) -> None:
+    for seed in range(2000, 2200):
+        world = World(
+            seed,
+            tmp_path / str(seed),
+            plant=PLANTS[plant],
+            loses_database=True,
+            crashes_too=False,
+        )
+        try:
+            world.run()
+        except PromiseBrokenError as error:
+            print(f"seed {seed}: {str(error)[:300]}")
+            return
+    pytest.fail("200 seeds did not find it")
