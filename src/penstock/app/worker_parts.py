@@ -395,10 +395,11 @@ async def _open_worker(
 ) -> WorkerParts:
     clock, random = environment.clock, environment.random
     metrics = Metrics()
+    queries = ThreadQueries(shared.metadata)
+    # After the pool: a connection that is closed while a thread uses it ends the process.
+    closing.callback(queries.close)
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
     closing.callback(pool.shutdown)
-    queries = ThreadQueries(shared.metadata)
-    closing.callback(queries.close)
     me = agent_id(layout.root, wanted=0, random=random)
     order = HostOrder(
         path=socket_path(shared.root),
