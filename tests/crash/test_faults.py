@@ -228,7 +228,7 @@ def test_a_store_that_fails_for_a_while_fills_the_wal_and_no_more(
         store = Toggled(life, error)
         stored: list[bytes] = []
         await fill(life, key, stored)
-        assert device.used_bytes("wal/") <= WAL_BYTES_MAX
+        assert device.used_bytes("wal/0") <= WAL_BYTES_MAX
         # What waits longer than a moment is held back, and refused at its deadline.
         held = append(life, key, b"held", timeout_ms=5_000)
         await asyncio.sleep(0.12)
