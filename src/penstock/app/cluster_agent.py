@@ -161,17 +161,22 @@ class ClusterAgent:
         return [
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
             Job(
                 name="archive",
                 interval_s=min(1.0, self.plan.archive.interval_ms / 1000),
                 run=self.archiver.run_once,
             ),
             Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
+            Job(name="pace of reading", interval_s=1.0, run=self._share_journal),
         ]
 
     def _on_applied(self, applied: Sequence[Applied]) -> None:
         self.log.on_applied(applied)
         self.shards.follow()
+
+    async def _share_journal(self) -> None:
+        self.ports.journal.share_among(sum(agent.live for agent in self.view.agents()))
 
     async def _checkpoint(self) -> None:
         if self.order.checkpoint_due:

@@ -76,6 +76,11 @@ class Journal(Protocol):
         """Return when there may be rows past `after`, at the latest after `timeout_s`. A hint."""
         ...
 
+    def share_among(self, readers: int) -> None:
+        """So many agents read the journal now: `wait` returns as much later, where nothing hints
+        at rows, that all of them together don't read too often."""
+        ...
+
     async def trim(self, up_to: int) -> int:
         """Delete rows up to and including a position, a bounded number, but never the last row,
         which says how far the journal is; how many were deleted."""

@@ -127,6 +127,9 @@ class SimulatedConnection:
             timer.cancel()
             self._waits.pop(woken, None)
 
+    def share_among(self, readers: int) -> None:
+        """See `Journal`. Reading costs nothing here."""
+
     async def trim(self, up_to: int) -> int:
         """See `Journal`."""
 

@@ -19,6 +19,34 @@ class Unconnected:
     connection = None
 
 
+@pytest.mark.parametrize(
+    ("readers", "pause_s"), [(1, 0.003), (10, 0.003), (20, 0.006), (100, 0.030)]
+)
+def test_all_readers_together_read_as_often_however_many_there_are(
+    readers: int, pause_s: float
+) -> None:
+    settings = PostgresSettings(notifies=False, busy_poll_ms=3, readers_at_full_pace=10)
+    delays: list[float] = []
+
+    async def main() -> None:
+        loop = cast("Any", asyncio.get_running_loop())
+
+        def at_once(delay_s: float, call: Callable[..., None], *arguments: Any) -> Any:
+            delays.append(delay_s)
+            return loop.call_soon(call, *arguments)
+
+        loop.time = lambda: 50.0
+        loop.call_later = at_once
+        hints = Hints(cast("Lane", Unconnected()), "unused", settings)
+        hints.readers = readers
+        hints.read()
+        hints._returned_s = 50.0
+        await hints.wait(0, 1.0)
+
+    asyncio.run(main())
+    assert delays == pytest.approx([pause_s])
+
+
 def test_reading_and_applying_count_into_a_busy_readers_pace() -> None:
     settings = PostgresSettings(notifies=False, busy_poll_ms=3, busy_pause_ms=1, busy_ms=100)
     delays: list[float] = []

@@ -29,6 +29,8 @@ class Hints:
         self._returned_s = float("-inf")
         """When a wait last ended: about when the last read began."""
         self._appended = 0
+        self.readers = 1
+        """How many agents read the journal."""
         self._timer: asyncio.TimerHandle | None = None
         self._waits: dict[asyncio.Future[None], int] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -48,7 +50,8 @@ class Hints:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         if now_s - self._read_s < settings.busy_ms / 1000:
-            left_s = self._returned_s + settings.busy_poll_ms / 1000 - now_s
+            pace_ms = settings.busy_poll_ms * max(1, self.readers / settings.readers_at_full_pace)
+            left_s = self._returned_s + pace_ms / 1000 - now_s
             timeout_s = min(timeout_s, max(left_s, settings.busy_pause_ms / 1000))
         if self._heard > max(after, self._told):
             # Once only: what was heard of may be gone with a journal that came back older.

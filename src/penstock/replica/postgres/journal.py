@@ -151,6 +151,10 @@ class PostgresJournal:
         """See `Journal`."""
         await self._hints.wait(after, timeout_s)
 
+    def share_among(self, readers: int) -> None:
+        """See `Journal`."""
+        self._hints.readers = readers
+
     async def trim(self, up_to: int) -> int:
         """See `Journal`."""
         await self._settle_lane.call(self._statements.mark_trimmed, [int8(up_to)])

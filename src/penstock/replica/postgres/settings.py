@@ -34,6 +34,9 @@ class PostgresSettings:
     busy_poll_ms: int = 3
     """From read to read, where hints are left out, while `busy_ms` have not passed since a row:
     reading and applying included, else a follower at 1,000 rows/s lagged by as much again."""
+    readers_at_full_pace: int = 10
+    """Among more agents each reads as much less often, so that all of them together ask the
+    database at most 3,300 times a second. An agent's own append is read at once all the same."""
     busy_pause_ms: int = 1
     """The least between reads, however long reading and applying take."""
     busy_ms: int = 100
