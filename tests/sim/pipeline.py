@@ -27,6 +27,7 @@ from penstock.lake.door import (
 from penstock.model.errors import RetryableError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.records.sums import crcs_of
 from penstock.segment import RunDescriber, build_segment, job_object_key
 from penstock.testing.simulated_link import SimulatedLink
 from penstock.testing.simulated_store import SimulatedStore
@@ -221,6 +222,7 @@ class StreamWriter(Outside):
                     object=index,
                     position=segment.positions[0],
                     batches=[len(batch), len(values), run.max_timestamp, -1, -1, -1],
+                    crcs=crcs_of([batch]),
                 )
             )
         return WriteRequest(

@@ -37,6 +37,7 @@ from penstock.pipeline.ranges import RangePart, read_range
 from penstock.records.batch import check_batch, stored_header
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.records.sums import crcs_of, partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment, job_object_key
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
@@ -139,7 +140,8 @@ def replacement(
             inputs += [start, stop, keys.index(object_key), position, length]
             base = start if base < 0 else base
             end = stop
-    described = RunDescriber(base_offset=base, operation="join", subject="a test's")
+    seed = partition_seed(bytes.fromhex(topic_id), 0)
+    described = RunDescriber(base_offset=base, operation="join", subject="a test's", seed=seed)
     for view, raw_offset in views:
         described.add(view, raw_offset=raw_offset)
     end = described.end_offset
@@ -160,6 +162,7 @@ def replacement(
         inputs=inputs,
         outputs=output,
         clean_end=end if kept else -1,
+        sums=[run.sum],
     )
     return ReplaceRequest(
         job=job.job,
@@ -228,6 +231,7 @@ def write_request(
                 partition=run.partition,
                 object=0,
                 position=position,
+                crcs=crcs_of(run.parts),
                 batches=[
                     number
                     for index, part in enumerate(run.parts)

@@ -3,7 +3,8 @@
 First the state, as of one moment: SQLite's own integrity, the offsets of each partition without
 overlap from the log start to the high watermark, and without a gap but where compaction by key
 leaves them, the sums that it keeps. Then the bytes:
-every run's batches (CRC-32C, header, offsets), every WAL frame that the state names, as recovery
+every run's batches (CRC-32C, header, offsets, and the sum that the state keeps of them, which
+tells batches of another place), every WAL frame that the state names, as recovery
 would walk it, and every segment's header, index and footer. Last the store: no object missing,
 none that nothing names.
 
@@ -33,6 +34,7 @@ from penstock.records.batch import (
     patch_run,
     stored_header,
 )
+from penstock.records.sums import partition_seed, run_sum
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from penstock.wal import WalReader
@@ -41,6 +43,7 @@ from penstock.wal.recovery import check_named_frames, find_files
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 20
 _SEGMENTS_PREFIX: Final = "segments/"
+OTHERS: Final = "its batches are not those that the journal ordered there: their sum differs"
 
 
 class FindingKind(enum.StrEnum):
@@ -144,6 +147,8 @@ class _Stretch:
     clean_end: int
     """Compacted by key below: there may be gaps, and batches with less records than offsets."""
     epoch_starts: tuple[EpochStart, ...]
+    seed: int
+    """Of the sums of its runs."""
 
 
 class _Verifier:
@@ -203,7 +208,7 @@ class _Verifier:
             # Rows of deleted topics that no entry has cleared yet count in their objects.
             live_runs = Counter(queries.leftover_runs() if queries.has_leftovers() else {})
             stretches = []
-            for topic_key, _, name, partitions, _ in queries.topic_rows():
+            for topic_key, topic_id, name, partitions, _ in queries.topic_rows():
                 report.topics += 1
                 for number in range(partitions):
                     key = partition_key(TopicKey(topic_key), number)
@@ -216,7 +221,12 @@ class _Verifier:
                     report.partitions += 1
                     clean_end = clean[key].clean_end if key in clean else -1
                     stretch = _Stretch(
-                        key, f"{name}-{number}", *head, clean_end, epochs.get(key, FIRST_EPOCH)
+                        key,
+                        f"{name}-{number}",
+                        *head,
+                        clean_end,
+                        epochs.get(key, FIRST_EPOCH),
+                        partition_seed(topic_id, number),
                     )
                     stretches.append(stretch)
                     self._check_offsets(stretch, sizes[key], live_runs)
@@ -374,6 +384,8 @@ class _Verifier:
                 f"{batches} batches that end at offset {expected - 1}, the journal names"
                 f" {run.batch_count}",
             )
+        elif run.sum not in {None, run_sum(data, stretch.seed, subject=subject)}:
+            self.report.add(FindingKind.DAMAGED, subject, f"at byte {run.position}: {OTHERS}")
 
     def _may_lack(
         self, stretch: _Stretch, run: StoredRun, header: StoredHeader, expected: int

@@ -134,7 +134,8 @@ def set_feature_level(context: ApplyContext, command: SetFeatureLevel) -> AnyAns
     found = tables.meta_int("feature_level")
     if level <= found:
         return Done()
-    for agent in tables.cluster.agents.values():
+    # By id: below level 4 the sentence is state, and what is in memory may be in another order.
+    for _, agent in sorted(tables.cluster.agents.items()):
         if agent.live and agent.level_max < level:
             return Refused(
                 Refusal.LEVEL_NOT_KNOWN,

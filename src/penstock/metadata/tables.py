@@ -19,7 +19,7 @@ from penstock.metadata.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.metadata.stored_answers import as_if_stored, decode_stored, encode_stored, restate
 from penstock.model.ids import PARTITION_BITS, PARTITION_COUNT_MAX, TopicId, TopicKey
-from penstock.records.sums import EPOCH_STEP, partition_seed
+from penstock.records.sums import epoch_seed, partition_seed
 from penstock.replica.statements import insert_rows
 
 PRODUCERS_CACHED_MAX: Final = 20_000
@@ -226,9 +226,9 @@ class Tables:
 
     def _seed(self, key: int) -> int:
         topic_id = self._topic_ids[key >> PARTITION_BITS]
+        seed = partition_seed(topic_id, key & PARTITION_COUNT_MAX)
         # The leader epoch changes in no entry.
-        label = self.meta_int(LEADER_EPOCH) * EPOCH_STEP
-        return partition_seed(topic_id, key & PARTITION_COUNT_MAX) + label
+        return epoch_seed(seed, self.meta_int(LEADER_EPOCH))
 
     def remove_topic(self, topic: TopicRow) -> None:
         """Delete a topic's own rows and what is bounded by its partitions. Its runs, producers and

@@ -37,6 +37,7 @@ from penstock.pipeline.tables.files import FilesOptions, TableFiles, warehouse_u
 from penstock.records.batch import CRC_FROM, HEADER, LENGTH_END, LOG_APPEND_TIME, MAGIC
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.records.sums import crcs_of
 from penstock.segment import Mark, SegmentRun, build_segment, job_object_key
 from penstock.segment.runs import MARK_BYTES
 from penstock.system.randomness import SystemRandom
@@ -76,6 +77,7 @@ class ImportedFile(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     position: int
     batches: list[int]
+    crcs: bytes = b""
 
 
 class Imported(msgspec.Struct, kw_only=True):
@@ -276,6 +278,7 @@ def _commit(
                     object=index,
                     position=one.position,
                     batches=one.batches,
+                    crcs=one.crcs,
                 )
                 for index, (file, one) in enumerate(named)
             ],
@@ -328,7 +331,11 @@ def encode_file(item: ImportItem) -> ImportedFile:
     with DoorClient(item.door) as client, ObjectAccess(client) as objects:
         objects.put(key, segment.parts)
     return ImportedFile(
-        key=key, size_bytes=segment.size_bytes, position=segment.positions[0], batches=numbers
+        key=key,
+        size_bytes=segment.size_bytes,
+        position=segment.positions[0],
+        batches=numbers,
+        crcs=crcs_of(body for body, _, _ in batches),
     )
 
 

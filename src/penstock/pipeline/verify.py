@@ -249,7 +249,9 @@ def _named(
     """The runs of a page with their partitions, and the index of their object. Topics that were
     made since are left out: nothing was asked about them."""
     rows = page.rows
-    for at in range(0, len(rows), RUN_FIELDS):
+    # An agent of an older release says no sums.
+    sums = page.sums or [-1] * (len(rows) // RUN_FIELDS)
+    for at, number in zip(range(0, len(rows), RUN_FIELDS), sums, strict=True):
         place, base, end, index, position, length, _, batches = rows[at : at + RUN_FIELDS]
         partition = partitions.get(tuple(page.partitions[place]))  # type: ignore[arg-type]
         if partition is None:
@@ -267,6 +269,8 @@ def _named(
                 batch_count=batches,
                 clean_end=partition.clean_end,
                 epoch_starts=tuple(partition.state.epoch_starts),
+                sum=number,
+                leader_epoch=page.object_raw[index] - 1 if index != _IN_WAL else -1,
             ),
             index,
         )

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.log.verify import FindingKind, label_fault
+from penstock.log.verify import OTHERS, FindingKind, label_fault
 from penstock.metadata.leader_epochs import FIRST_EPOCH
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions
@@ -21,6 +21,7 @@ from penstock.records.batch import (
     crc_is_right,
     stored_header,
 )
+from penstock.records.sums import SUM_MASK, batch_sum, partition_seed
 from penstock.segment import (
     FOOTER_BYTES,
     IndexedRun,
@@ -36,7 +37,8 @@ _TAIL_BYTES: Final = 64 << 10
 
 class NamedRun(msgspec.Struct, frozen=True, array_like=True):
     """A run as the journal names it. `clean_end`: compacted by key below it, so that
-    offsets may be missing there. `epoch_starts`: of its partition, see `PartitionState`."""
+    offsets may be missing there. `epoch_starts`: of its partition, see `PartitionState`. `sum`: of
+    its batches, -1: not known. `leader_epoch`: of batches whose headers aren't final."""
 
     topic: str
     topic_id: str
@@ -48,6 +50,8 @@ class NamedRun(msgspec.Struct, frozen=True, array_like=True):
     batch_count: int
     clean_end: int = -1
     epoch_starts: tuple[tuple[int, int], ...] = ()
+    sum: int = -1
+    leader_epoch: int = -1
 
 
 class ObjectItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +210,8 @@ class _Walk:
         self._position = run.position
         self._batches = 0
         self._skipped_to = run.base_offset
+        self._seed = partition_seed(bytes.fromhex(run.topic_id), run.partition)
+        self._sum = 0
 
     def skip_to(self, offset: int) -> None:
         """The next batch is the one that holds `offset`, wherever it begins."""
@@ -221,6 +227,8 @@ class _Walk:
             return False
         header = stored_header(batch, 0)
         base = self._expected if self._raw else header.base_offset
+        epoch = self._run.leader_epoch if self._raw else header.leader_epoch
+        self._sum += batch_sum(self._seed, base, epoch, header.crc, header.length)
         self._expected = base + header.end_offset - header.base_offset
         self._position += header.length
         self._batches += 1
@@ -245,6 +253,10 @@ class _Walk:
                 FindingKind.DAMAGED,
                 self._subject,
                 f"its batches end at offset {self._expected - 1}",
+            )
+        elif run.sum not in {-1, self._sum & SUM_MASK}:
+            self._checked.add(
+                FindingKind.DAMAGED, self._subject, f"at byte {run.position}: {OTHERS}"
             )
 
     def _fault(self, batch: memoryview) -> str:

@@ -4,7 +4,7 @@ A batch's CRC-32C proves that its bytes are some batch's. It doesn't say which: 
 leader epoch lie outside the CRC, and a batch names neither cluster nor topic nor partition. So
 the state keeps a sum per run, of one number per batch:
 
-    multiplicand = partition seed + leader epoch * EPOCH_STEP + base offset
+    multiplicand = (partition seed + leader epoch * EPOCH_STEP) mod 2^64 + base offset
     multiplier   = (CRC-32C << 32 | length in bytes) ^ MULTIPLIER
     product      = multiplicand * multiplier                      (of any length)
     batch sum    = (product ^ product >> 64) & SUM_MASK
@@ -20,14 +20,17 @@ a third of what a full mix64 costs in Python. 63 bits, so that a sum is a positi
 SQLite. It is no protection from somebody who means to deceive: neither is a CRC.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct, pack, unpack
 from typing import Final
 
+from typing_extensions import Buffer
+
 from penstock.model.errors import CorruptDataError
 
 CRC_BYTES: Final = 4
+_CRC_AT: Final = 17
 SUM_MASK: Final = (1 << 63) - 1
 SUM_SHIFT: Final = 64
 MULTIPLIER: Final = 0xBF58476D1CE4E5B9
@@ -54,11 +57,16 @@ def partition_seed(topic_id: bytes, partition: int) -> int:
     return (topic_seed(topic_id) + partition * _PARTITION_STEP) & _MASK
 
 
+def epoch_seed(seed: int, leader_epoch: int) -> int:
+    """A partition's seed for batches of one leader epoch."""
+    return (seed + leader_epoch * EPOCH_STEP) & _MASK
+
+
 def batch_sum(seed: int, base_offset: int, leader_epoch: int, crc: int, length: int) -> int:
     """The number of one batch that is added to its run's sum.
 
-    The slow twin of the loops that have this formula inline (here and in
-    `penstock.metadata.apply_records`).
+    The slow twin of the loops that have this formula inline: `run_sum`, `place_batches`
+    (`penstock.metadata.apply_records`), `committed_runs`, `RunDescriber`, and the kernel `settle`.
 
     Args:
         seed: of the partition.
@@ -67,8 +75,14 @@ def batch_sum(seed: int, base_offset: int, leader_epoch: int, crc: int, length: 
         crc: as in the batch's header.
         length: of the whole batch in bytes.
     """
-    product = (seed + leader_epoch * EPOCH_STEP + base_offset) * ((crc << 32 | length) ^ MULTIPLIER)
+    start = epoch_seed(seed, leader_epoch)
+    product = (start + base_offset) * ((crc << 32 | length) ^ MULTIPLIER)
     return (product ^ product >> SUM_SHIFT) & SUM_MASK
+
+
+def crcs_of(batches: Iterable[Buffer]) -> bytes:
+    """The CRCs of whole batches, as commands carry them."""
+    return b"".join(memoryview(batch)[_CRC_AT : _CRC_AT + CRC_BYTES] for batch in batches)
 
 
 def pack_crcs(crcs: Sequence[int]) -> bytes:
@@ -118,12 +132,12 @@ def run_sum(
             if not _HEADER_BYTES <= length <= end - position:
                 raise _damaged(subject, position, f"batch of {length} bytes")
             if epoch != seed_epoch:  # of few runs more than once
-                seed_epoch, start = epoch, seed + epoch * EPOCH_STEP
+                seed_epoch, start = epoch, epoch_seed(seed, epoch)
             product = (start + offset) * ((crc << 32 | length) ^ MULTIPLIER)
             total += product ^ product >> SUM_SHIFT
             position += length
         return total & SUM_MASK
-    start = seed + leader_epoch * EPOCH_STEP + base_offset
+    start = epoch_seed(seed, leader_epoch) + base_offset
     while position < end:
         if end - position < _HEADER_BYTES:
             raise _damaged(subject, position, f"{end - position} bytes")

@@ -51,7 +51,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRun:
-    """The batches of one partition that go into a segment. `parts` together are `length` bytes."""
+    """The batches of one partition that go into a segment. `parts` together are `length` bytes.
+    `sum`: of the batches (`penstock.records.sums`), -1: nobody made it."""
 
     topic_id: bytes
     partition: int
@@ -63,6 +64,7 @@ class SegmentRun:
     parts: Sequence[Buffer]
     length: int
     marks: Sequence[Mark]
+    sum: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

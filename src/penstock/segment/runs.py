@@ -7,6 +7,7 @@ from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_END, MAGIC
+from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT, epoch_seed
 from penstock.segment.format import Mark, SegmentRun
 
 JOINED_BYTES: Final = 8 * 1024
@@ -22,9 +23,12 @@ class RunDescriber:
         base_offset: of the run; the first batch may begin later.
         operation: what is being done, and
         subject: to which partition, for errors.
+        seed: not None: of the partition's sums, and `sum` is made.
     """
 
-    def __init__(self, *, base_offset: int, operation: str, subject: str) -> None:
+    def __init__(
+        self, *, base_offset: int, operation: str, subject: str, seed: int | None = None
+    ) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset
         """One more than the last record's, so far."""
@@ -32,6 +36,9 @@ class RunDescriber:
         self.record_count = 0
         self.batch_count = 0
         self.max_timestamp = -1
+        self.sum = 0
+        """Of the batches so far (`penstock.records.sums`), with final offsets and labels."""
+        self._seed = seed
         self._operation = operation
         self._subject = subject
         self._marks: list[Mark] = []
@@ -66,6 +73,8 @@ class RunDescriber:
         records = batches = 0
         at, end = 0, len(view)
         raw = raw_offset >= 0
+        seed, total = self._seed, 0
+        sum_epoch, start_sum = 0, seed or 0
         if raw:
             if raw_offset < expected:
                 raise self._fault(f"batch of offset {raw_offset} where {expected} is due")
@@ -89,6 +98,13 @@ class RunDescriber:
                     raise self._fault(f"batch of offset {offset} with last offset delta {delta}")
             if raw and (fields[0] != offset or epoch != leader_epoch):
                 pack(view, at, offset, fields[1], leader_epoch, *fields[3:])
+            if seed is not None:
+                label = leader_epoch if raw else epoch
+                if label != sum_epoch:
+                    sum_epoch, start_sum = label, epoch_seed(seed, label)
+                # As `penstock.records.sums.batch_sum`, without a call.
+                product = (start_sum + offset) * ((crc << 32 | length) ^ MULTIPLIER)
+                total += product ^ product >> SUM_SHIFT
             if start + at - marked >= MARK_BYTES:
                 marked = start + at
                 marks.append(Mark(base_offset=offset, position=marked, max_timestamp=newest))
@@ -102,6 +118,7 @@ class RunDescriber:
         self.record_count += records
         self.batch_count += batches
         self.length += end
+        self.sum = (self.sum + total) & SUM_MASK
         self._views.append(view)
 
     def describe(
@@ -127,6 +144,7 @@ class RunDescriber:
             parts=views,
             length=self.length,
             marks=self._marks,
+            sum=-1 if self._seed is None else self.sum,
         )
 
     def _fault(self, detail: str) -> CorruptDataError:

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.commands import DeleteTopic
 from penstock.metadata.queries import Queries
+from penstock.metadata.rows import StoredRun
+from penstock.model.ids import partition_key
 from penstock.objects import open_store
 from penstock.segment import FOOTER_BYTES
 from penstock.system.files import PosixDevice
@@ -344,3 +347,86 @@ def test_a_live_log_is_clean_while_runs_move_and_files_are_recycled(tmp_path: Pa
             queries.close()
 
     run_rig(tmp_path, test)
+
+
+# -- whole batches in the wrong place: with their CRCs, offsets that are due, and labels ----------
+
+
+async def _own(rig: Rig, *, salt: str = "") -> None:
+    """Two partitions with records of one length and one time, in two segments each."""
+    topic = rig.view.topic("t")
+    if topic is None:
+        keys = await rig.topic("t", partitions=2)
+    else:
+        keys = [partition_key(topic.topic_key, number) for number in range(2)]
+    for number in range(4):
+        for key in keys:
+            await rig.append(key, b"%d of %d %4s" % (number, key & 1, salt.encode()))
+        if number % 2:
+            await rig.drain()
+
+
+def _runs(data: Path) -> list[StoredRun]:
+    with closing(Queries(data / "metadata.sqlite")) as queries:
+        found = []
+        for key, _, _ in queries.heads():
+            found += [run for run in queries.runs_from(key, 0, limit=99) if run.object_key]
+        return found
+
+
+def _object_of(data: Path, run: StoredRun) -> Path:
+    return data / "objects" / run.object_key
+
+
+def test_two_runs_in_one_anothers_place_are_damage(tmp_path: Path) -> None:
+    """Of two partitions, in one object: their batches have the same offsets and lengths."""
+    data = tmp_path / "data"
+    run_rig(data, _own)
+    assert report_of(data).ok
+    runs = _runs(data)
+    first = runs[0]
+    (second,) = (run for run in runs[1:] if run.object_key == first.object_key)
+    assert (first.base_offset, first.length) == (second.base_offset, second.length)
+    content = bytearray(_object_of(data, first).read_bytes())
+    ours, theirs = (slice(run.position, run.position + run.length) for run in (first, second))
+    content[ours], content[theirs] = content[theirs], content[ours]
+    _object_of(data, first).write_bytes(content)
+    findings = report_of(data).findings
+    assert [finding.kind for finding in findings] == [FindingKind.DAMAGED] * 2
+    assert [finding.subject.partition(" in ")[0] for finding in findings] == [
+        "t-0 offsets 0 to 1",
+        "t-1 offsets 0 to 1",
+    ]
+    assert all("sum differs" in finding.detail for finding in findings)
+
+
+def test_another_historys_object_under_the_key_is_damage(tmp_path: Path) -> None:
+    """Of a copy of the directory that went its own way: same topic, same offsets, same lengths."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    run_rig(ours, _own)
+    shutil.copytree(ours, theirs)
+    run_rig(ours, partial(_own, salt="a"))
+    run_rig(theirs, partial(_own, salt="b"))
+    (mine, other) = (_runs(data)[-1] for data in (ours, theirs))
+    assert (mine.base_offset, mine.length, mine.object_bytes) == (
+        other.base_offset,
+        other.length,
+        other.object_bytes,
+    )
+    assert report_of(ours).ok
+    shutil.copyfile(_object_of(theirs, other), _object_of(ours, mine))
+    assert "sum differs" in text(report_of(ours))
+
+
+def test_a_run_of_an_older_release_has_no_sum_and_is_clean(filled: Path, data: Path) -> None:
+    change(data, "UPDATE object_runs SET sum = NULL", "UPDATE wal_runs SET sum = NULL")
+    assert report_of(data).findings == report_of(filled).findings == []
+
+
+@pytest.mark.parametrize("table", ["object_runs", "wal_runs"])
+def test_a_sum_that_is_not_its_batches_is_named(data: Path, table: str) -> None:
+    """A flipped cell of the database, or what the journal named was another batch."""
+    change(data, f"UPDATE {table} SET sum = sum + 1 WHERE partition_key & 1 = 0")
+    report = report_of(data)
+    assert kinds(report) == {FindingKind.DAMAGED}
+    assert text(report).count("sum differs") == {"object_runs": 1, "wal_runs": 3}[table]

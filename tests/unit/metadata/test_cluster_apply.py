@@ -427,6 +427,17 @@ def test_the_level_rises_once_every_agent_knows_it_whose_epoch_is_not_over(
     cluster.close()
 
 
+def test_which_agent_a_refusal_names_does_not_go_by_what_is_in_memory(cluster: Cluster) -> None:
+    """Below level 4 the sentence is state; agents in memory stand in the order of their coming."""
+    for agent in (1, 2):
+        cluster.send(agent, RegisterAgent(agent=agent, level_max=3), epoch=2)
+    for agent in (9, 5):
+        cluster.send(agent, RegisterAgent(agent=agent, level_max=2))
+    (answer,) = cluster.send(1, SetFeatureLevel(level=3), epoch=2)
+    assert isinstance(answer, Refused)
+    assert answer.detail == "agent 5 knows feature level 2, not 3"
+
+
 def test_a_state_of_a_later_level_is_refused_at_the_start(tmp_path: Path) -> None:
     # As a snapshot brings it, past the entry that switched the level on.
     Cluster(tmp_path).close()

@@ -12,6 +12,8 @@ from msgspec import Struct
 from typing_extensions import Buffer
 
 from penstock.lake.door import OutputObject, ReplacedPartition
+from penstock.model.errors import CorruptDataError
+from penstock.records.sums import SUM_MASK
 
 MIB: Final = 1 << 20
 
@@ -59,6 +61,8 @@ class ItemPartition(Struct, frozen=True, kw_only=True):
     inputs: list[int]
     log_start: int = 0
     """Records below it are gone for readers: batches that lie wholly below may be left out."""
+    sums: list[int] = []
+    """Of each run's batches (`penstock.records.sums`), -1: not known. Empty: of none."""
 
     @property
     def size_bytes(self) -> int:
@@ -69,6 +73,26 @@ class ItemPartition(Struct, frozen=True, kw_only=True):
     def run_count(self) -> int:
         """How many runs."""
         return len(self.inputs) // 5
+
+    def check_sum(self, run: int, found: int) -> None:
+        """Compare the sum of a run's batches with that of the journal, where that is known.
+
+        Args:
+            run: its number in `inputs`.
+            found: of the batches that were read.
+
+        Raises:
+            CorruptDataError: they are another run's, or another object lies under the key.
+        """
+        if not self.sums or self.sums[run] in {-1, found & SUM_MASK}:
+            return
+        base, end, _, position, length = self.inputs[5 * run : 5 * run + 5]
+        raise CorruptDataError(
+            "compact",
+            f"partition {self.partition} of topic id {self.topic_id}",
+            f"the {length} bytes from byte {position} on are not the batches of offsets {base} to"
+            f" {end - 1}: their sum differs from the journal's",
+        )
 
 
 class JoinItem(Struct, frozen=True, kw_only=True, tag="join"):

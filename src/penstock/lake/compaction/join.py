@@ -12,6 +12,7 @@ from penstock.lake.compaction.items import ItemDone, ItemPartition, ItemStore, J
 from penstock.lake.door import OutputObject, ReplacedPartition
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import HEADER, HEADER_BYTES, LENGTH_END
+from penstock.records.sums import partition_seed, run_sum
 from penstock.segment import RunDescriber, SegmentRun, build_segment
 
 _OPERATION: Final = "compact"
@@ -69,6 +70,7 @@ def join_runs(item: JoinItem, store: ItemStore, arena: Arena | None = None) -> I
                 partition=partition.partition,
                 inputs=partition.inputs,
                 outputs=output_row(run, position=position),
+                sums=[run.sum],
             )
             for partition, run, position in zip(
                 item.partitions, runs, segment.positions, strict=True
@@ -110,15 +112,25 @@ def _rows(partition: ItemPartition) -> Iterator[tuple[int, int, int, int, int]]:
 def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> SegmentRun:
     """One partition's run, of the bytes of its runs one behind the other."""
     subject = f"partition {partition.partition} of topic id {partition.topic_id}"
+    seed = partition_seed(bytes.fromhex(partition.topic_id), partition.partition)
     described: RunDescriber | None = None
     left = partition.run_count
     at = kept_from = 0
-    for base_offset, end_offset, index, _, length in _rows(partition):
+    for run, (base_offset, end_offset, index, _, length) in enumerate(_rows(partition)):
         view = space[at : at + length]
         at += length
         raw, left = item.objects[index].raw, left - 1
         if described is None:
             if base_offset < partition.log_start:
+                # Before anything of it is left out.
+                whole = run_sum(
+                    view,
+                    seed,
+                    base_offset=base_offset if raw else None,
+                    leader_epoch=raw - 1,
+                    subject=subject,
+                )
+                partition.check_sum(run, whole)
                 view, base_offset = _kept_from(
                     view,
                     base_offset,
@@ -130,7 +142,10 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                 if not view.nbytes:
                     continue
             kept_from = at - view.nbytes
-            described = RunDescriber(base_offset=base_offset, operation=_OPERATION, subject=subject)
+            described = RunDescriber(
+                base_offset=base_offset, operation=_OPERATION, subject=subject, seed=seed
+            )
+        before = described.sum
         described.add(
             view,
             checks_crc=True,
@@ -144,6 +159,8 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                 f"batches up to offset {described.end_offset - 1} in a run that ends at "
                 f"{end_offset - 1}",
             )
+        if view.nbytes == length:
+            partition.check_sum(run, described.sum - before)
     assert described is not None, "the last batch is always kept"
     return described.describe(
         bytes.fromhex(partition.topic_id), partition.partition, [space[kept_from:]]

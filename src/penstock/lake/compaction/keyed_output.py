@@ -6,6 +6,7 @@ from typing import Final
 from penstock.lake.compaction.items import ItemDone, ItemStore, KeyedItem
 from penstock.lake.compaction.join import output_row
 from penstock.lake.door import OutputObject, ReplacedPartition
+from penstock.records.sums import partition_seed
 from penstock.segment import RunDescriber, build_segment
 
 _OPERATION: Final = "compact"
@@ -22,6 +23,10 @@ class Output:
         self._describer: RunDescriber | None = None
         self._objects: list[OutputObject] = []
         self._rows: list[int] = []
+        self._sums: list[int] = []
+        self._seed = partition_seed(
+            bytes.fromhex(item.partition.topic_id), item.partition.partition
+        )
         self._batches = 0
         self.dropped_records = 0
 
@@ -34,6 +39,7 @@ class Output:
                 base_offset=_OFFSET.unpack_from(batches)[0],
                 operation=_OPERATION,
                 subject=self._subject,
+                seed=self._seed,
             )
         self._describer.add(memoryview(batches))
         if self._describer.length >= self._item.run_bytes_target:
@@ -55,6 +61,7 @@ class Output:
                     inputs=item.partition.inputs,
                     outputs=self._rows,
                     clean_end=clean_end,
+                    sums=self._sums,
                 )
             ],
             read_bytes=read_bytes,
@@ -71,6 +78,7 @@ class Output:
         self._rows += output_row(
             run, position=segment.positions[0], object_index=len(self._objects)
         )
+        self._sums.append(run.sum)
         self._objects.append(OutputObject(key=key, size_bytes=segment.size_bytes))
         self._batches += run.batch_count
         self._describer = None

@@ -65,7 +65,11 @@ def keyed_item(
     return KeyedItem(
         objects=[listing.input_object(number) for number in numbers],
         partition=ItemPartition(
-            topic_id=topic.topic_id, partition=partition, inputs=inputs, log_start=state.log_start
+            topic_id=topic.topic_id,
+            partition=partition,
+            inputs=inputs,
+            log_start=state.log_start,
+            sums=runs.sums[:count],
         ),
         clean_end=clean_end,
         cleanable_end=runs.ends[count - 1],

@@ -13,6 +13,7 @@ import numpy as np
 from penstock.kernels.settle import NO_BATCH, settle
 from penstock.lake.compaction.items import ItemStore, KeyedItem
 from penstock.model.errors import CorruptDataError
+from penstock.records.sums import partition_seed
 
 _OPERATION: Final = "compact"
 _INPUT_FIELDS: Final = 5
@@ -45,6 +46,9 @@ class KeyedSource:
         self._subject = (
             f"partition {item.partition.partition} of topic id {item.partition.topic_id}"
         )
+        self._seed = partition_seed(
+            bytes.fromhex(item.partition.topic_id), item.partition.partition
+        )
         self._space = bytearray()
         self.read_bytes = 0
 
@@ -58,7 +62,7 @@ class KeyedSource:
         """
         runs = range(first_run, self._partition.run_count if end_run is None else end_run)
         rest = b""
-        expected = 0
+        expected = total = 0
         for lot in self._lots(runs):
             length = sum(part.end - part.start for part in lot)
             if len(self._space) < len(rest) + length:
@@ -74,15 +78,17 @@ class KeyedSource:
                 base_offset, end_offset, number, _, run_bytes = self._run(part.run)
                 limit += part.end - part.start
                 if part.start == 0:
-                    expected = base_offset
-                behind, expected, begin = settle(
+                    expected, total = base_offset, 0
+                behind, expected, begin, found = settle(
                     data,
                     at,
                     limit,
                     expected=expected,
                     raw=self._objects[number].raw,
                     log_start=self._partition.log_start,
+                    seed=self._seed,
                 )
+                total += found
                 if behind == NO_BATCH:
                     raise self._fault(f"no batch at byte {part.start + begin - at} of its run")
                 if part.end == run_bytes and (behind != limit or expected != end_offset):
@@ -90,6 +96,8 @@ class KeyedSource:
                         f"batches up to offset {expected - 1} and {limit - behind} bytes more, in a"
                         f" run that ends at {end_offset - 1}"
                     )
+                if part.end == run_bytes:
+                    self._partition.check_sum(part.run, total)
                 if begin > at:
                     wanted = begin
                 at = behind

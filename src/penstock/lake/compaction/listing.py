@@ -18,7 +18,7 @@ RUN_BYTES = 104
 @dataclass(slots=True)
 class PartitionRuns:
     """The runs of one partition in offset order, a column each. `objects`: numbers of a `Listing`,
-    IN_WAL for runs in WALs; `newest`: max timestamps in ms."""
+    IN_WAL for runs in WALs; `newest`: max timestamps in ms; `sums`: -1: not known."""
 
     bases: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -26,6 +26,7 @@ class PartitionRuns:
     positions: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     newest: list[int] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)
 
     @property
     def is_torn(self) -> bool:
@@ -107,6 +108,8 @@ def partitions_of(
         numbers = listing.numbers_of(page)
         rows = page.rows
         columns = [rows[column::RUN_FIELDS] for column in range(7)]
+        # An agent of an older release says none.
+        sums = page.sums or [-1] * len(columns[0])
         start = 0
         for index, group in groupby(columns[0]):
             end = start + sum(1 for _ in group)
@@ -122,6 +125,7 @@ def partitions_of(
             runs.positions += columns[4][start:end]
             runs.lengths += columns[5][start:end]
             runs.newest += columns[6][start:end]
+            runs.sums += sums[start:end]
             start = end
     if place is not None:
         listing.add(runs)

@@ -79,6 +79,7 @@ def make_item(pieces: Sequence[Piece], listing: Listing, settings: CompactionSet
                 partition=piece.partition,
                 inputs=inputs,
                 log_start=piece.log_start,
+                sums=runs.sums[start:end],
             )
         )
     return JoinItem(

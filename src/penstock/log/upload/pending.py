@@ -14,7 +14,7 @@ from penstock.log.append.plan import FramePlan
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
-from penstock.records.sums import EPOCH_STEP, MULTIPLIER, SUM_MASK, SUM_SHIFT
+from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT, epoch_seed
 from penstock.wal import WalPlace
 
 RUNS_MAX: Final = 200_000
@@ -37,9 +37,10 @@ def committed_runs(
     at = place.generation
     # All by position, since one is made per partition and commit: names cost more.
     label = leader_epoch
-    epoch_part = leader_epoch * EPOCH_STEP
     for key, start, group in plan.runs:
         seed = seed_of(key)
+        if seed is not None:
+            seed = epoch_seed(seed, leader_epoch)
         position = place.position + start
         run_start = position
         first = end = newest = count = total = 0
@@ -55,7 +56,7 @@ def committed_runs(
                 count += 1
                 if seed is not None:
                     # As `penstock.records.sums.batch_sum`, without a call.
-                    product = (seed + epoch_part + append.base_offset) * (
+                    product = (seed + append.base_offset) * (
                         (batch.crc << 32 | batch.length) ^ MULTIPLIER
                     )
                     total += product ^ product >> SUM_SHIFT

@@ -99,6 +99,7 @@ def commit_write(
                 object=run.object + len(objects),
                 position=run.position,
                 batches=run.batches,
+                crcs=run.crcs,
             )
             for run in output.runs
         ]

@@ -19,6 +19,7 @@ from penstock.pipeline.client import DoorClient
 from penstock.pipeline.connector.write_plan import TaskOutput, TopicTarget, WritePlan, find_topic
 from penstock.pipeline.connector.write_rows import RowEncoder
 from penstock.pipeline.objects import ObjectAccess
+from penstock.records.sums import crcs_of
 from penstock.segment import RunDescriber, build_segment, job_object_key
 
 CHUNK_BYTES: Final = 16 << 20
@@ -197,6 +198,7 @@ class _Objects:
                     object=number,
                     position=position,
                     batches=_described(batches),
+                    crcs=crcs_of(batch.body for batch in batches),
                 )
             )
             self._record_count += sum(batch.record_count for batch in batches)

@@ -28,6 +28,7 @@ from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import TableFiles
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.records.sums import crcs_of
 from penstock.segment import job_object_key
 from penstock.segment.format import Mark, SegmentRun, build_segment
 
@@ -235,6 +236,7 @@ class DeadLetterTopic:
                     object=0,
                     position=position,
                     batches=_numbers(batches),
+                    crcs=crcs_of(batch.body for batch in batches),
                 )
                 for run, position, batches in zip(runs, segment.positions, batches_of, strict=True)
             ],
