@@ -43,10 +43,16 @@ def open_epoch(context: ApplyContext, command: RegisterAgent) -> None:
     context.changes.append(AgentChanged(agent=agent))
 
 
-def next_epoch(tables: Tables, agent_id: int) -> int:
-    """The epoch that an agent may open."""
+def next_epoch(tables: Tables, agent_id: int, *, floor: int) -> int:
+    """The epoch that an agent may open.
+
+    Args:
+        floor: `penstock.model.epochs.epoch_floor` of the agent's clock: the state may be older than
+            the last epoch that the agent had.
+    """
     known = tables.agent(agent_id)
-    return 1 + max(known.epoch if known is not None else 0, tables.meta_int(EPOCH_FLOOR))
+    last = max(known.epoch if known is not None else 0, tables.meta_int(EPOCH_FLOOR))
+    return max(last + 1, floor)
 
 
 def heartbeat(_context: ApplyContext, _command: Heartbeat) -> AnyAnswer:

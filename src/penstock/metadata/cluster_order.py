@@ -25,6 +25,7 @@ from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
 from penstock.metadata.levels import KnownLevels
 from penstock.metadata.order import Applied
+from penstock.model.epochs import epoch_floor
 from penstock.model.errors import (
     FatalStorageError,
     FencedError,
@@ -352,7 +353,7 @@ class ClusterOrder:
         tables.ensure_loaded()
         # Nothing is applied meanwhile, so that no change is missed.
         self._levels.load(tables.meta_int("feature_level"), tables.cluster.agents.values())
-        return next_epoch(tables, self.agent_id)
+        return next_epoch(tables, self.agent_id, floor=epoch_floor(self._clock.now_ms()))
 
     def _new_sender(self) -> EntrySender:
         return EntrySender(

@@ -36,6 +36,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERSION
+from penstock.model.epochs import epoch_floor
 from penstock.model.errors import FatalStorageError, FencedError
 from penstock.model.ids import AgentId
 from penstock.ports.clock import Clock
@@ -183,7 +184,7 @@ class Order:
             if machine.tables.meta_int("feature_level") < level:
                 commands.append(SetFeatureLevel(level=level))
             order = cls(replica, clock=clock, cluster_id=cluster_id, agent_id=agent_id)
-            order.epoch = next_epoch(machine.tables, agent_id)
+            order.epoch = next_epoch(machine.tables, agent_id, floor=epoch_floor(clock.now_ms()))
             order.append(commands)
         except BaseException:
             replica.close()

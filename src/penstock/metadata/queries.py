@@ -404,12 +404,12 @@ class Queries(PipelineQueries):
         assert isinstance(level, int)
         return max(1, level)
 
-    def next_epoch(self, agent_id: int) -> int:
-        """The epoch that an agent may open."""
+    def next_epoch(self, agent_id: int, *, floor: int = 0) -> int:
+        """The epoch that an agent may open. See `penstock.metadata.apply_agents.next_epoch`."""
         rows = self._execute("SELECT epoch FROM agents WHERE agent = ?", (agent_id,))
-        known = rows[0][0] if rows else 0
-        floor: int = self._meta(EPOCH_FLOOR, 0)
-        return 1 + max(known, floor)
+        known: int = rows[0][0] if rows else 0
+        removed: int = self._meta(EPOCH_FLOOR, 0)
+        return max(1 + max(known, removed), floor)
 
     def agents(self) -> list[Agent]:
         """All agents that are known, fenced ones too, by id."""

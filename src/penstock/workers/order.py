@@ -22,6 +22,7 @@ from penstock.metadata.entry_sender import EntrySender
 from penstock.metadata.levels import KnownLevels
 from penstock.metadata.order import Applied
 from penstock.metadata.queries import Queries
+from penstock.model.epochs import epoch_floor
 from penstock.model.errors import (
     CorruptDataError,
     InDoubtError,
@@ -213,7 +214,9 @@ class HostOrder:
     # -- inside ----------------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        self.epoch = self._queries().next_epoch(self.agent_id)
+        self.epoch = self._queries().next_epoch(
+            self.agent_id, floor=epoch_floor(self._clock.now_ms())
+        )
         self._sender = EntrySender(
             self,
             agent=self.agent_id,

@@ -11,9 +11,11 @@ from penstock.metadata.commands import ClaimWal, OpenJob
 from penstock.metadata.meta import COUNTERS
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
+from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.objects.origins import OriginStore, origin_digest
-from support.cluster_rig import Cluster, ClusterAgent, run_cluster
+from penstock.testing.clock import ManualClock
+from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from support.log_rig import NOW, Rig, run_rig
 from unit.log.test_archive import archiver_of
 from unit.log.test_backup import copy_to, memory_store, restore_to
@@ -86,14 +88,14 @@ def test_of_a_backup(tmp_path: Path) -> None:
 
     run_rig(source, fill)
     copy_to(source, to)
-    run_rig(source, life("source"))
-    for name, now_ms in (("one", NOW), ("two", NOW + 1_000)):
+    run_rig(source, life("source"), clock=ManualClock(now_ms=NOW + 10_000))
+    for name, now_ms in (("one", NOW + 20_000), ("two", NOW + 30_000)):
         restore_to(tmp_path / name, to, now_ms=now_ms)
-        run_rig(tmp_path / name, life(name))
+        run_rig(tmp_path / name, life(name), clock=ManualClock(now_ms=now_ms))
     again = memory_store(tmp_path / "b")
     copy_to(tmp_path / "one", again)
-    restore_to(tmp_path / "one again", again, now_ms=NOW + 2_000)
-    run_rig(tmp_path / "one again", life("one again"))
+    restore_to(tmp_path / "one again", again, now_ms=NOW + 40_000)
+    run_rig(tmp_path / "one again", life("one again"), clock=ManualClock(now_ms=NOW + 40_000))
     none_is_shared(*logs.values())
 
 
@@ -154,3 +156,43 @@ def test_a_new_producer_of_a_restored_log_is_not_taken_for_one_that_goes_on(
         assert answer == (BatchStatus.STORED, 4)
 
     run_cluster(tmp_path, test)
+
+
+def test_an_epoch_of_a_lost_history_is_not_opened_again(tmp_path: Path) -> None:
+    """The database failed over to a standby without the last rows. What the agent put in the epoch
+    that they opened lies in the bucket, and its replica and archive may hold it."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        await agent.close()
+        position = cluster.journal.head
+        await passing(5)
+        lost = await cluster.agent(1)
+        await lost.append(key, b"acknowledged and lost")
+        kept = dict(cluster.store.objects)
+        assert kept
+        await lost.close(0)
+        cluster.journal.come_back_older(position)
+        await passing(5)
+        cluster.agents.clear()
+        again = await cluster.agent(1, fresh=True)
+        assert again.order.epoch > lost.order.epoch
+        await again.append(key, b"after it")
+        assert {name: cluster.store.objects[name] for name in kept} == kept
+        assert len(cluster.store.objects) == 2 * len(kept)
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_embedded_servers_epoch_is_its_clocks(tmp_path: Path) -> None:
+    epochs = []
+
+    async def test(rig: Rig) -> None:
+        epochs.append(rig.order.epoch)
+
+    # The last one's clock was never set.
+    for now_ms in (NOW, NOW + 500, NOW + 90_000, 0):
+        run_rig(tmp_path, test, clock=ManualClock(now_ms=now_ms))
+    first = epoch_floor(NOW)
+    assert epochs == [first, first + 1, first + 90, first + 91]

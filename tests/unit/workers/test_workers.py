@@ -25,6 +25,7 @@ from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Shard
 from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
+from penstock.model.epochs import epoch_floor
 from penstock.model.errors import ConflictError, FencedError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.system.clock import SystemClock
@@ -159,6 +160,18 @@ def test_a_worker_hands_over_no_command_of_a_level_that_is_off(tmp_path: Path) -
                 await asyncio.sleep(0.01)
             (answer,) = await worker.order.commit([job])
             assert isinstance(answer, JobOpened)
+
+    asyncio.run(run())
+
+
+def test_epochs_are_at_least_the_seconds_since_2020(tmp_path: Path) -> None:
+    """So that neither a restore nor an older journal gives one out twice."""
+
+    async def run() -> None:
+        before = epoch_floor(SystemClock().now_ms())
+        async with host(tmp_path) as (writer, (worker,)):
+            assert writer.order.epoch >= before
+            assert worker.order.epoch >= before
 
     asyncio.run(run())
 
