@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.log.checking import OTHERS
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.opening import unapplied_entries
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
@@ -43,7 +44,6 @@ from penstock.wal.recovery import check_named_frames, find_files
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 20
 _SEGMENTS_PREFIX: Final = "segments/"
-OTHERS: Final = "its batches are not those that the journal ordered there: their sum differs"
 
 
 class FindingKind(enum.StrEnum):
@@ -385,7 +385,7 @@ class _Verifier:
                 f" {run.batch_count}",
             )
         elif run.sum not in {None, run_sum(data, stretch.seed, subject=subject)}:
-            self.report.add(FindingKind.DAMAGED, subject, f"at byte {run.position}: {OTHERS}")
+            self.report.add(FindingKind.DAMAGED, subject, f"{OTHERS}, at byte {run.position}")
 
     def _may_lack(
         self, stretch: _Stretch, run: StoredRun, header: StoredHeader, expected: int

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.log.verify import OTHERS, FindingKind, label_fault
+from penstock.log.checking import OTHERS
+from penstock.log.verify import FindingKind, label_fault
 from penstock.metadata.leader_epochs import FIRST_EPOCH
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions
@@ -256,7 +257,7 @@ class _Walk:
             )
         elif run.sum not in {-1, self._sum & SUM_MASK}:
             self._checked.add(
-                FindingKind.DAMAGED, self._subject, f"at byte {run.position}: {OTHERS}"
+                FindingKind.DAMAGED, self._subject, f"{OTHERS}, at byte {run.position}"
             )
 
     def _fault(self, batch: memoryview) -> str:

@@ -3,6 +3,7 @@ runs without overlap, nothing lost, exact counts; and every replica of it is the
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -18,12 +19,15 @@ from penstock.metadata.commands import (
     CondemnObjects,
     DeleteTopic,
     ForgetObjects,
+    ReplacedPartition,
     ReplaceRuns,
     TrimLog,
     WriteRun,
 )
 from penstock.metadata.queries import Queries
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.ids import PartitionKey
+from penstock.records.sums import SUM_MASK, batch_sum, pack_crcs, partition_seed
 from penstock.replica import Replica
 from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, store
 from unit.metadata.pipelines import OTHER, Pipeline, check_state, output, replacing
@@ -42,6 +46,8 @@ class History:
         self.stale: list[ReplaceRuns] = []
         self.written: dict[str, tuple[CommitWrite, WriteCommitted]] = {}
         self.live: dict[PartitionKey, set[int]] = {key: set() for key in KEYS}
+        self.sums: dict[PartitionKey, list[tuple[int, int, int | None]]] = {key: [] for key in KEYS}
+        """What is known of offsets [base, end): the number of a batch, or of what a job joined."""
         self.numbers = 0
 
     def number(self) -> int:
@@ -56,8 +62,31 @@ class History:
             self.jobs[self.pipeline.open_job(lease_ms=1 << 40, age_max_ms=1 << 40)] = 0
         return self.draw(st.sampled_from(sorted(self.jobs)))
 
-    def add(self, key: PartitionKey, start: int, end: int) -> None:
-        self.live[key].update(range(start, end))
+    def add(
+        self, key: PartitionKey, start: int, batches: list[list[int]], crcs: Sequence[int]
+    ) -> None:
+        seed = partition_seed(TOPIC_ID, key - KEY)
+        for at, (length, count, *_) in enumerate(batches):
+            self.live[key].update(range(start, start + count))
+            number = batch_sum(seed, start, 0, crcs[at], length) if crcs else None
+            self.sums[key].append((start, start + count, number))
+            start += count
+
+    def batches(self, count: int) -> tuple[list[list[int]], list[int]]:
+        """Batches and their CRCs, now and then as an older release says them, without."""
+        batches = [batch(self.draw(st.integers(1, 3))) for _ in range(count)]
+        crcs = [self.draw(st.integers(0, 3)) for _ in batches]
+        return batches, crcs if self.draw(st.integers(0, 7)) else []
+
+    def sum_of(self, key: PartitionKey, start: int, end: int) -> int | None:
+        """Of the batches in offsets [start, end), if all of them are known."""
+        total = 0
+        for base, last, number in self.sums[key]:
+            if start <= base and last <= end:
+                if number is None:
+                    return None
+                total += number
+        return total & SUM_MASK
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -65,18 +94,19 @@ class History:
         key = self.key()
         head = self.pipeline.view.head(key)
         start = head.next_offset if head else 0
-        batches = [batch(self.draw(st.integers(1, 3))) for _ in range(self.draw(st.integers(1, 2)))]
-        self.pipeline.named(f"o{self.number()}", *batches, partition=key)
+        batches, crcs = self.batches(self.draw(st.integers(1, 2)))
+        self.pipeline.named(f"o{self.number()}", *batches, partition=key, crcs=crcs)
         if head is not None:
-            self.add(key, start, head.next_offset)
+            self.add(key, start, batches, crcs)
 
     def in_wal(self) -> None:
         key = self.key()
         head = self.pipeline.view.head(key)
         if head is not None:
             start = head.next_offset
-            self.pipeline.one(commit(batch(2), key=key, position=1000 * self.number()))
-            self.add(key, start, head.next_offset)
+            batches, crcs = self.batches(1)
+            self.pipeline.one(commit(*batches, key=key, position=1000 * self.number(), crcs=crcs))
+            self.add(key, start, batches, crcs)
 
     def moved(self) -> None:
         runs = [run for run in self.pipeline.queries.wal_runs() if run.partition_key == KEY]
@@ -102,14 +132,13 @@ class History:
         while last + 1 < len(rows) and rows[last + 1][4] and self.draw(st.booleans()):
             last += 1
         job = self.job()
-        return replacing(
-            self.pipeline.queries,
-            job,
-            key=key,
-            start=rows[first][1],
-            end=rows[last][2],
-            number=self.number(),
+        start, end = rows[first][1], rows[last][2]
+        command = replacing(
+            self.pipeline.queries, job, key=key, start=start, end=end, number=self.number()
         )
+        known = self.sum_of(key, start, end)
+        said = [] if self.draw(st.integers(0, 7)) == 0 else [-1 if known is None else known]
+        return with_sums(command, said)
 
     def kept_for_later(self) -> None:
         command = self.planned()
@@ -120,6 +149,21 @@ class History:
         command = self.planned()
         if command is not None:
             assert self.commit(command) == [0], "nothing has changed since it was planned"
+
+    def replaced_wrongly(self) -> None:
+        """Another sum than that of the inputs is refused, if it can be compared."""
+        command = self.planned()
+        if command is None:
+            return
+        (listed,) = command.partitions
+        key = PartitionKey(listed.partition_key)
+        known = self.sum_of(key, *listed.outputs[:2])
+        head = self.pipeline.view.head(key)
+        assert head is not None
+        code = Refusal.INVALID_REPLACEMENT
+        if known is None or listed.inputs[0] < head.log_start:
+            code = 0
+        assert self.commit(with_sums(command, [(known or 0) ^ 1])) == [code]
 
     def replaced_late(self) -> None:
         if self.stale:
@@ -135,7 +179,20 @@ class History:
         assert isinstance(answer, RunsReplaced), answer
         if self.draw(st.booleans()):
             assert self.pipeline.one(numbered) == answer
+        if answer.codes == [0]:
+            self.note(*command.partitions)
         return answer.codes
+
+    def note(self, listed: ReplacedPartition) -> None:
+        """What a job has said of its outputs is what is known of them."""
+        key, start, end = PartitionKey(listed.partition_key), listed.inputs[0], listed.inputs[-4]
+        kept = [one for one in self.sums[key] if not (start <= one[0] and one[1] <= end)]
+        spans = zip(listed.outputs[0::7], listed.outputs[1::7], strict=True)
+        said = listed.sums or [-1] * (len(listed.outputs) // 7)
+        self.sums[key] = kept + [
+            (*span, None if number < 0 else number)
+            for span, number in zip(spans, said, strict=True)
+        ]
 
     def cleaned(self) -> None:
         """By key: some offsets of the middle go."""
@@ -149,27 +206,31 @@ class History:
         size, key = listed.outputs[4], PartitionKey(listed.partition_key)
         outputs = [start, at, 0, 16, size, 0, 1] if at > start else []
         outputs += [to, end, 0, 16 + size, size, 0, 1]
-        (code,) = self.commit(
-            msgspec.structs.replace(
-                command,
-                partitions=[msgspec.structs.replace(listed, outputs=outputs, clean_end=end)],
-            )
-        )
+        said = [self.draw(st.integers(-1, 9)) for _ in outputs[::7]]
+        cleaned = msgspec.structs.replace(listed, outputs=outputs, clean_end=end, sums=said)
+        (code,) = self.commit(msgspec.structs.replace(command, partitions=[cleaned]))
         assert code == 0
         self.live[key] -= set(range(at, to))
 
     def written_now(self) -> None:
         writer = self.draw(st.sampled_from(["v", "w"]))
         known = self.written.get(writer)
-        runs = [
-            WriteRun(
-                partition_key=key,
-                object=0,
-                position=16 + 1000 * index,
-                batches=batch(self.draw(st.integers(1, 3))),
+        heads = {key: self.pipeline.view.head(key) for key in KEYS}
+        following = {key: head.next_offset for key, head in heads.items() if head}
+        runs = []
+        added = []
+        for index, key in enumerate(self.draw(st.lists(st.sampled_from(KEYS), max_size=3))):
+            batches, crcs = self.batches(1)
+            added.append((key, batches, crcs))
+            runs.append(
+                WriteRun(
+                    partition_key=key,
+                    object=0,
+                    position=16 + 1000 * index,
+                    batches=batches[0],
+                    crcs=pack_crcs(crcs),
+                )
             )
-            for index, key in enumerate(self.draw(st.lists(st.sampled_from(KEYS), max_size=3)))
-        ]
         job = self.job()
         command = CommitWrite(
             job=job,
@@ -181,9 +242,11 @@ class History:
         )
         answer = self.pipeline.one(command)
         if isinstance(answer, WriteCommitted):
-            at = iter(answer.ranges)
-            for key, start, end in zip(at, at, at, strict=True):
-                self.add(PartitionKey(key), start, end)
+            for key, batches, crcs in added:
+                self.add(key, following[key], batches, crcs)
+                following[key] += batches[0][1]
+            ends = dict(zip(answer.ranges[0::3], answer.ranges[2::3], strict=True))
+            assert all(following[PartitionKey(key)] == end for key, end in ends.items())
             self.written[writer] = (command, answer)
         else:
             assert not self.live[KEY], "its topic is gone"
@@ -212,6 +275,7 @@ class History:
             self.pipeline.one(DeleteTopic(topic_id=TOPIC_ID))
             for key in KEYS:
                 self.live[key].clear()
+                self.sums[key].clear()
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -229,6 +293,15 @@ class History:
             # More may be covered: a run that was joined over a gap has it inside.
             assert {offset for offset in self.live[key] if offset >= start} <= there
             assert not head or not there or max(there) < head.next_offset
+            for run in self.pipeline.queries.runs_from(key, 0, limit=1 << 30):
+                assert run.sum == self.sum_of(key, run.base_offset, run.end_offset)
+
+
+def with_sums(command: ReplaceRuns, said: list[int]) -> ReplaceRuns:
+    """With these sums of its only partition's outputs."""
+    (listed,) = command.partitions
+    changed = msgspec.structs.replace(listed, sums=said)
+    return msgspec.structs.replace(command, partitions=[changed])
 
 
 STEPS = [
@@ -242,6 +315,7 @@ STEPS = [
     History.replaced,
     History.replaced_late,
     History.replaced_late,
+    History.replaced_wrongly,
     History.cleaned,
     History.written_now,
     History.written_again,
@@ -256,7 +330,7 @@ STEPS = [
 def test_any_history_keeps_the_invariants_and_replays_to_the_same(data: st.DataObject) -> None:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pipeline = stack.enter_context(closing(Pipeline(directory)))
+        pipeline = stack.enter_context(closing(Pipeline(directory, level=FEATURE_LEVEL_MAX)))
         history = History(pipeline, data)
         for _ in range(data.draw(st.integers(5, 40), label="steps")):
             data.draw(st.sampled_from(STEPS), label="step")(history)
