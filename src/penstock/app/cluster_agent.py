@@ -31,6 +31,7 @@ from penstock.log.cluster_log import ClusterLog
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.instruments import LogInstruments
 from penstock.log.limits import LogLimits
+from penstock.log.lost_histories import LostHistories
 from penstock.log.ordering import Applied
 from penstock.log.own_wal import WalFolder
 from penstock.metadata.ages import Ages
@@ -123,6 +124,7 @@ class ClusterAgent:
     groups: GroupCoordinator
     broker: Broker
     archiver: Archiver
+    lost: LostHistories
     membership: Membership | None = None
 
     @property
@@ -151,6 +153,8 @@ class ClusterAgent:
             settings=self.plan.membership,
         )
         self.membership.start()
+        # Before the WAL is opened, which cuts frames that only a lost history orders.
+        await until_answered(self.lost.prepare)
         await until_answered(partial(self.log.start, epoch=self.order.epoch))
         self.groups.start()
         self.shards.start(self.groups)
@@ -167,6 +171,7 @@ class ClusterAgent:
                 interval_s=min(1.0, self.plan.archive.interval_ms / 1000),
                 run=self.archiver.run_once,
             ),
+            Job(name="lost histories", interval_s=interval_s, run=self.lost.run_once),
             Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
             Job(name="pace of reading", interval_s=1.0, run=self._share_journal),
         ]
@@ -273,11 +278,21 @@ async def open_agent(
             quiet=lambda: agent.quiet_agents,  # made below
         ),
     )
+    lost = LostHistories(
+        journal=ports.journal,
+        archive=archive,
+        committer=order,
+        view=view,
+        folder=ports.replica.parent,
+        scratch=ports.scratch,
+        executor=ports.pool,
+    )
     archiver = Archiver(
         journal=ports.journal,
         order=order,
         archive=archive,
         is_chosen=lambda: _is_chosen(view, me),
+        note_lost=lost.note,
         scratch=ports.scratch,
         write_snapshot=ports.write_snapshot,
         clock=clock,
@@ -300,6 +315,7 @@ async def open_agent(
         groups=groups,
         broker=broker,
         archiver=archiver,
+        lost=lost,
     )
     return agent
 
@@ -321,7 +337,7 @@ async def _open_order(ports: AgentPorts, plan: AgentPlan, archive: Archive) -> C
     try:
         return await until_answered(open_one)
     except JournalOlderError as error:
-        # The replica held what never happened; it has been dropped.
+        # The replica held what the journal has lost; it has been set aside.
         logger.warning("making a replica of the archive: %s", error)
         ports.on_older(error)
         return await until_answered(open_one)

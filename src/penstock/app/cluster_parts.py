@@ -44,6 +44,7 @@ from penstock.groups.shards import ShardKeeper
 from penstock.kafka.server import KafkaServer
 from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
+from penstock.log.lost_histories import describe
 from penstock.metadata.cluster_order import ClusterOrder, ClusterOrderSettings
 from penstock.metadata.order import new_cluster_id
 from penstock.model.errors import InvalidRequestError
@@ -148,6 +149,7 @@ class ClusterParts(Parts):
             "wal": report.status() if report else None,
             "archived_position": self.archiver.archived_position,
             "snapshot_position": self.archiver.snapshot_position,
+            "lost_histories": describe(self.view.open_histories),
             "blocks": {
                 "own": counts.own,
                 "peer": counts.peer,
@@ -167,6 +169,7 @@ class ClusterParts(Parts):
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),
+            "penstock_lost_histories": len(self.view.open_histories),
         }
 
     def not_ready(self) -> str:

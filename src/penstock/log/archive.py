@@ -17,12 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from penstock.log.archived_loss import NoteLost, find_loss, set_loss_aside
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.ports.clock import Clock
-from penstock.ports.journal import Journal, JournalRow
+from penstock.ports.journal import Journal, JournalHead, JournalRow
 from penstock.replica import SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import STRETCH_BYTES_MAX, SnapshotName, StretchName
+from penstock.replica.history import PresentHistory
+from penstock.replica.marks import RowMark
 
 T = TypeVar("T")
 
@@ -84,18 +87,22 @@ class Archiver:
         executor: Executor | None,
         settings: ArchiveSettings,
         write_snapshot: WriteSnapshot | None = None,
+        note_lost: NoteLost | None = None,
     ) -> None:
         """
         Args:
             write_snapshot: instead of the order's, for example in a process of its own.
             age_ms: what the restore window is measured by; None: no clock is believed, and nothing
                 is deleted.
+            note_lost: journals that the journal has lost what was archived, so that it can be set
+                aside; None: nothing is archived then.
             is_chosen: whether this agent should archive now.
             scratch: a folder for the snapshot on its way.
         """
         self._journal = journal
         self._order = order
         self._write_snapshot = write_snapshot or order.snapshot
+        self._note_lost = note_lost
         self._archive = archive
         self._is_chosen = is_chosen
         self._scratch = scratch
@@ -122,11 +129,12 @@ class Archiver:
         if not self._is_chosen():
             self._known = None
             return
-        if self._known is None:
-            self._known = await self._look()
         known = self._known
+        if known is None:
+            known = self._known = await self._look()
         now_s = self._clock.monotonic_s()
         if (now_s - self._archived_s) * 1000 >= self._settings.interval_ms:
+            known = await self._current()
             await self._archive_rows(known, until=self._order.position)
             self._archived_s = now_s
         if now_s >= self._snapshot_not_before_s and self._snapshot_is_due(known, now_s):
@@ -141,7 +149,7 @@ class Archiver:
         Raises:
             PenstockError: to be tried again; nothing was trimmed that isn't archived.
         """
-        known = self._known = self._known or await self._look()
+        known = await self._current()
         target = self._scratch / "archived.sqlite"
         try:
             info = await self._in_executor(partial(_write, self._write_snapshot, target))
@@ -160,57 +168,102 @@ class Archiver:
 
     # -- what there is -----------------------------------------------------------------------------
 
+    async def _current(self) -> "_Known":
+        """What is known of the archive, looked at again if the journal has come back older since:
+        an agent whose replica is older than what was lost goes on following it."""
+        known = self._known
+        if known is not None and known.mark is not None:
+            row = await self._journal.row(known.mark.position)
+            if row is None:
+                head = await self._journal.head()
+                is_same = known.mark.position < head.first
+            else:
+                is_same = RowMark.of(row) == known.mark
+            if not is_same:
+                known = None
+        if known is None:
+            known = self._known = await self._look()
+        return known
+
     async def _look(self) -> "_Known":
-        """What others, or an earlier start, have archived."""
+        """What others, or an earlier start, have archived; what of it the journal has lost is noted
+        and set aside.
+
+        Raises:
+            CorruptDataError: the archive isn't of this journal's past, and what of it isn't can't
+                be found out. Nothing is archived or trimmed then.
+        """
+        known, detail = await self._listed()
+        if detail:
+            loss = await find_loss(
+                self._journal,
+                self._archive,
+                snapshots=known.snapshots,
+                stretches=known.stretches,
+            )
+            if loss is not None and self._note_lost is not None:
+                history = await self._note_lost(loss.note)
+                await set_loss_aside(self._archive, loss, history)
+                known, detail = await self._listed()
+        if detail:
+            raise CorruptDataError(
+                "archive",
+                "journal",
+                f"the journal came back older than what was archived of it: {detail}",
+                "penstock repair --history appends what was acknowledged again",
+            )
+        self.snapshot_position = known.snapshots[-1].position if known.snapshots else 0
+        return known
+
+    async def _listed(self) -> "tuple[_Known, str]":
+        """What the archive names, and why it isn't of this journal's past; "": it is.
+
+        A journal that came back older gives its positions a second time: rows archived before and
+        after that would be mixed, and a state made of them would be nobody's.
+        """
         snapshots = await self._archive.snapshots()
         stretches = await self._archive.stretches()
         newest_ms = 0
-        archived = 0
+        detail = ""
+        history = PresentHistory(self._journal, self._archive, await self._journal.head())
         if snapshots:
             # Rows count as archived only as far as they are without a gap behind a snapshot.
             archived = max(snapshots[0].position, _reached(stretches, snapshots[0].position))
             try:
-                newest_ms = (await self._archive.header(snapshots[-1])).last_ms
+                header = await self._archive.header(snapshots[-1])
+                newest_ms = header.last_ms
+                detail = await history.lost_snapshot(header)
             except (CorruptDataError, NotFoundError) as error:
                 logger.warning("a snapshot can't be read: %s", error)
                 snapshots = snapshots[:-1]
         else:
             archived = _reached(stretches, 0)
-        await self._check_same_history(stretches, archived)
+        row = await self._journal.row(archived)
+        if not detail:
+            detail = await self._other_row(stretches, archived, row, history.head)
         self.archived_position = archived
-        self.snapshot_position = snapshots[-1].position if snapshots else 0
         # Its age by the wall clock: where that is wrong the next one is only early or late.
         age_s = max(0, self._clock.now_ms() - newest_ms) / 1000
-        return _Known(snapshots, stretches, self._clock.monotonic_s() - age_s, newest_ms)
+        made_s = self._clock.monotonic_s() - age_s
+        mark = None if row is None else RowMark.of(row)
+        return _Known(snapshots, stretches, made_s, newest_ms, mark), detail
 
-    async def _check_same_history(self, stretches: list[StretchName], archived: int) -> None:
-        """See that the archive is of this journal's past.
-
-        A journal that came back older gives its positions a second time: rows archived before
-        and after that would be mixed, and a state made of them would be nobody's.
-
-        Raises:
-            CorruptDataError: it isn't. Nothing is archived or trimmed then.
-        """
+    async def _other_row(
+        self,
+        stretches: list[StretchName],
+        archived: int,
+        row: JournalRow | None,
+        head: JournalHead,
+    ) -> str:
+        """Why the last archived row isn't the journal's; "": it is, or the journal has trimmed it,
+        and then it was compared by whoever archived what follows."""
+        if head.position < archived:
+            return f"the journal ends at position {head.position}, the archive at {archived}"
         name = next((name for name in stretches if name.first <= archived <= name.last), None)
-        head = await self._journal.head()
-        if head.position >= archived:
-            row = None if name is None else await self._journal.row(archived)
-            if name is None or row is None:
-                return  # trimmed: it was compared by whoever archived what follows
-            rows = await self._archive.read_stretch(name)
-            if rows[archived - name.first] == row:
-                return
-            detail = f"another row is at position {archived}"
-        else:
-            detail = f"the journal ends at position {head.position}, the archive at {archived}"
-        raise CorruptDataError(
-            "archive",
-            "journal",
-            f"the journal came back older than what was archived of it: {detail}",
-            "what was acknowledged is in the archive: penstock restore makes a cluster of it; to go"
-            " on without, move the archive away",
-        )
+        if name is None or row is None:
+            return ""
+        rows = await self._archive.read_stretch(name)
+        return "" if rows[archived - name.first] == row else f"another row is at {archived}"
 
     def _snapshot_is_due(self, known: "_Known", now_s: float) -> bool:
         entries = self._order.position - self.snapshot_position
@@ -229,6 +282,7 @@ class Archiver:
                 return
             name = await self._archive.put_stretch(rows)
             known.stretches.append(name)
+            known.mark = RowMark.of(rows[-1])
             self.archived_position = name.last
 
     async def _read_stretch(self, after: int, until: int) -> list[JournalRow]:
@@ -328,7 +382,8 @@ class Archiver:
 
 class _Known:
     """What is in the archive, as far as this agent knows. `made_s`: monotonic time of the newest
-    snapshot; `newest_ms`: journal time of it."""
+    snapshot; `newest_ms`: journal time of it; `mark`: of the last archived row, if the journal had
+    it when it was looked at."""
 
     def __init__(
         self,
@@ -336,11 +391,13 @@ class _Known:
         stretches: list[StretchName],
         made_s: float,
         newest_ms: int,
+        mark: RowMark | None,
     ) -> None:
         self.snapshots = snapshots
         self.stretches = stretches
         self.made_s = made_s
         self.newest_ms = newest_ms
+        self.mark = mark
         self.verified: set[SnapshotName] = set()
 
 

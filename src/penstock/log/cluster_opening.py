@@ -28,6 +28,7 @@ from penstock.ports.journal import Journal
 from penstock.ports.random import Random
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
+from penstock.replica.aside import set_aside
 from penstock.replica.bootstrap import bootstrap, drop_replica
 from penstock.replica.history import PresentHistory
 from penstock.system.waiting import wait
@@ -61,7 +62,7 @@ async def open_cluster_order(
 
     Raises:
         RetryableError: journal or store don't answer.
-        JournalOlderError: the journal lost what was applied; the replica has been dropped.
+        JournalOlderError: the journal lost what was applied; the replica has been set aside.
         NotFoundError: the journal was trimmed, and the archive holds no snapshot.
         CorruptDataError: the archive is damaged where it is needed, or an entry is unknown.
         InvalidRequestError: the archive is of another cluster or a newer release.
@@ -109,8 +110,9 @@ async def open_cluster_order(
         await _make(journal, archive, path, executor)
         return await open_on(path)
     except JournalOlderError:
-        # Whatever it holds past the journal's head never happened.
-        drop_replica(path)
+        # What the replica holds past the journal's head was acknowledged: the records are kept.
+        if await loop.run_in_executor(executor, set_aside, path) is None:
+            drop_replica(path)
         raise
 
 

@@ -95,7 +95,7 @@ _TABLE: Final = (
 _DELETABLE: Final = (
     "SELECT key, condemned_ms FROM objects WHERE condemned_position IS NOT NULL"
     " AND condemned_position < coalesce((SELECT min(opened_position) FROM pipeline_jobs),"
-    " 9223372036854775807) ORDER BY condemned_position, object_id LIMIT ?"
+    " 9223372036854775807) AND bytes > ? ORDER BY condemned_position, object_id LIMIT ?"
 )
 
 _decode_offsets: Final = msgspec.json.Decoder(list[tuple[int, int]]).decode
@@ -217,12 +217,16 @@ class PipelineQueries(_Statements):
         rows = self._execute(f"{_JOB} WHERE job = ?", (job,)) if self._has_pipeline else []
         return _job(rows[0]) if rows else None
 
-    def deletable_objects(self, *, limit: int) -> list[tuple[str, int]]:
+    def deletable_objects(self, *, limit: int, named_only: bool = False) -> list[tuple[str, int]]:
         """(key, journal time in ms) of objects that were condemned before any open job began, the
-        oldest first: an open job may read all that was live when it began."""
+        oldest first: an open job may read all that was live when it began.
+
+        Args:
+            named_only: leave out what no entry of the journal ever named.
+        """
         if not self._has_pipeline:
             return []
-        return self._execute(_DELETABLE, (limit,))
+        return self._execute(_DELETABLE, (0 if named_only else -1, limit))
 
     # -- writers -------------------------------------------------------------------------------
 

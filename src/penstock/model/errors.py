@@ -83,4 +83,4 @@ class FatalStorageError(PenstockError):
 
 class JournalOlderError(FatalStorageError):
     """The journal lost entries that were applied here (a restore, an asynchronous failover): this
-    replica holds what never happened. It must be dropped, and the agent must not serve."""
+    replica holds what the others never saw. It is set aside, and the agent must not serve."""

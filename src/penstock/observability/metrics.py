@@ -176,6 +176,11 @@ _TABLE: Final = (
         "Age of the last head of the journal that this agent has reached.",
     ),
     Metric("penstock_agents", _G, "Agents whose epoch isn't over."),
+    Metric(
+        "penstock_lost_histories",
+        _G,
+        "Histories that the journal has lost and no operator has closed (penstock repair).",
+    ),
     Metric("penstock_group_shards", _G, "Shards of groups that this agent coordinates, of 64."),
 )
 

@@ -4,6 +4,7 @@ Snapshots go through files in pieces; they may be larger than memory. Stretches 
 """
 
 import asyncio
+import contextlib
 import logging
 import mmap
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,6 +28,7 @@ from penstock.ports.objects import ObjectStore
 from penstock.replica.archive_format import (
     HEADER_BYTES,
     JOURNAL_PREFIX,
+    LOST_PREFIX,
     MARKED_HEADER_BYTES,
     SNAPSHOTS_PREFIX,
     STRETCH_READ_BYTES_MAX,
@@ -39,6 +41,8 @@ from penstock.replica.archive_format import (
     decode_rows,
     encode_header,
     encode_rows,
+    lost_prefix,
+    parse_lost_key,
     parse_snapshot_key,
     parse_stretch_key,
 )
@@ -122,7 +126,13 @@ class Archive:
             CorruptDataError: what the store holds is not what was put.
             PenstockError: as the store's.
         """
-        name = SnapshotName(info.position, info.digest.hex()[:16])
+        return await self._put_snapshot(
+            SnapshotName(info.position, info.digest.hex()[:16]), path, info
+        )
+
+    async def _put_snapshot(
+        self, name: SnapshotName, path: Path, info: SnapshotInfo
+    ) -> SnapshotName:
         self._make_scratch()
         packed = self._scratch / f"{path.name}.zst"
         try:
@@ -162,6 +172,51 @@ class Archive:
         if await self.read_stretch(name) != list(rows):
             raise CorruptDataError("archive", name.key, "the store holds other rows")
         return name
+
+    async def put_lost_snapshot(
+        self, path: Path, info: SnapshotInfo, *, history: int
+    ) -> SnapshotName:
+        """As `put_snapshot`, of a replica of a lost history."""
+        name = SnapshotName(info.position, info.digest.hex()[:16], history)
+        return await self._put_snapshot(name, path, info)
+
+    async def copy(
+        self, source: SnapshotName | StretchName, target: SnapshotName | StretchName
+    ) -> None:
+        """Put what an object holds under another name, and read it back. Never over another.
+
+        Raises:
+            CorruptDataError: the source is damaged; or what the store holds is not what was put.
+            NotFoundError: the source is gone.
+        """
+        header = await self.header(source)
+        self._make_scratch()
+        packed = self._scratch / "copied.zst"
+        try:
+            with packed.open("wb") as file:
+                async for piece in self._payload(source, header):
+                    await self._in_executor(partial(file.write, piece))
+            with packed.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with contextlib.suppress(ConflictError):
+                await self._store.put(
+                    target.key, [encode_header(header), memoryview(mapped)], if_absent=True
+                )
+            del mapped
+        finally:
+            packed.unlink(missing_ok=True)
+        await self.check(target, expected_crc=header.payload_crc)
+
+    async def lost(self, history: int) -> list[SnapshotName | StretchName]:
+        """What is archived of a lost history."""
+        prefix = lost_prefix(history)
+        found = [parse_lost_key(info.key) async for info in self._store.list(prefix)]
+        return [name for name in found if name is not None]
+
+    async def lost_histories(self) -> list[int]:
+        """Numbers of the lost histories of which something is archived."""
+        found = [parse_lost_key(info.key) async for info in self._store.list(LOST_PREFIX)]
+        return sorted({name.lost for name in found if name is not None})
 
     async def delete(self, names: Sequence[SnapshotName | StretchName]) -> None:
         """Delete objects; those that are gone are ignored."""

@@ -17,6 +17,8 @@ from penstock.replica.marks import RowMark
 
 SNAPSHOTS_PREFIX: Final = "archive/snapshots/"
 JOURNAL_PREFIX: Final = "archive/journal/"
+LOST_PREFIX: Final = "archive/lost/"
+"""What belongs to histories that the journal has lost, by their numbers."""
 ARCHIVE_VERSION: Final = 2
 """Of snapshots, whose header has a mark since then. Stretches are of version 1: their rows are
 their marks."""
@@ -34,6 +36,8 @@ HEADER_BYTES: Final = _HEADER.size + _CRC.size
 MARKED_HEADER_BYTES: Final = HEADER_BYTES + _MARK.size
 _SNAPSHOT_NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{16})\.sqlite\.zst")
 _STRETCH_NAME: Final = re.compile(r"(\d{20})-(\d{20})\.entries\.zst")
+_LOST_STRETCH_NAME: Final = re.compile(r"(\d{20})-(\d{20})-([0-9a-f]{8})\.entries\.zst")
+_LOST_KEY: Final = re.compile(r"archive/lost/(\d{8})/(.+)")
 
 
 class ArchiveKind(enum.IntEnum):
@@ -72,11 +76,14 @@ class SnapshotName:
 
     position: int
     digest_hex: str
+    lost: int = 0
+    """Number of the lost history that it is of; 0: of the present one."""
 
     @property
     def key(self) -> str:
         """Under the cluster's prefix."""
-        return f"{SNAPSHOTS_PREFIX}{self.position:020d}-{self.digest_hex}.sqlite.zst"
+        prefix = lost_prefix(self.lost) if self.lost else SNAPSHOTS_PREFIX
+        return f"{prefix}{self.position:020d}-{self.digest_hex}.sqlite.zst"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,11 +92,24 @@ class StretchName:
 
     first: int
     last: int
+    lost: int = 0
+    """Number of the lost history that it is of; 0: of the present one."""
+    crc: int = 0
+    """CRC-32C of the body of the last row, of a lost history alone: two that were lost one after
+    the other may have the same positions."""
 
     @property
     def key(self) -> str:
         """Under the cluster's prefix."""
-        return f"{JOURNAL_PREFIX}{self.first:020d}-{self.last:020d}.entries.zst"
+        positions = f"{self.first:020d}-{self.last:020d}"
+        if self.lost:
+            return f"{lost_prefix(self.lost)}{positions}-{self.crc:08x}.entries.zst"
+        return f"{JOURNAL_PREFIX}{positions}.entries.zst"
+
+
+def lost_prefix(history: int) -> str:
+    """Where lies what is archived of a lost history."""
+    return f"{LOST_PREFIX}{history:08d}/"
 
 
 def parse_snapshot_key(key: str) -> SnapshotName | None:
@@ -104,6 +124,19 @@ def parse_stretch_key(key: str) -> StretchName | None:
     if found is None or int(found[1]) > int(found[2]):
         return None
     return StretchName(int(found[1]), int(found[2]))
+
+
+def parse_lost_key(key: str) -> SnapshotName | StretchName | None:
+    """None: it is none of a lost history."""
+    found = _LOST_KEY.fullmatch(key)
+    if found is None:
+        return None
+    history = int(found[1])
+    if name := _SNAPSHOT_NAME.fullmatch(found[2]):
+        return SnapshotName(int(name[1]), name[2], history)
+    if name := _LOST_STRETCH_NAME.fullmatch(found[2]):
+        return StretchName(int(name[1]), int(name[2]), history, int(name[3], 16))
+    return None
 
 
 def encode_header(header: ArchiveHeader) -> bytes:

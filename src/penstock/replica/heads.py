@@ -170,7 +170,7 @@ def journal_older(position: int, found: str) -> JournalOlderError:
         "follow journal",
         f"position {position}",
         f"the journal came back older: {found}, and {position} is applied here",
-        "nothing is served from this replica; it is dropped and made anew at the next start",
+        "nothing is served from this replica; the next start sets it aside and makes another",
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log.archive import Archiver, ArchiveSettings
+from penstock.log.archived_loss import NoteLost
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
@@ -53,12 +54,14 @@ def archiver_of(
     *,
     settings: ArchiveSettings = SETTINGS,
     is_chosen: Callable[[], bool] = lambda: True,
+    note_lost: NoteLost | None = None,
 ) -> Archiver:
     cluster = agent.cluster
     return Archiver(
         journal=agent.journal,
         order=agent.order,
         archive=archive_of(cluster, f"archive{agent.agent_id}"),
+        note_lost=note_lost,
         is_chosen=is_chosen,
         scratch=cluster.folder / f"scratch{agent.agent_id}",
         clock=agent.clock,

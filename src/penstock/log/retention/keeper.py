@@ -321,6 +321,8 @@ class Keeper:
     async def condemn_failed(self) -> int:
         """Condemn what this epoch put, or tried to, and never named; returns how many."""
         count = 0
+        if self._view.open_histories:
+            return count  # apply would leave them out: they are condemned once it is closed
         while keys := self._numbers.take_orphans(_PAGE):
             try:
                 count += await self._condemn(keys)
@@ -332,14 +334,17 @@ class Keeper:
     async def condemn_orphans(self) -> int:
         """Condemn stored objects that were never named; returns how many. See `Orphans`."""
         now_ms = self._ages.now_ms()
-        return 0 if now_ms is None else await self._orphans.condemn(now_ms)
+        if now_ms is None or self._view.open_histories:
+            # To this state what a lost history alone names looks like orphans.
+            return 0
+        return await self._orphans.condemn(now_ms)
 
     async def delete_condemned(self) -> int:
         """Delete what was condemned longer than the grace ago, and before any job began that is
         open; returns how many."""
         count = 0
         while not self._holds:
-            rows = await self._in_pool(lambda: self._queries().deletable_objects(limit=_PAGE))
+            rows = await self._in_pool(self._deletable)
             now_ms = self._ages.now_ms()
             if now_ms is None:
                 break
@@ -354,6 +359,13 @@ class Keeper:
             await self._committer.commit([ForgetObjects(keys=keys)])
             count += len(keys)
         return count
+
+    def _deletable(self) -> list[tuple[str, int]]:
+        # What no row of the journal ever named may be of the lost history: condemned before that
+        # was noted.
+        return self._queries().deletable_objects(
+            limit=_PAGE, named_only=bool(self._view.open_histories)
+        )
 
     def _producers_page(self, after: tuple[int, int]) -> list[tuple[PartitionKey, int, int]]:
         return self._queries().producers_page(after, limit=_PAGE)
