@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from penstock.app.face import open_clients
 from penstock.app.jobs import Job
 from penstock.app.parts import Environment
+from penstock.cluster.digests import DigestKeeper
 from penstock.cluster.membership import Membership, MembershipSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
@@ -100,6 +101,8 @@ class AgentPlan:
     restore_window_ms: int
     """What a moment of it named is deleted only after it."""
     retention_check_s: float
+    digest_interval_ms: int = 3_600_000
+    """Between comparisons of the agents' states; 0: this agent asks for none."""
     cut_off_s: float = 2.0
     """Without a reading of the journal's head, after which clients are sent to other agents."""
     order: ClusterOrderSettings | None = None
@@ -126,6 +129,7 @@ class ClusterAgent:
     archiver: Archiver
     lost: LostHistories
     membership: Membership | None = None
+    digests: DigestKeeper | None = None
 
     @property
     def quiet_agents(self) -> frozenset[int]:
@@ -155,6 +159,18 @@ class ClusterAgent:
         self.membership.start()
         # Before the WAL is opened, which cuts frames that only a lost history orders.
         await until_answered(self.lost.prepare)
+        self.digests = DigestKeeper(
+            me=self.order.agent_id,
+            epoch=self.order.epoch,
+            order=self.order,
+            view=self.view,
+            replica=self.ports.replica,
+            scratch=self.ports.scratch,
+            clock=environment.clock,
+            executor=self.ports.pool,
+            interval_ms=self.plan.digest_interval_ms,
+            on_fatal=environment.on_fatal,
+        )
         await until_answered(partial(self.log.start, epoch=self.order.epoch))
         self.groups.start()
         self.shards.start(self.groups)
@@ -164,7 +180,7 @@ class ClusterAgent:
         interval_s = self.plan.retention_check_s
         return [
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
-            Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(name="retention", interval_s=interval_s, run=self._retain),
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
             Job(
                 name="archive",
@@ -174,6 +190,7 @@ class ClusterAgent:
             Job(name="lost histories", interval_s=interval_s, run=self.lost.run_once),
             Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
             Job(name="pace of reading", interval_s=1.0, run=self._share_journal),
+            Job(name="comparison of states", interval_s=1.0, run=self._compare),
         ]
 
     def _on_applied(self, applied: Sequence[Applied]) -> None:
@@ -182,6 +199,16 @@ class ClusterAgent:
 
     async def _share_journal(self) -> None:
         self.ports.journal.share_among(sum(agent.live for agent in self.view.agents()))
+
+    async def _retain(self) -> None:
+        if self.order.write_stop.error is not None:
+            # A state that may be wrong must delete nothing.
+            raise self.order.write_stop.error
+        await self.log.keeper.run_once()
+
+    async def _compare(self) -> None:
+        if self.digests is not None:
+            await self.digests.run_once()
 
     async def _checkpoint(self) -> None:
         if self.order.checkpoint_due:
@@ -291,7 +318,8 @@ async def open_agent(
         journal=ports.journal,
         order=order,
         archive=archive,
-        is_chosen=lambda: _is_chosen(view, me),
+        # A state that may be wrong becomes no snapshot, and nothing is trimmed after it.
+        is_chosen=lambda: _is_chosen(view, me) and order.write_stop.error is None,
         note_lost=lost.note,
         scratch=ports.scratch,
         write_snapshot=ports.write_snapshot,

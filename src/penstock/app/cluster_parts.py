@@ -145,6 +145,7 @@ class ClusterParts(Parts):
             "journal_confirmed_s": round(now_s - self.order.head_confirmed_s, 3),
             "agents": len(self.view.agents()),
             "group_shards": len(self.shards.owned()),
+            "digest": None if self.agent.digests is None else self.agent.digests.status(),
             "waiting_bytes": self.log.waiting_bytes,
             "wal": report.status() if report else None,
             "archived_position": self.archiver.archived_position,
@@ -165,6 +166,7 @@ class ClusterParts(Parts):
         now_s = self.clock.monotonic_s()
         return {
             **(report.gauges() if report else {}),
+            **({} if self.agent.digests is None else self.agent.digests.gauges()),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
@@ -331,5 +333,6 @@ def _plan(settings: ServerSettings, environment: Environment, *, me: int) -> Age
         ),
         restore_window_ms=settings.restore_window_ms,
         retention_check_s=settings.retention_check_ms / 1000,
+        digest_interval_ms=settings.digest_interval_ms,
         order=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
     )

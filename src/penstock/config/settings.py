@@ -194,6 +194,14 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "there. Empty: only `penstock agent takeover` does that."
         ),
     ] = ""
+    digest_interval_ms: Annotated[
+        int,
+        _cluster(
+            "Agents of a cluster compare digests of their states this often (docs/operations.md): "
+            "each copies its replica and hashes the copy. 0: this agent asks for no comparison.",
+            0,
+        ),
+    ] = 3_600_000
     archive_interval_ms: Annotated[
         int,
         _cluster(

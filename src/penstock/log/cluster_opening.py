@@ -30,6 +30,7 @@ from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.aside import set_aside
 from penstock.replica.bootstrap import bootstrap, drop_replica
+from penstock.replica.difference import aside_of, set_aside_if_different
 from penstock.replica.history import PresentHistory
 from penstock.system.waiting import wait
 
@@ -93,6 +94,11 @@ async def open_cluster_order(
 
     if wal is not None:
         await loop.run_in_executor(executor, partial(check_wal_name, wal, cluster_id))
+    if await loop.run_in_executor(executor, set_aside_if_different, path):
+        logger.warning(
+            "the replica differed from the other agents': it is kept as %s, and another is made",
+            aside_of(path),
+        )
     try:
         if path.exists():  # noqa: ASYNC240 - one stat, before anything is served
             try:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.metadata import (
     apply_agents,
     apply_cluster,
+    apply_digests,
     apply_groups,
     apply_histories,
     apply_jobs,
@@ -75,6 +76,8 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.Noop: apply_cluster.noop,
     commands.SetFeatureLevel: apply_agents.set_feature_level,
     commands.Digest: apply_cluster.check_digest,
+    commands.AskDigest: apply_digests.ask_digest,
+    commands.ReportDigest: apply_digests.report_digest,
     commands.CreateTopic: apply_topics.create_topic,
     commands.DeleteTopic: apply_topics.delete_topic,
     commands.CreatePartitions: apply_topics.create_partitions,
@@ -122,6 +125,8 @@ class EntryOutcome:
     standing: Standing
     answers: list[AnyAnswer]
     changes: list[Change]
+    asks_digest: bool = False
+    """The state of this position is to be hashed (`AskDigest`)."""
 
 
 class LogMachine:
@@ -225,7 +230,7 @@ def apply_entry(tables: Tables, position: int, time_ms: int, entry: Entry) -> En
     answers = [handlers[type(command)](context, command) for command in entry.commands]
     agent.last_n = entry.n
     tables.store_entry(entry.agent, entry.epoch, entry.n, position, answers)
-    return EntryOutcome(Standing.APPLIED, answers, context.changes)
+    return EntryOutcome(Standing.APPLIED, answers, context.changes, context.asks_digest)
 
 
 def relay(context: ApplyContext, command: Relay) -> AnyAnswer:

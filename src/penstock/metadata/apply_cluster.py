@@ -18,6 +18,5 @@ def noop(_context: ApplyContext, _command: Noop) -> AnyAnswer:
 
 
 def check_digest(_context: ApplyContext, _command: Digest) -> AnyAnswer:
-    """Takes a position. Comparing reads the whole state, so it is not done on the commit path:
-    whoever follows compares `Replica.digest` with what the journal says."""
+    """Takes a position. No release proposes it; see `apply_digests`."""
     return Done()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from penstock.metadata.rows import Agent, LostHistory, Shard
+from penstock.metadata.state_digest import StateDigest
 from penstock.model.ids import PartitionKey, TopicId, TopicKey
 
 
@@ -102,6 +103,22 @@ class HistoryChanged:
     history: LostHistory
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestAsked:
+    """A digest of the state at a position is due, from these agents: pairs of id and epoch."""
+
+    position: int
+    agents: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestTold:
+    """An agent answered the last `DigestAsked`."""
+
+    agent_id: int
+    digest: StateDigest
+
+
 Change = (
     TopicChanged
     | TopicDeleted
@@ -114,4 +131,6 @@ Change = (
     | ShardMoved
     | LevelChanged
     | HistoryChanged
+    | DigestAsked
+    | DigestTold
 )

@@ -21,10 +21,12 @@ from penstock.metadata.apply import EntryOutcome, LogMachine
 from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.clock_skew import ClockSkew
 from penstock.metadata.commands import AnyCommand, InitCluster, RegisterAgent
+from penstock.metadata.digest_pins import DigestPins
 from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
 from penstock.metadata.levels import KnownLevels
 from penstock.metadata.order import Applied
+from penstock.metadata.write_stop import WriteStop
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import (
     FatalStorageError,
@@ -115,6 +117,10 @@ class ClusterOrder:
         self._skewed_s = float("-inf")
         self._skew = ClockSkew()
         self._levels = KnownLevels()
+        self.write_stop = WriteStop()
+        """Set where replicas differ and nobody knows which of them is wrong."""
+        self.digest_pins = DigestPins(replica.path)
+        """The state that a digest was asked of."""
         self._on_applied: OnApplied = lambda _: None
         self._on_stopped: OnStopped = lambda _: None
         self._follower = self._new_follower()
@@ -186,7 +192,7 @@ class ClusterOrder:
         assert self._following is None, "started twice"
         self._on_applied = on_applied or self._on_applied
         self._on_stopped = on_stopped or self._on_stopped
-        self._follower = self._new_follower()
+        self._follower = self._new_follower(self.digest_pins)
         self._following = asyncio.get_running_loop().create_task(self._follow())
         try:
             await self._register()
@@ -232,11 +238,11 @@ class ClusterOrder:
         Raises (by the future):
             FencedError: this epoch is over; it was not applied.
             OverloadedError: too much waits; it was not applied.
-            RetryableError: this host's clock is off; it was not applied.
+            RetryableError: this host's clock is off, or replicas differ; it was not applied.
             LevelNotOnError: a command's feature level is not on; it was not sent.
             InDoubtError: the order was closed or has stopped; it may still be applied.
         """
-        return self._sender.submit(commands, refused=self._clock_error()).future
+        return self._sender.submit(commands, refused=self._refusal(commands)).future
 
     async def commit(
         self, commands: Sequence[AnyCommand], *, timeout_s: float | None = None
@@ -250,7 +256,7 @@ class ClusterOrder:
             FencedError: this epoch is over.
             LevelNotOnError: a command's feature level is not on; it was not sent.
         """
-        call = self._sender.submit(commands, refused=self._clock_error())
+        call = self._sender.submit(commands, refused=self._refusal(commands))
         timeout_s = self._settings.commit_timeout_s if timeout_s is None else timeout_s
         done, _ = await asyncio.wait([call.future], timeout=timeout_s)
         if done:
@@ -278,6 +284,7 @@ class ClusterOrder:
         self._fail(self._closing())
         await self._end_following()
         await self._journal.close()
+        self.digest_pins.close()
         self._replica.close()
 
     # -- the replica's upkeep; any thread --------------------------------------------------------
@@ -301,7 +308,7 @@ class ClusterOrder:
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def _new_follower(self) -> Follower[EntryOutcome]:
+    def _new_follower(self, pins: DigestPins | None = None) -> Follower[EntryOutcome]:
         return Follower(
             self._journal,
             self._replica,
@@ -310,6 +317,7 @@ class ClusterOrder:
             deliver=self._deliver,
             settings=self._settings.follower,
             on_reading=self._compare_clocks,
+            pins=pins,
         )
 
     async def _catch_up(self) -> None:
@@ -483,6 +491,10 @@ class ClusterOrder:
     def clock_skew_ms(self) -> int:
         """How far this host's clock is ahead of the journal's; 0: within bounds."""
         return self._skew.skew_ms
+
+    def _refusal(self, commands: Sequence[AnyCommand]) -> RetryableError | None:
+        """Why these may not be written now; None: they may."""
+        return self._clock_error() or self.write_stop.refusal(commands)
 
     def _clock_error(self) -> RetryableError | None:
         """Why nothing may be written; None: it may."""

@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.metadata.state_digest import StateDigest
+
 BATCH_FIELDS: Final = 6
 """Integers per batch in `RunCommit.batches`."""
 
@@ -95,7 +97,7 @@ class SetFeatureLevel(Command, frozen=True, tag="level"):
 
 
 class Digest(Command, frozen=True, tag="digest"):
-    """What the proposer's state digest was at `position`; a replica that differs stops."""
+    """Never proposed: `AskDigest` and `ReportDigest` are. Takes a position."""
 
     position: int
     digest: bytes
@@ -126,6 +128,24 @@ class CloseHistory(Command, frozen=True, tag="history-"):
     give_up: bool = False
     records: int = 0
     """How many were appended again."""
+
+
+class AskDigest(Command, frozen=True, tag="digest?"):
+    """A digest of the state at this entry's position is due, from every agent that is live.
+
+    Answer: Done, also if another was asked for since `seen_position`, which then stays.
+    """
+
+    seen_position: int
+    """Of the last one that the proposer knows of; 0: of none."""
+
+
+class ReportDigest(Command, frozen=True, tag="digest!"):
+    """The entry's agent hashed its state of `position`. Answer: Done, also where another one is
+    asked for by now, or none of this agent's epoch; or Refused(MALFORMED)."""
+
+    position: int
+    digest: StateDigest
 
 
 # -- topics ------------------------------------------------------------------------------------
@@ -507,6 +527,8 @@ AnyCommand = (
     | Noop
     | SetFeatureLevel
     | Digest
+    | AskDigest
+    | ReportDigest
     | CreateTopic
     | DeleteTopic
     | CreatePartitions

@@ -7,7 +7,7 @@ from penstock.metadata.tables import Tables
 class ApplyContext:
     """One entry's application. `time_ms` is journal time; agent and epoch are the entry's."""
 
-    __slots__ = ("agent", "changes", "epoch", "position", "tables", "time_ms")
+    __slots__ = ("agent", "asks_digest", "changes", "epoch", "position", "tables", "time_ms")
 
     def __init__(
         self, tables: Tables, position: int, time_ms: int, *, agent: int, epoch: int
@@ -18,3 +18,5 @@ class ApplyContext:
         self.agent = agent
         self.epoch = epoch
         self.changes: list[Change] = []
+        self.asks_digest = False
+        """Whether the state behind this entry is to be hashed."""

@@ -60,6 +60,8 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.ClearLeftovers: INTEGRITY_LEVEL,
     commands.NoteLostHistory: INTEGRITY_LEVEL,
     commands.CloseHistory: INTEGRITY_LEVEL,
+    commands.AskDigest: INTEGRITY_LEVEL,
+    commands.ReportDigest: INTEGRITY_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from penstock.metadata.schema import (
     CLEAN,
+    DIGESTS,
     GROUP_SHARDS,
     LEADER_EPOCHS,
     LEFTOVERS,
@@ -36,6 +37,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         "ALTER TABLE object_runs ADD COLUMN sum INTEGER",
         LEFTOVERS,
         LOST_HISTORIES,
+        DIGESTS,
     ),
 }
 

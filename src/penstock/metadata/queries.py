@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.metadata.apply_digests import SELECT_DIGESTS, round_of_rows
 from penstock.metadata.apply_histories import SELECT_HISTORIES, history_of_row
 from penstock.metadata.cluster_tables import (
     SELECT_AGENTS,
@@ -20,6 +21,7 @@ from penstock.metadata.cluster_tables import (
     SELECT_WALS,
     agent_of_row,
 )
+from penstock.metadata.digest_plan import DigestRound
 from penstock.metadata.leader_epochs import EpochStart, epoch_starts
 from penstock.metadata.leftovers import TRIM
 from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH
@@ -154,6 +156,7 @@ _LEADER_EPOCHS_VERSION: Final = 4
 _SUMS_VERSION: Final = 5
 _LEFTOVERS_VERSION: Final = 5
 _HISTORIES_VERSION: Final = 5
+_DIGESTS_VERSION: Final = 5
 
 _OF_RUNS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _WAL_RUNS)
 
@@ -178,7 +181,7 @@ class Queries(PipelineQueries):
         """
         self.path = path
         self._connection = connect_reader(path)
-        self._has_cluster = self._has_leader_epochs = self._has_histories = True
+        self._has_cluster = self._has_leader_epochs = self._has_histories = self._has_digests = True
         self._old: dict[str, str] = {}
         try:
             created = check_versions(
@@ -191,6 +194,7 @@ class Queries(PipelineQueries):
             self._has_leftovers = version >= _LEFTOVERS_VERSION
             self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
             self._has_histories = version >= _HISTORIES_VERSION
+            self._has_digests = version >= _DIGESTS_VERSION
             if version < _SUMS_VERSION:
                 self._old = {
                     statement: _replaced(statement, _VERSIONS_1_TO_4)
@@ -397,6 +401,10 @@ class Queries(PipelineQueries):
         return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
 
     # -- the cluster ---------------------------------------------------------------------------
+
+    def digests(self) -> DigestRound:
+        """The last round of digests."""
+        return round_of_rows(self._execute(SELECT_DIGESTS) if self._has_digests else [])
 
     def feature_level(self) -> int:
         """Of apply's semantics, at least 1."""

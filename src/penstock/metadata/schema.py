@@ -67,6 +67,12 @@ CLEAN: Final = """CREATE TABLE clean (
         time_ms INTEGER NOT NULL
     ) STRICT"""
 
+DIGESTS: Final = """CREATE TABLE digests (
+        agent INTEGER PRIMARY KEY,
+        epoch INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        answer BLOB NOT NULL
+    ) STRICT"""
 LEADER_EPOCHS: Final = """CREATE TABLE leader_epochs (
         partition_key INTEGER NOT NULL,
         epoch INTEGER NOT NULL,
@@ -208,4 +214,5 @@ SCHEMA: Final = (
     LEADER_EPOCHS,
     LEFTOVERS,
     LOST_HISTORIES,
+    DIGESTS,
 )

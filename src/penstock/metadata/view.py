@@ -14,6 +14,8 @@ from penstock.metadata.changes import (
     AgentSeen,
     Change,
     ClusterConfigsChanged,
+    DigestAsked,
+    DigestTold,
     HeadMoved,
     HistoryChanged,
     LevelChanged,
@@ -22,6 +24,7 @@ from penstock.metadata.changes import (
     TopicChanged,
     TopicDeleted,
 )
+from penstock.metadata.digest_plan import DigestRound
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Agent, LostHistory, Shard
@@ -75,6 +78,8 @@ class MetadataView:
         """How often the log was restored; constant while it is served."""
         self.open_histories: dict[int, LostHistory] = {}
         """Histories that the journal has lost and no operator has closed, by number."""
+        self.digests = DigestRound()
+        """The last round of digests, and what is answered of it."""
         self.agents_generation = 0
         """Grows with each change of an agent or of a shard's owner."""
         self._agents: dict[int, Agent] = {}
@@ -107,6 +112,7 @@ class MetadataView:
             self.loaded_position = queries.position()
             self.feature_level = queries.feature_level()
             self.leader_epoch = queries.leader_epoch()
+            self.digests = queries.digests()
             self._epoch_starts = queries.epoch_starts()
             self._agents = {agent.agent_id: agent for agent in queries.agents()}
             self._last_positions = queries.last_positions()
@@ -220,6 +226,11 @@ class MetadataView:
                 self.open_histories[found.history] = found
             else:
                 self.open_histories.pop(found.history, None)
+        elif type(change) is DigestAsked:
+            self.digests = DigestRound(change.position, dict(change.agents))
+            return
+        elif type(change) is DigestTold:
+            self.digests.answers[change.agent_id] = change.digest
             return
         else:
             assert type(change) is LevelChanged, change

@@ -182,6 +182,31 @@ _TABLE: Final = (
         "Histories that the journal has lost and no operator has closed (penstock repair).",
     ),
     Metric("penstock_group_shards", _G, "Shards of groups that this agent coordinates, of 64."),
+    Metric(
+        "penstock_digest_position",
+        _G,
+        "Position of the last state of this agent that was found equal to the majority's.",
+    ),
+    Metric(
+        "penstock_digest_split",
+        _G,
+        "1 while the agents' states differ without a majority, so that nothing is written.",
+    ),
+    Metric(
+        "penstock_digests_equal_total",
+        _C,
+        "Comparisons of states in which this agent was of the majority, or alone.",
+    ),
+    Metric(
+        "penstock_digests_differed_total",
+        _C,
+        "Comparisons of states in which other agents differed from the majority.",
+    ),
+    Metric(
+        "penstock_digests_failed_total",
+        _C,
+        "States of this agent that could not be hashed.",
+    ),
 )
 
 CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _TABLE}

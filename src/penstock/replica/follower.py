@@ -22,6 +22,7 @@ from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.transaction import Appended
 
 OutcomeT = TypeVar("OutcomeT")
+OutcomeT_contra = TypeVar("OutcomeT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
 
 
@@ -80,6 +81,18 @@ class FollowingReplica(Protocol[OutcomeT]):
         ...
 
 
+class Pins(Protocol[OutcomeT_contra]):
+    """Keeps the state of single positions. Called where rows are applied, by any thread."""
+
+    def wants(self, outcome: OutcomeT_contra) -> bool:
+        """Whether the state that a row with this outcome gave is to be kept."""
+        ...
+
+    def pin(self, position: int) -> None:
+        """Keep it: it is committed, and no row past it is. Never raises."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Followed(Generic[OutcomeT]):
     """A row that was applied. `time_ms`: journal time there."""
@@ -102,6 +115,7 @@ class Follower(Generic[OutcomeT]):
         deliver: Callable[[list[Followed[OutcomeT]]], None],
         settings: FollowerSettings | None = None,
         on_reading: Callable[[HeadReading], None] | None = None,
+        pins: Pins[OutcomeT] | None = None,
     ) -> None:
         """
         Args:
@@ -109,6 +123,7 @@ class Follower(Generic[OutcomeT]):
             executor: of one thread; None: the loop's own.
             deliver: called on the event loop with each applied batch, in order.
             on_reading: called with each head that was read.
+            pins: which states are to be kept, and what keeps them.
         """
         self._journal = journal
         self._replica = replica
@@ -118,6 +133,7 @@ class Follower(Generic[OutcomeT]):
         self._settings = settings or FollowerSettings()
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._pins = pins
         self._ahead: dict[int, JournalRow] = {}
         """Rows behind a gap, at most a page."""
         self._gap_s: tuple[int, float] | None = None
@@ -245,6 +261,11 @@ class Follower(Generic[OutcomeT]):
             for row in rows:
                 applied = replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
                 followed.append(Followed(row, applied.time_ms, applied.outcome))
+                if self._pins is not None and self._pins.wants(applied.outcome):
+                    # The rows of one read are one commit, else: a state between has no reader.
+                    replica.set_local(LOCAL_MARK, RowMark.of(row).text)
+                    replica.commit()
+                    self._pins.pin(row.position)
             replica.set_local(LOCAL_MARK, RowMark.of(rows[-1]).text)
             replica.commit()
         except StorageFullError as error:

@@ -112,6 +112,8 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.AgentRemoved,
     changes.ShardMoved,
     changes.LevelChanged,
+    changes.DigestAsked,
+    changes.DigestTold,
 )
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 

@@ -32,7 +32,7 @@ def sample(kind: Any) -> Any:
 
 def empty(kind: Any) -> Any:
     plain = typing.get_origin(kind) or kind
-    return plain()
+    return sample(plain) if issubclass(plain, msgspec.Struct) else plain()
 
 
 def agent(agent_id: int, level_max: int, *, fenced: bool = False) -> Agent:
