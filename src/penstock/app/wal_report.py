@@ -20,6 +20,7 @@ class WalReport:
         return {
             "drained": self.uploader.pending_bytes == 0,
             "pending_bytes": self.uploader.pending_bytes,
+            "damaged_bytes": self.uploader.damaged_bytes,
             "free_bytes": self.free_bytes,
             "bytes_max": self.bytes_max,
             "upload_error": self.uploader.last_error or None,

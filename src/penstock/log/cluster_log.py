@@ -145,6 +145,7 @@ class ClusterLog(ServingLog):
             tail=self.tail,
             store=store,
             numbers=self.numbers,
+            damages=self.damages,
             clock=clock,
             limits=limits,
             pool=pool,

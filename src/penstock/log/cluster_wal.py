@@ -13,6 +13,7 @@ from penstock.log.append.durable import OpenFiles, WalBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest
+from penstock.log.damage import Damages
 from penstock.log.fetch.tail import TailCache
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
@@ -65,6 +66,7 @@ class ClusterWal:
         tail: TailCache,
         store: ObjectStore,
         numbers: ObjectNumbers,
+        damages: Damages,
         clock: Clock,
         limits: LogLimits,
         pool: Executor,
@@ -81,6 +83,7 @@ class ClusterWal:
         self._tail = tail
         self._store = store
         self._numbers = numbers
+        self._damages = damages
         self._clock = clock
         self._limits = limits
         self._pool = pool
@@ -306,5 +309,6 @@ class ClusterWal:
             pool=self._pool,
             limits=self._limits,
             numbers=self._numbers,
+            damages=self._damages,
             wal_key=wal_key,
         )

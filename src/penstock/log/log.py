@@ -152,6 +152,7 @@ class Log(ServingLog):
                 pool=pool,
                 limits=limits,
                 numbers=self.numbers,
+                damages=self.damages,
                 wal_key=wal_key,
             )
 

@@ -21,7 +21,12 @@ from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.log.wal_name import ID_FILE, read_wal_name
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
-from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+from penstock.model.errors import (
+    CorruptDataError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.ports.device import Device
 from penstock.system.waiting import wait
 from penstock.wal import WalReader
@@ -195,12 +200,18 @@ class Takeovers:
     async def _drain(self, takeover: _Takeover, uploader: Uploader) -> None:
         """
         Raises:
+            CorruptDataError: all is moved but what is damaged.
             RetryableError: nothing was moved for a while, since the WAL couldn't be read.
         """
         while True:
             left_bytes, failure_count = uploader.pending_bytes, uploader.read_failure_count
             if await uploader.drain(_DRAIN_S):
                 return
+            if 0 < uploader.damaged_bytes >= uploader.pending_bytes:
+                # It stays there and is served from there, as far as it is right.
+                raise CorruptDataError(
+                    "take over WAL", takeover.wal_id.hex(), takeover.left(), "penstock verify"
+                )
             logger.warning("the takeover of a WAL goes on: %s", takeover.left())
             is_stuck = uploader.pending_bytes >= left_bytes
             if is_stuck and uploader.read_failure_count > failure_count:

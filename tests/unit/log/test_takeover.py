@@ -140,7 +140,7 @@ def test_a_wal_that_is_damaged_meanwhile_is_told_to_who_asks(tmp_path: Path) -> 
         whole = file.read_bytes()
         file.write_bytes(whole[: run.position + 10])
         cluster.store.away = None
-        with pytest.raises(CorruptDataError, match="the file ends"):
+        with pytest.raises(CorruptDataError, match="10 bytes are there, the run has 69"):
             await two.log.take_over(device_of(volume), deadline_s=60)
         file.write_bytes(whole)
         assert await two.log.take_over(device_of(volume), deadline_s=5) > 0

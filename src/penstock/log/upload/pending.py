@@ -130,6 +130,11 @@ class PendingRuns:
         self.length = sum(run.length for run in known)
         self.is_complete, self._is_reading = self._is_reading, False
 
+    def leave_out(self, left_out: Callable[[StoredRun], bool]) -> None:
+        """Forget runs that are not to be moved now; the database still names them."""
+        self._runs = [run for run in self._runs if not left_out(run)]
+        self.length = sum(run.length for run in self._runs)
+
     def head(self, bytes_max: int) -> Head:
         """The oldest runs up to `bytes_max`, at least one. Any thread, while nobody drops any."""
         runs, epoch = self._runs, self._epoch

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from typing_extensions import Buffer
 
+from penstock.log.damage import Damages
 from penstock.log.fetch.tail import TailCache
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.limits import LogLimits
@@ -23,17 +24,18 @@ from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run, segment_runs_in_turns
+from penstock.log.upload.set_aside import DamagedRunsError, SetAside
 from penstock.metadata.answers import Refused, SegmentStored
 from penstock.metadata.commands import MovedRun, StoreSegment
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.metadata.rows import GENERATION_MASK
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.segment import SegmentRun, build_segment
+from penstock.segment import build_segment
 from penstock.wal import WalReader
 
 logger = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class Uploader:
         database: where the WAL's frames hold entries, what has applied them and keeps them for
             longer; None elsewhere.
         numbers: gives the keys of new objects.
+        damages: is told of runs that are damaged, which are left in the WAL.
         wal_key: of the WAL that is emptied; 0: the embedded server's.
     """
 
@@ -93,6 +96,7 @@ class Uploader:
         pool: Executor,
         limits: LogLimits,
         numbers: ObjectNumbers,
+        damages: Damages,
         wal_key: int = 0,
     ) -> None:
         self._queries = queries
@@ -116,6 +120,7 @@ class Uploader:
         self._draining = False
         self._age_max_s = limits.segment_age_ms / 1000
         self._pending = PendingRuns()
+        self._aside = SetAside(damages, clock)
         self.pending_bytes = 0
         """Bytes in the WAL that no segment holds yet."""
         self._oldest_s: float | None = None
@@ -170,7 +175,8 @@ class Uploader:
         self._wake.set()
 
     async def drain(self, deadline_s: float) -> bool:
-        """Move everything to segments now. Returns whether it was done within `deadline_s`."""
+        """Move everything to segments now. Returns whether it was done within `deadline_s`; false
+        also when damaged runs are left."""
         self._draining = True
         self._wake.set()
         try:
@@ -179,7 +185,12 @@ class Uploader:
             return False
         finally:
             self._draining = False
-        return True
+        return not self._aside
+
+    @property
+    def damaged_bytes(self) -> int:
+        """Of what is pending, bytes of runs that are damaged and stay in the WAL."""
+        return self._aside.bytes
 
     def hurry(self, *, hurries: bool) -> None:
         """Leave nothing in the WAL for long from now on, or let it lie again until enough of it
@@ -203,9 +214,9 @@ class Uploader:
             await self._wait_for_work()
             try:
                 while await self._upload_one():
-                    if self.pending_bytes < self._limits.segment_bytes and not self._draining:
+                    if not self._is_much() and not self._draining:
                         break
-                self.last_error = ""
+                self.last_error = self._aside.text
             except Exception as error:
                 # The bytes are safe in the WAL; it fills meanwhile, and then appends are
                 # refused retriably.
@@ -222,17 +233,21 @@ class Uploader:
             age_left_s = None
             if self._oldest_s is not None:
                 age_left_s = self._oldest_s + self._age_max_s - now_s
-                if (
-                    self._draining
-                    or self.pending_bytes >= self._limits.segment_bytes
-                    or age_left_s <= 0
-                ):
+                if self._draining or self._is_much() or age_left_s <= 0:
                     return
-            elif self._has_closed_files():
+            elif self._has_closed_files() and not self._aside:
                 return
+            elif self._aside:
+                # Nothing else is left; a file that holds them can't be freed.
+                age_left_s = self._aside.due_in_s()
+                if age_left_s is not None and age_left_s <= 0:
+                    return
             if self._draining and self._oldest_s is not None:
                 continue
             await self._rest(age_left_s)
+
+    def _is_much(self) -> bool:
+        return self.pending_bytes - self._aside.bytes >= self._limits.segment_bytes
 
     def _has_closed_files(self) -> bool:
         active = self._wal_writer.active_generation
@@ -249,10 +264,17 @@ class Uploader:
         loop = asyncio.get_running_loop()
         started_s = self._clock.monotonic_s()
         pending = self._pending
+        due_in_s = self._aside.due_in_s()
+        if due_in_s is not None and due_in_s <= 0:
+            pending.forget()
         try:
             if not pending.is_complete:
                 pending.begin_reading()
-                pending.complete(await loop.run_in_executor(self._pool, self._read_runs))
+                runs = await loop.run_in_executor(self._pool, self._read_runs)
+                pending.complete(runs)
+                self._aside.keep(runs)
+            if self._aside:
+                pending.leave_out(self._aside.waits)
             before_bytes, known_bytes = self.pending_bytes, pending.length
             # Planning goes through every run, so it isn't the event loop's work.
             head = await loop.run_in_executor(self._pool, pending.head, self._limits.segment_bytes)
@@ -260,14 +282,21 @@ class Uploader:
             moves = await loop.run_in_executor(self._pool, self._plan, head.runs, sort_keys)
             if moves:
                 await self._move(moves)
+        except DamagedRunsError as found:
+            pending.forget()
+            for run, error in found.runs:
+                self._aside.add(run, error)
+            self.last_error = self._aside.text
+            return True  # what is left of the segment is planned without them
         except BaseException:
             pending.forget()
             raise
         pending.drop(head)
+        self._aside.forget(head.runs)
         left = known_bytes - head.length
-        self.pending_bytes = left + (self.pending_bytes - before_bytes)
-        if self.pending_bytes <= 0:
-            self.pending_bytes = 0
+        self.pending_bytes = left + self._aside.bytes + (self.pending_bytes - before_bytes)
+        if self.pending_bytes <= self._aside.bytes:
+            self.pending_bytes = self._aside.bytes
             self._oldest_s = None
             self._idle.set()
         else:
@@ -329,15 +358,22 @@ class Uploader:
 
         def build() -> tuple[list[Buffer], int, list[MovedRun]]:
             described = iter(in_memory)
+            read = self._read([move for move in moves if move.partition_key in unread], seeds)
             segment = build_segment(
                 [
-                    self._read_and_describe(move, topic_ids) if views is None else next(described)
+                    segment_run(topic_ids[move.partition_key], move, read[move.partition_key])
+                    if views is None
+                    else next(described)
                     for move, views in zip(moves, cached, strict=True)
                 ]
             )
             runs = moved_runs(moves, segment.positions)
             return list(segment.parts), segment.size_bytes, runs
 
+        unread = {
+            move.partition_key for move, views in zip(moves, cached, strict=True) if views is None
+        }
+        seeds = {key: self._view.seed(key) for key in unread}
         parts, size_bytes, runs = await loop.run_in_executor(self._pool, build)
         number = self._numbers.begin()
         key = self._numbers.key(number)
@@ -355,18 +391,31 @@ class Uploader:
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
 
-    def _read_and_describe(
-        self, move: PartitionMove, topic_ids: dict[PartitionKey, tuple[bytes, int]]
-    ) -> SegmentRun:
-        views = [self._read_run(run) for run in move.runs]
-        return segment_run(topic_ids[move.partition_key], move, views)
+    def _read(
+        self, moves: list[PartitionMove], seeds: dict[PartitionKey, int | None]
+    ) -> dict[PartitionKey, list[memoryview]]:
+        """Each partition's runs, checked.
 
-    def _read_run(self, run: StoredRun) -> memoryview:
-        try:
-            return read_wal_run(self._wal_reader, run, self._view.seed(run.partition_key))
-        except Exception:
-            self.read_failure_count += 1
-            raise
+        Raises:
+            DamagedRunsError: some are not what the journal named.
+        """
+        damaged: list[tuple[StoredRun, CorruptDataError]] = []
+        found: dict[PartitionKey, list[memoryview]] = {}
+        for move in moves:
+            key = move.partition_key
+            found[key] = []
+            for run in move.runs:
+                try:
+                    found[key].append(read_wal_run(self._wal_reader, run, seeds[key]))
+                except CorruptDataError as error:
+                    self.read_failure_count += 1
+                    damaged.append((run, error))
+                except Exception:
+                    self.read_failure_count += 1
+                    raise
+        if damaged:
+            raise DamagedRunsError(damaged)
+        return found
 
     def _cached_views(self, move: PartitionMove) -> list[memoryview] | None:
         """The partition's batches from the tail cache, if they are all there."""
