@@ -14,10 +14,12 @@ from penstock.lake.door import PartitionState, RunPage, TopicState
 from penstock.model.errors import NotFoundError
 from penstock.records.batch import DELETE_HORIZON, HEADER, patch_base_offset, stored_header
 from penstock.records.decode import decode_batch
+from penstock.records.sums import SUM_MASK, partition_seed, run_sum
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from support.kafka_cleaner_model import ModelBatch, ModelRecord
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
+SEED = partition_seed(bytes.fromhex(TOPIC_ID), 0)
 
 
 class MemoryStore:
@@ -71,6 +73,7 @@ class Run:
     batches: int
     raw: bool = False
     wal: bytes = b""
+    sum: int = 0
 
 
 @dataclass
@@ -103,6 +106,7 @@ class CleanedPartition:
                 header.max_timestamp,
                 1,
                 wal=bytes(batch),
+                sum=run_sum(memoryview(batch), SEED),
             )
         )
         return base_offset
@@ -124,6 +128,7 @@ class CleanedPartition:
                 before = rows[-1]
                 before.end_offset, before.length = run.end_offset, before.length + len(body)
                 before.newest, before.batches = max(before.newest, run.newest), before.batches + 1
+                before.sum = (before.sum + run.sum) & SUM_MASK
             else:
                 rows.append(
                     Run(
@@ -135,6 +140,7 @@ class CleanedPartition:
                         run.newest,
                         1,
                         raw,
+                        sum=run.sum,
                     )
                 )
             data += bytes(body)
@@ -180,6 +186,7 @@ class CleanedPartition:
             object_raw=[raws[key] for key in keys],
             object_origins=[""] * len(keys),
             rows=rows,
+            sums=[run.sum for run in self.runs],
         )
 
     def replace(self, item: KeyedItem, done: ItemDone) -> None:
@@ -190,7 +197,9 @@ class CleanedPartition:
         outputs = list(zip(*[iter(replaced.outputs)] * 7, strict=True))
         rows = []
         expected = start
-        for base, last, number, position, length, newest, batches in outputs:
+        for (base, last, number, position, length, newest, batches), said in zip(
+            outputs, replaced.sums, strict=True
+        ):
             assert expected <= base < last <= end
             expected = last
             output = done.objects[number]
@@ -206,7 +215,8 @@ class CleanedPartition:
             assert (indexed.base_offset, indexed.end_offset) == (base, last)
             assert (indexed.position, indexed.length) == (position, length)
             assert (indexed.max_timestamp, indexed.batch_count) == (newest, batches)
-            rows.append(Run(base, last, output.key, position, length, newest, batches))
+            assert said == run_sum(memoryview(body)[position : position + length], SEED)
+            rows.append(Run(base, last, output.key, position, length, newest, batches, sum=said))
         assert expected == end, "the log's end must stay reachable"
         self.runs = rows + [run for run in self.runs if run.base_offset >= end]
         self.clean_end = replaced.clean_end

@@ -10,6 +10,7 @@ from penstock.lake.compaction.items import InputObject, ItemPartition, JoinItem
 from penstock.lake.compaction.join import Arena, join_runs
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.records.batch import stored_header
+from penstock.records.sums import SUM_MASK, partition_seed, run_sum
 from penstock.segment import check_header, parse_footer, parse_index
 from support.compaction import MemoryItemStore, make_batch, records_of
 
@@ -35,6 +36,10 @@ def labels_of(data: bytes) -> list[int]:
     return found
 
 
+def seed_of(place: tuple[str, int]) -> int:
+    return partition_seed(bytes.fromhex(place[0]), place[1])
+
+
 class World:
     """Objects with some bytes around each run, and the item that joins the runs."""
 
@@ -42,6 +47,7 @@ class World:
         self.store = MemoryItemStore()
         self.objects: list[InputObject] = []
         self.inputs: dict[tuple[str, int], list[int]] = {}
+        self.sums: dict[tuple[str, int], list[int]] = {}
 
     def add(self, place: tuple[str, int], base: int, counts: list[int], *, raw: int) -> None:
         body = batches(base, counts, raw=bool(raw))
@@ -50,13 +56,27 @@ class World:
         row = [base, base + sum(counts), len(self.objects), 7, len(body)]
         self.objects.append(InputObject(key, raw))
         self.inputs.setdefault(place, []).extend(row)
+        self.sums.setdefault(place, []).append(
+            run_sum(
+                memoryview(body),
+                seed_of(place),
+                base_offset=base if raw else None,
+                leader_epoch=raw - 1,
+            )
+        )
 
     def item(self, *, log_start: int = 0) -> JoinItem:
         return JoinItem(
             objects=self.objects,
             partitions=[
-                ItemPartition(topic_id=topic, partition=number, inputs=rows, log_start=log_start)
-                for (topic, number), rows in sorted(self.inputs.items())
+                ItemPartition(
+                    topic_id=place[0],
+                    partition=place[1],
+                    inputs=rows,
+                    log_start=log_start,
+                    sums=self.sums[place],
+                )
+                for place, rows in sorted(self.inputs.items())
             ],
             reason="",
         )
@@ -104,6 +124,9 @@ def test_records_are_those_of_the_inputs(runs) -> None:
         found = records_of(data[position : position + length])
         assert [offset for offset, _ in found] == expected[place]
         assert labels_of(data[position : position + length]) == labels[place]
+        body = memoryview(data)[position : position + length]
+        assert partition.sums == [run_sum(body, seed_of(place))]
+        assert partition.sums == [sum(world.sums[place]) & SUM_MASK]
         assert all(record.value == b"%d" % offset for offset, record in found)
         run = rows[place]
         assert (base, end) == (run.base_offset, run.end_offset)
@@ -167,6 +190,38 @@ def test_a_run_that_ends_elsewhere_is_refused(raw: bool) -> None:
     world.inputs[FIRST, 0][1] = 5
     with pytest.raises(CorruptDataError, match="in a run that ends at 4"):
         join_runs(world.item(), world.store)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("log_start", [0, 3])
+@pytest.mark.parametrize("other", [(FIRST, 1), (SECOND, 0)])
+def test_a_run_of_another_partition_is_refused(
+    raw: bool, log_start: int, other: tuple[str, int]
+) -> None:
+    """With the same offsets and lengths, and right CRCs: two objects in one another's place."""
+    world = World()
+    world.add((FIRST, 0), 0, [2, 2], raw=raw)
+    elsewhere = World()
+    elsewhere.add(other, 0, [2, 2], raw=raw)
+    assert len(world.sums[FIRST, 0]) == 1
+    item = world.item(log_start=log_start)
+    assert join_runs(item, world.store).partitions[0].outputs[1] == 4
+    (partition,) = item.partitions
+    partition.sums[:] = elsewhere.sums[other]
+    before = set(world.store.objects)
+    with pytest.raises(CorruptDataError, match=r"not the batches of offsets 0 to 3: their sum"):
+        join_runs(item, world.store)
+    assert set(world.store.objects) == before
+
+
+@pytest.mark.parametrize("sums", [[], [-1]])
+def test_a_run_whose_sum_is_not_known_is_joined(sums: list[int]) -> None:
+    world = World()
+    world.add((FIRST, 0), 0, [2, 2], raw=True)
+    item = world.item()
+    known = list(item.partitions[0].sums)
+    item.partitions[0].sums[:] = sums
+    assert join_runs(item, world.store).partitions[0].sums == known
 
 
 def test_a_missing_object_is_told() -> None:

@@ -396,6 +396,22 @@ def test_other_batches_than_the_journal_names_are_refused() -> None:
             clean_partition(item, store)
 
 
+@pytest.mark.parametrize("lot_bytes", [64, 1 << 20])
+def test_whole_batches_of_another_run_are_refused_and_not_made_right(lot_bytes: int) -> None:
+    """An older object under the key, with the same offsets and lengths: cleaned, its batches would
+    get a sum of their own."""
+    batches = [new_batch((b"k", b"1")), new_batch((b"k", b"2"))]
+    partition, store = partition_of(*batches)
+    other, older = partition_of(new_batch((b"k", b"3")), new_batch((b"k", b"4")))
+    for run, theirs in zip(partition.runs, other.runs, strict=True):
+        run.raw, run.position = theirs.raw, theirs.position
+        store.objects[run.key] = older.objects[theirs.key]
+    before = set(store.objects)
+    with pytest.raises(CorruptDataError, match=r"not the batches of offsets 0 to 0: their sum"):
+        clean_partition(item_of(partition), store, lot_bytes=lot_bytes)
+    assert set(store.objects) == before
+
+
 def test_a_client_can_choose_no_colliding_keys() -> None:
     """Hashes are keyed by what the attempt has drawn at random."""
     partition, store = partition_of(new_batch((b"k", b"1")))
