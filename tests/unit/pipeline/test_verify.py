@@ -15,6 +15,7 @@ from penstock.log.verify import FindingKind, VerifyReport
 from penstock.pipeline.client import JobLease
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.verify import verify_cluster
+from penstock.records.batch import stored_header
 from penstock.segment import FOOTER_BYTES, job_object_key
 from penstock.system.randomness import SystemRandom
 from support.door import Door, replacement, serve_in_thread, write_request
@@ -150,6 +151,50 @@ def test_batches_that_are_not_the_journals_are_damage(door: Door, tmp_path: Path
     report = verify(door)
     assert kinds(report) == [FindingKind.DAMAGED]
     assert "is due" in report.findings[0].detail
+
+
+def test_batches_of_a_raw_object_in_another_order_are_damage(door: Door, tmp_path: Path) -> None:
+    """Their headers say no offsets yet, lengths are the same and CRCs are right."""
+    topic_id = fill(door)
+    found = objects_of(door, topic_id)
+    key, (position, _) = next((key, place) for key, place in found.items() if "job" in key)
+
+    def swap(body: bytearray) -> bytearray:
+        first = stored_header(body, position)
+        second = stored_header(body, position + first.length)
+        assert (first.length, first.crc) != (second.length, second.crc)
+        end = position + first.length + second.length
+        middle = position + first.length
+        body[position:end] = body[middle:end] + body[position:middle]
+        return body
+
+    change(tmp_path, key, swap)
+    report = verify(door)
+    assert kinds(report) == [FindingKind.DAMAGED]
+    assert "flights-0 offsets 200 to 204" in report.findings[0].subject
+    assert "sum differs" in report.findings[0].detail
+
+
+def test_every_run_has_its_sum_however_it_came(door: Door) -> None:
+    """Produced, uploaded, written by a job, joined."""
+    topic_id = fill(door)
+    with JobLease(door.client, kind="compaction", name="test") as job:
+        answer = door.client.replace(replacement(door.client, door.objects, job, topic_id))
+    assert answer.codes == [""]
+    sums = [number for page in door.client.runs() for number in page.sums]
+    assert len(sums) == len(set(sums)) == 4
+    assert min(sums) > 0
+    assert verify(door).findings == []
+
+
+def test_a_join_of_other_batches_is_refused(door: Door) -> None:
+    """The agent's index check finds nothing wrong with it."""
+    topic_id = fill(door)
+    with JobLease(door.client, kind="compaction", name="test") as job:
+        request = replacement(door.client, door.objects, job, topic_id)
+        request.partitions[0].sums[0] ^= 1
+        assert door.client.replace(request).codes == ["invalid_replacement"]
+    assert verify(door).ok
 
 
 def test_records_that_a_batch_lacks_are_damage(door: Door, tmp_path: Path) -> None:
