@@ -25,7 +25,7 @@ from penstock.metadata.commands import (
     WriteRun,
 )
 from penstock.metadata.queries import Queries
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.metadata.schema import FEATURE_LEVEL_MAX, INTEGRITY_LEVEL, PIPELINE_LEVEL
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import SUM_MASK, batch_sum, pack_crcs, partition_seed
 from penstock.replica import Replica
@@ -39,8 +39,10 @@ INPUT_CHANGED = int(Refusal.INPUT_CHANGED)
 class History:
     """Draws commands, and knows of each partition which offsets must be there."""
 
-    def __init__(self, pipeline: Pipeline, data: st.DataObject) -> None:
+    def __init__(self, pipeline: Pipeline, data: st.DataObject, *, knows: bool) -> None:
         self.pipeline = pipeline
+        self.knows = knows
+        """Whether the level is on from which sums are kept."""
         self.draw = data.draw
         self.jobs: dict[int, int] = {}
         self.stale: list[ReplaceRuns] = []
@@ -68,7 +70,7 @@ class History:
         seed = partition_seed(TOPIC_ID, key - KEY)
         for at, (length, count, *_) in enumerate(batches):
             self.live[key].update(range(start, start + count))
-            number = batch_sum(seed, start, 0, crcs[at], length) if crcs else None
+            number = batch_sum(seed, start, 0, crcs[at], length) if crcs and self.knows else None
             self.sums[key].append((start, start + count, number))
             start += count
 
@@ -190,7 +192,7 @@ class History:
         spans = zip(listed.outputs[0::7], listed.outputs[1::7], strict=True)
         said = listed.sums or [-1] * (len(listed.outputs) // 7)
         self.sums[key] = kept + [
-            (*span, None if number < 0 else number)
+            (*span, number if number >= 0 and self.knows else None)
             for span, number in zip(spans, said, strict=True)
         ]
 
@@ -330,8 +332,9 @@ STEPS = [
 def test_any_history_keeps_the_invariants_and_replays_to_the_same(data: st.DataObject) -> None:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pipeline = stack.enter_context(closing(Pipeline(directory, level=FEATURE_LEVEL_MAX)))
-        history = History(pipeline, data)
+        level = data.draw(st.sampled_from([PIPELINE_LEVEL, FEATURE_LEVEL_MAX, FEATURE_LEVEL_MAX]))
+        pipeline = stack.enter_context(closing(Pipeline(directory, level=level)))
+        history = History(pipeline, data, knows=level >= INTEGRITY_LEVEL)
         for _ in range(data.draw(st.integers(5, 40), label="steps")):
             data.draw(st.sampled_from(STEPS), label="step")(history)
             history.check()
