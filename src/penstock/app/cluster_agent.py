@@ -182,6 +182,7 @@ class ClusterAgent:
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="retention", interval_s=interval_s, run=self._retain),
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
+            Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
             Job(
                 name="archive",
                 interval_s=min(1.0, self.plan.archive.interval_ms / 1000),

@@ -77,6 +77,7 @@ class EmbeddedParts(Parts):
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
+            Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
             Job(name="upkeep of the journal", interval_s=1.0, run=self.upkeep.run_once),
         ]
 

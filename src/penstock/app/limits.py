@@ -17,6 +17,8 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         block_cache_bytes=settings.block_cache_bytes,
         block_bytes=settings.block_bytes,
         check_again_after_ms=settings.check_again_after_ms,
+        scrub_bytes_per_s=settings.scrub_bytes_per_s,
+        scrub_bucket=settings.scrub_bucket,
         segment_bytes=settings.segment_bytes,
         segment_age_ms=settings.segment_age_ms,
         retention_check_ms=settings.retention_check_ms,

@@ -41,6 +41,7 @@ def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
             "loads": log.blocks.load_count,
         },
         "damage": log.damages.status(),
+        "scrub": log.scrubber.status(),
         **parts.status(),
     }
 
@@ -58,6 +59,8 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
         "penstock_block_cache_bytes": log.blocks.bytes,
         "penstock_block_cache_hits_total": log.blocks.hit_count,
         "penstock_block_cache_loads_total": log.blocks.load_count,
+        "penstock_scrubbed_bytes_total": log.scrubber.read_bytes,
+        "penstock_scrub_passes_total": log.scrubber.pass_count,
         "penstock_damaged_ranges": len(log.damages.known()),
         "penstock_topics": len(topics),
         "penstock_partitions": sum(topic.partitions for topic in topics),

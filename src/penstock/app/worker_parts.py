@@ -168,6 +168,7 @@ class WorkerParts(Parts):
         return [
             Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
             Job(name="failed objects", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
         ]
 
     def status(self) -> dict[str, Any]:

@@ -283,6 +283,22 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             0,
         ),
     ] = HOUR_MS
+    scrub_bytes_per_s: Annotated[
+        int,
+        _bytes(
+            "How much of what is stored the scrubber reads and checks per second; 0 turns it off.",
+            0,
+            GIB,
+            section="Storage",
+        ),
+    ] = 8 * MIB
+    scrub_bucket: Annotated[
+        bool,
+        About(
+            "Storage",
+            "Let the scrubber read objects of a bucket, too: docs/cost.md says what that costs.",
+        ),
+    ] = False
     inflight_bytes_max: Annotated[
         int,
         _bytes(

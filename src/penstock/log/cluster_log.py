@@ -101,6 +101,7 @@ class ClusterLog(ServingLog):
             instruments=instruments,
             before_stored=self._check_head,
             behind=behind,
+            scrubs_objects=is_keeper or self._is_keeper,
         )
         self._ordering = ordering
         self._agent_id = agent_id

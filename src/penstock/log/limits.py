@@ -38,6 +38,11 @@ class LogLimits:
     check_again_after_ms: int = 3_600_000
     """What of a place was checked is checked again after so long."""
 
+    scrub_bytes_per_s: int = 8 * MIB
+    """What the scrubber reads; 0 turns it off."""
+    scrub_bucket: bool = False
+    """Whether the scrubber reads objects that are no local files."""
+
     segment_bytes: int = 32 * MIB
     segment_age_ms: int = 10_000
 

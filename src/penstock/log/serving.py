@@ -27,6 +27,7 @@ from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.keeper import Keeper
+from penstock.log.scrub import Scrubber
 from penstock.metadata.answers import AnyAnswer, BatchStatus, LogTrimmed, ProducerIds
 from penstock.metadata.changes import Change, HeadMoved, RunsMoved, TopicDeleted
 from penstock.metadata.commands import AllocateProducerIds, AnyCommand, TrimLog
@@ -35,7 +36,7 @@ from penstock.metadata.view import MetadataView
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
-from penstock.ports.objects import ObjectStore
+from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.batch import patch_base_offset
 from penstock.wal import WalReader
 
@@ -63,6 +64,7 @@ class ServingLog(ABC):
         before_stored: Callable[[], None] | None = None,
         behind: Behind | None = None,
         instruments: LogInstruments | None = None,
+        scrubs_objects: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
@@ -73,6 +75,7 @@ class ServingLog(ABC):
             before_stored: called before anything but the tail cache is served; raises if it must
                 not be.
             behind: whether queries may be behind what the view knows.
+            scrubs_objects: whether it is this agent that reads objects to find rot.
         """
         self._view = view
         self._clock = clock
@@ -120,6 +123,16 @@ class ServingLog(ABC):
             remote_runs=remote_runs,
             before_stored=before_stored,
             behind=behind,
+        )
+        is_local = isinstance(store, FileStore)
+        self.scrubber = Scrubber(
+            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            view=view,
+            examiner=self.reader.examiner,
+            clock=clock,
+            pool=pool,
+            bytes_per_s=limits.scrub_bytes_per_s,
+            reads_objects=lambda: (is_local or limits.scrub_bucket) and scrubs_objects(),
         )
 
     @abstractmethod

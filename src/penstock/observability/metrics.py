@@ -111,6 +111,12 @@ _TABLE: Final = (
         "penstock_damaged_ranges", _G, "Ranges of offsets that are known to be damaged or missing."
     ),
     Metric(
+        "penstock_scrubbed_bytes_total", _C, "Stored bytes that the scrubber has read and checked."
+    ),
+    Metric(
+        "penstock_scrub_passes_total", _C, "Times that the scrubber has read all that is stored."
+    ),
+    Metric(
         "penstock_fetch_errors_total",
         _C,
         "Partitions that a Fetch could not read, by type of error.",

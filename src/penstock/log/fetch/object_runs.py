@@ -308,7 +308,7 @@ class ObjectRuns:
             number += 1
         fault = pieces.fault
         if fault is None and number * self._block_bytes >= end:
-            fault = pieces.finish() or _ends_early(run, pieces)
+            fault = pieces.finish() or ends_early(run, pieces)
         found = Checked(pieces.position, pieces.expected, pieces.batch_count, fault, pieces.sum)
         is_right = self._passed(run, begin, found)
         if fault is None and not is_right:
@@ -504,11 +504,12 @@ def _check_pieces(
         if found.fault is not None:
             break
     if found.fault is None and found.position == run.position + run.length:
-        found.fault = _ends_early(run, found)
+        found.fault = ends_early(run, found)
     return Checked(found.position, found.expected, found.batch_count, found.fault, found.sum)
 
 
-def _ends_early(run: StoredRun, found: Pieces) -> Fault | None:
+def ends_early(run: StoredRun, found: Pieces) -> Fault | None:
+    """The fault of a run whose batches end before the run does; None: they don't."""
     if found.expected == run.end_offset:
         return None
     detail = f"the batches end before offset {found.expected}, the run at {run.end_offset}"

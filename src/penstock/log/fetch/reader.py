@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from penstock.log.checking import Fault
 from penstock.log.damage import DamageKind
 from penstock.log.fetch.blocks import BlockCache
+from penstock.log.fetch.examine import Examiner
 from penstock.log.fetch.object_runs import ObjectRuns
 from penstock.log.fetch.raw_runs import RawRuns
 from penstock.log.fetch.regions import FileRuns, Part, PartsRead, Unsendable
@@ -92,6 +93,9 @@ class LogReader:
         )
         self._raw_runs = RawRuns(blocks=blocks, store=store, checks=checks, limits=limits)
         self._whole = WholeRuns(blocks=blocks, load_failed=self._load_failed)
+        self.examiner = Examiner(
+            store=store, wals=wals, checks=checks, load_failed=self._load_failed
+        )
         self._remote_runs = remote_runs
         self._before_stored = before_stored
         self._behind = behind

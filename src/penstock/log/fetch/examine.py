@@ -1,0 +1,106 @@
+"""Reads a whole run from where it lies, past every cache, and checks it.
+
+For what looks at stored bytes without serving them: the scrubber and repair. What is found damaged
+or missing is noted like what a reader finds, and what is right again is noted as well.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from penstock.log.checking import OTHERS, Fault, Pieces, check_and_label
+from penstock.log.fetch.object_runs import LoadFailed, ends_early
+from penstock.log.fetch.run_checks import RunChecks
+from penstock.log.fetch.whole_runs import BadRunError, read_wal_run
+from penstock.metadata.rows import StoredRun
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.ports.objects import ObjectStore, get_directly
+from penstock.wal import WalReader
+
+PIECE_BYTES: Final = 4 << 20
+"""Read at once of an object whose base offsets are final."""
+
+
+class Examiner:
+    """Event loop only; checks run in the storage pool.
+
+    Args:
+        wals: of the WALs that this process reads, by key; may change later.
+        load_failed: what it means that a place hasn't what the state says.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        wals: Mapping[int, WalReader],
+        checks: RunChecks,
+        load_failed: LoadFailed,
+    ) -> None:
+        self._store = store
+        self._wals = wals
+        self._checks = checks
+        self._load_failed = load_failed
+
+    def can_read(self, run: StoredRun) -> bool:
+        """Whether the run's place can be read here: not a WAL of another host."""
+        return not run.generation or run.wal_key in self._wals
+
+    async def examine(self, run: StoredRun) -> None:
+        """Return once all of the run was read and is right.
+
+        Raises:
+            DamagedError: bytes are damaged or missing; it is noted.
+            RetryableError: the store is away, or the run lies elsewhere by now.
+        """
+        try:
+            if run.generation:
+                wal = self._wals[run.wal_key]
+                await self._checks.in_pool(
+                    partial(read_wal_run, wal, run, self._checks.seed_of(run.partition_key))
+                )
+                fault = None
+            elif run.raw:
+                fault = await self._raw(run)
+            else:
+                fault = await self._final(run)
+                if fault is not None and self._checks.look_up(run):
+                    # A gap that compaction by key left, in a partition that was not read yet.
+                    fault = await self._final(run)
+        except BadRunError as error:
+            raise await self._load_failed(run, run.base_offset, error) from error
+        except (NotFoundError, CorruptDataError) as error:
+            raise await self._load_failed(run, run.base_offset, error) from error
+        if fault is not None:
+            subject = f"{run.object_key} at {run.position}"
+            bad = BadRunError(subject, fault, memoryview(b""))
+            raise await self._load_failed(run, run.base_offset, bad)
+        self._checks.right(run, run.position, run.position + run.length)
+
+    async def _raw(self, run: StoredRun) -> Fault | None:
+        end = run.position + run.length
+        data = memoryview(
+            bytearray(await get_directly(self._store, run.object_key, run.position, end))
+        )
+        seed = self._checks.seed_of(run.partition_key)
+        fault = await self._checks.in_pool(partial(check_and_label, data, run, seed))
+        return None if fault is None else fault._replace(position=run.position + fault.position)
+
+    async def _final(self, run: StoredRun) -> Fault | None:
+        rules = self._checks.rules(run)
+        pieces = Pieces(rules, run.base_offset, run.position)
+        end = run.position + run.length
+        for start in range(run.position, end, PIECE_BYTES):
+            piece = memoryview(
+                await get_directly(
+                    self._store, run.object_key, start, min(start + PIECE_BYTES, end)
+                )
+            )
+            await self._checks.in_pool(partial(pieces.add, piece))
+            if pieces.fault is not None:
+                return pieces.fault
+        fault = pieces.finish() or ends_early(run, pieces)
+        is_known = run.sum is not None and rules.seed is not None
+        if fault is None and is_known and pieces.sum != run.sum:
+            fault = Fault(run.position, run.base_offset, run.end_offset, OTHERS)
+        return fault
