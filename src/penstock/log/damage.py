@@ -77,7 +77,7 @@ class Troubles:
         self._clock = clock
         self._told: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def met(self, error: Exception, partition: str) -> None:
+    def met(self, error: BaseException, partition: str) -> None:
         """A read of a partition failed."""
         cause = str(error) or type(error).__name__
         now_s = self._clock.monotonic_s()
@@ -91,7 +91,7 @@ class Troubles:
         more = f" ({kept_back} more since the last line)" if kept_back else ""
         foreign = not isinstance(error, PenstockError)
         logger.warning(
-            "fetch of %s failed: %s%s", partition, cause, more, exc_info=error if foreign else None
+            "read of %s failed: %s%s", partition, cause, more, exc_info=error if foreign else None
         )
 
 

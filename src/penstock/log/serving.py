@@ -197,7 +197,7 @@ class ServingLog(ABC):
         """See `LogReader.read_parts`."""
         return self.reader.read_parts(key, offset, bytes_max, may_load=may_load)
 
-    def read_failed(self, key: PartitionKey, error: Exception) -> None:
+    def read_failed(self, key: PartitionKey, error: BaseException) -> None:
         """A client's read of a partition failed: count it and, unless it is damage, which has a
         line of its own, say so in the log."""
         self._instruments.read_failed(type(error).__name__)

@@ -119,7 +119,7 @@ _TABLE: Final = (
     Metric(
         "penstock_fetch_errors_total",
         _C,
-        "Partitions that a Fetch could not read, by type of error.",
+        "Partitions that a Fetch, or a look-up by time, could not read, by type of error.",
         "kind",
     ),
     # Caches.

@@ -69,12 +69,16 @@ class StandInLog:
         self.times: dict[PartitionKey, list[tuple[int, int]]] = {}
         self.producer_ids = 1000
         self.failure: Exception | None = None
+        self.failed: list[tuple[PartitionKey, BaseException]] = []
 
     def hold(self) -> None:
         pass
 
     def settle(self, *, all_came: bool = False) -> None:
         pass
+
+    def read_failed(self, key: PartitionKey, error: BaseException) -> None:
+        self.failed.append((key, error))
 
     def high_watermark(self, key: PartitionKey) -> int:
         return self.ends.get(key, 0)

@@ -13,6 +13,7 @@ from typing import Final, cast
 from penstock.kafka import fresh
 from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import JOIN_BYTES_MAX, LateReply, Reply, ReplyFuture, RequestContext
+from penstock.kafka.damaged_batch import damaged_batch, wants_damaged_batch
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.fetch_codec import (
     TOPIC_IDS_FROM,
@@ -287,8 +288,7 @@ class _Fetch:
             except PenstockError as error:
                 # It is damaged, or can't be served here now (another agent's WAL is away, say).
                 # Of this partition alone: the others give what they have.
-                self._log.read_failed(target.key, error)
-                data.error_code = _read_error_code(error)
+                self._fail(target, error)
                 failed = True
                 continue
             if found is not None:
@@ -440,9 +440,18 @@ class _Fetch:
                 continue
             if target.offset < head.next_offset:
                 self._touched.append(target)
-                if isinstance(error, Exception):
-                    self._log.read_failed(target.key, error)
-                data.error_code = _read_error_code(error)
+                self._fail(target, error)
+
+    def _fail(self, target: Target, error: BaseException) -> None:
+        """Nothing of a partition can be served."""
+        data = target.data
+        self._log.read_failed(target.key, error)
+        data.error_code = _read_error_code(error)
+        if data.error_code is _DAMAGED and wants_damaged_batch(
+            self._context.client_id, self._version
+        ):
+            batch = damaged_batch(target.offset)
+            data.error_code, data.views, data.length = ErrorCode.NONE, (batch,), len(batch)
 
     def _answer(self) -> None:
         self._give(self._encode())

@@ -25,7 +25,7 @@ from penstock.kafka.outcomes import duplicates
 from penstock.kafka.partitions import find_partition, leader_epoch_error
 from penstock.kafka.schema import build, response_types
 from penstock.metadata.leader_epochs import epoch_of_offset
-from penstock.model.errors import PenstockError
+from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.ids import PartitionKey
 
 API_KEY: Final = 2
@@ -162,6 +162,9 @@ async def _look_up(context: RequestContext, lookup: _Lookup) -> _Found:
         else:
             place = await log.offset_for_time(lookup.key, lookup.timestamp)
     except PenstockError as error:
+        log.read_failed(lookup.key, error)
+        if isinstance(error, CorruptDataError):
+            return _Found(ErrorCode.CORRUPT_MESSAGE)
         return _Found(error_code(error))
     # Behind the last offset that this reader may fetch there is nothing, for it.
     if place is None or place[0] >= lookup.end:
