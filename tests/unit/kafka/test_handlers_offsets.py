@@ -100,7 +100,8 @@ def test_a_lookup_that_fails_is_that_partitions_error(
     list_offsets: Any, flights: Any, broker: Any
 ) -> None:
     broker.log.failure = CorruptDataError("read", "segment", "a CRC differs")
-    assert list_offsets(11, (0, 5), (1, -1)) == [(56, -1, -1), (0, -1, 0)]
+    assert list_offsets(11, (0, 5), (1, -1)) == [(2, -1, -1), (0, -1, 0)]
+    assert len(broker.log.failed) == 1
 
 
 def test_offsets_behind_the_readers_end_are_not_told(
