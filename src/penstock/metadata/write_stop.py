@@ -11,6 +11,7 @@ from penstock.metadata.commands import (
     Heartbeat,
     InitCluster,
     Noop,
+    NoteLostHistory,
     RegisterAgent,
     RemoveAgent,
     ReportDigest,
@@ -26,13 +27,14 @@ ALLOWED: Final = frozenset(
         Heartbeat,
         InitCluster,
         Noop,
+        NoteLostHistory,
         RegisterAgent,
         RemoveAgent,
         ReportDigest,
         SetFeatureLevel,
     }
 )
-"""Who belongs to the cluster, and what ends the stop: none of it is of a client."""
+"""Who belongs to the cluster, what ends the stop, and what keeps more: nothing of a client."""
 
 
 class WriteStop:

@@ -112,6 +112,7 @@ _KINDS: Final[tuple[type[Change], ...]] = (
     changes.AgentRemoved,
     changes.ShardMoved,
     changes.LevelChanged,
+    changes.HistoryChanged,
     changes.DigestAsked,
     changes.DigestTold,
 )

@@ -293,7 +293,14 @@ def test_changes_survive_their_bytes(found: list[Change]) -> None:
 
 def test_every_kind_of_change_survives_its_bytes() -> None:
     from penstock.metadata import changes
-    from penstock.metadata.rows import Agent, AgentStatus
+    from penstock.metadata.rows import (
+        Agent,
+        AgentStatus,
+        HistoryOutcome,
+        LostHistory,
+        LostReason,
+    )
+    from penstock.metadata.state_digest import StateDigest
     from penstock.model.ids import TopicId, TopicKey
 
     agent = Agent(
@@ -305,6 +312,23 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         endpoint="h:1",
         peer="h:2",
         level_max=2,
+    )
+    digest = StateDigest(
+        digest_version=1, feature_level=4, format_version=5, tables=[("topics", b"\xff" * 32)]
+    )
+    history = LostHistory(
+        history=1,
+        start=2,
+        end=3,
+        stamp_ms=4,
+        crc=5,
+        reason=LostReason.REPLICA,
+        agent=6,
+        noted_position=7,
+        noted_ms=8,
+        closed_ms=None,
+        outcome=HistoryOutcome.OPEN,
+        records=0,
     )
     every: list[Change] = [
         changes.HeadMoved(PartitionKey(1), 2, 3),
@@ -323,6 +347,9 @@ def test_every_kind_of_change_survives_its_bytes() -> None:
         changes.AgentRemoved(agent_id=7),
         changes.ShardMoved(shard=Shard(1, 2, 3, 4)),
         changes.LevelChanged(level=2),
+        changes.HistoryChanged(history=history),
+        changes.DigestAsked(position=9, agents=[(1, 2), (3, 4)]),
+        changes.DigestTold(agent_id=1, digest=digest),
     ]
     assert {type(change) for change in every} == set(changes.Change.__args__)  # type: ignore[attr-defined]
     import msgspec
