@@ -36,6 +36,7 @@ async def fill(rig: Rig, *, partitions: int = 3, batches: int = 6) -> list[Parti
         await rig.drain()
     for key in keys:
         await rig.append(key, b"late")
+    await rig.log.let_queries_find()
     return [*keys, raw]
 
 
@@ -53,7 +54,7 @@ def test_a_pass_reads_every_byte_that_runs_name(tmp_path: Path) -> None:
         await scrub_all(rig)
         assert scrubber.run_count == 2 * len(runs), "and begins again"
 
-    run_rig(tmp_path, test, scrub_bytes_per_s=FAST)
+    run_rig(tmp_path, test, scrub_bytes_per_s=FAST, segment_age_ms=1 << 40)
 
 
 @pytest.mark.parametrize("where", ["object", "raw", "wal", "missing"])
@@ -93,7 +94,7 @@ def test_damage_is_noted_before_a_reader_meets_it_and_the_rest_is_read(
             await scrub_all(rig)
             assert not rig.log.damages.known()
 
-    run_rig(tmp_path, test, scrub_bytes_per_s=FAST)
+    run_rig(tmp_path, test, scrub_bytes_per_s=FAST, segment_age_ms=1 << 40)
 
 
 def test_the_rate_bounds_what_is_read_and_a_pause_is_not_caught_up(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_the_rate_bounds_what_is_read_and_a_pause_is_not_caught_up(tmp_path: Pat
         await scrubber.run_once()
         assert scrubber.read_bytes - before <= 2_000 + 25_000 + longest
 
-    run_rig(tmp_path, test, scrub_bytes_per_s=1_000)
+    run_rig(tmp_path, test, scrub_bytes_per_s=1_000, segment_age_ms=1 << 40)
 
 
 def test_a_store_that_is_away_stops_the_round_and_not_the_pass(
@@ -142,7 +143,7 @@ def test_a_store_that_is_away_stops_the_round_and_not_the_pass(
             for key in [PartitionKey(topic.topic_key << 20 | n) for n in range(topic.partitions)]
         )
 
-    run_rig(tmp_path, test, scrub_bytes_per_s=FAST)
+    run_rig(tmp_path, test, scrub_bytes_per_s=FAST, segment_age_ms=1 << 40)
 
 
 def test_nothing_is_read_where_it_is_off(tmp_path: Path) -> None:
