@@ -231,6 +231,10 @@ class SwitchedOrder:
         return self.inner.position
 
     @property
+    def time_ms(self) -> int:
+        return self.inner.time_ms
+
+    @property
     def is_busy(self) -> bool:
         return self.inner.is_busy
 

@@ -121,6 +121,7 @@ _BY_REFUSAL: Final = {
     Refusal.AGENT_IS_ALIVE: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.WAL_IN_USE: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.LEVEL_NOT_KNOWN: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.CLOCKS_DISAGREE: ErrorCode.UNKNOWN_SERVER_ERROR,
     # This agent's epoch is over, or its level is about to come on: others serve meanwhile.
     Refusal.WAL_NOT_OWNED: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     Refusal.LEVEL_NOT_ON: ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -160,6 +160,7 @@ class ClusterLog(ServingLog):
             store=store,
             committer=ordering,
             ages=ages,
+            journal_ms=lambda: ordering.time_ms,
             pool=pool,
             limits=limits,
             numbers=self.numbers,

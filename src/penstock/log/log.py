@@ -170,6 +170,7 @@ class Log(ServingLog):
             store=store,
             committer=self,
             ages=ages,
+            journal_ms=lambda: order.time_ms,
             pool=pool,
             limits=limits,
             numbers=self.numbers,

@@ -28,10 +28,14 @@ class Ages:
     def now_ms(self) -> int | None:
         """The lesser of journal time and the believed clock; None: the clock is in doubt, and
         nothing may be deleted, condemned or expired by age."""
-        now_ms = self._clock.believed_ms()
-        if now_ms is None or self._is_doubted():
-            return None
-        return now_ms if self._journal_ms is None else min(now_ms, self._journal_ms())
+        now_ms = self.believed_ms()
+        if now_ms is None or self._journal_ms is None:
+            return now_ms
+        return min(now_ms, self._journal_ms())
+
+    def believed_ms(self) -> int | None:
+        """What this process's clock says, whatever journal time is; None: it is in doubt."""
+        return None if self._is_doubted() else self._clock.believed_ms()
 
     def least_ms(self, journal_ms: int) -> int:
         """The earliest of the times that it may be, for whoever is to be told one: by this time

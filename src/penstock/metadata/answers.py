@@ -65,6 +65,8 @@ class Refusal(enum.IntEnum):
     """There is no such lost history."""
     HISTORY_GREW = 35
     """More of the lost history was found since it was looked at."""
+    CLOCKS_DISAGREE = 36
+    """Journal time is ahead of what it was to be set to, and the clocks don't agree on that."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag=True):
@@ -150,6 +152,13 @@ class LeftoversCleared(Answer, frozen=True, tag="clear"):
     is_left: bool
 
 
+class JournalTimeSet(Answer, frozen=True, tag="time"):
+    """In how many rows times were lowered, and whether all rows were looked through."""
+
+    rows: int
+    is_done: bool
+
+
 class Condemned(Answer, frozen=True, tag="condemn"):
     """The keys that are condemned."""
 
@@ -203,6 +212,7 @@ AnyAnswer = (
     | SegmentStored
     | LogTrimmed
     | LeftoversCleared
+    | JournalTimeSet
     | Condemned
     | JobOpened
     | RunsReplaced

@@ -24,6 +24,7 @@ from penstock.metadata import (
     apply_replace,
     apply_segments,
     apply_shards,
+    apply_time,
     apply_topics,
     apply_wals,
     apply_writes,
@@ -33,7 +34,7 @@ from penstock.metadata import (
 )
 from penstock.metadata.answers import AnyAnswer, Refusal, Refused, Relayed
 from penstock.metadata.changes import AgentSeen, Change
-from penstock.metadata.commands import AnyCommand, RegisterAgent, Relay
+from penstock.metadata.commands import AnyCommand, RegisterAgent, Relay, SetJournalTime
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.entries import Entry, decode_entry
 from penstock.metadata.levels import LEVEL_OF
@@ -90,6 +91,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     commands.TrimLog: apply_segments.trim_log,
     commands.CondemnObjects: apply_segments.condemn_objects,
     commands.ClearLeftovers: apply_segments.clear_leftovers,
+    commands.SetJournalTime: apply_time.set_journal_time,
     commands.ForgetObjects: apply_segments.forget_objects,
     commands.OpenJob: apply_jobs.open_job,
     commands.RenewJob: apply_jobs.renew_job,
@@ -196,6 +198,11 @@ class LogMachine:
         except CorruptDataError:
             return previous_ms  # `apply` refuses the entry, and knows its position
         self._decoded = (body, entry)
+        for command in entry.commands:
+            if type(command) is SetJournalTime and journal_time.is_set_back(
+                previous_ms, command.time_ms, stamp_ms=stamp_ms, appender_ms=entry.stamp_ms
+            ):
+                return command.time_ms
         return journal_time.raised(previous_ms, stamp_ms=stamp_ms, appender_ms=entry.stamp_ms)
 
     def apply(self, position: int, time_ms: int, body: bytes) -> EntryOutcome:

@@ -285,6 +285,21 @@ class ClearLeftovers(Command, frozen=True, tag="clear"):
     rows_max: int
 
 
+class SetJournalTime(Command, frozen=True, tag="time"):
+    """Set journal time back, which stands ahead of the clocks, and lower the stored times above it.
+
+    The entry lowers journal time if `time_ms`, the journal's stamp of the entry and the appender's
+    are within 5 s of one another, and journal time is more than 5 s above `time_ms`. Apply then
+    looks through at most `rows_max` rows (and never more than 5,000) and lowers their times.
+    `begins`: from the first row on; else from where the last such command stopped. Answer:
+    JournalTimeSet, or Refused(CLOCKS_DISAGREE) where journal time still is more than 5 s above.
+    """
+
+    time_ms: int
+    rows_max: int
+    begins: bool
+
+
 class ForgetObjects(Command, frozen=True, tag="forget"):
     """Condemned objects were deleted from the store: drop their rows. Answer: Done."""
 
@@ -541,6 +556,7 @@ AnyCommand = (
     | ExpireProducers
     | CondemnObjects
     | ClearLeftovers
+    | SetJournalTime
     | ForgetObjects
     | OpenJob
     | RenewJob

@@ -27,3 +27,17 @@ def raised(previous_ms: int, *, stamp_ms: int, appender_ms: int) -> int:
         appender_ms: the appender's clock, `Entry.stamp_ms`.
     """
     return max(previous_ms, min(stamp_ms, appender_ms + AGREEMENT_MS))
+
+
+def is_set_back(previous_ms: int, time_ms: int, *, stamp_ms: int, appender_ms: int) -> bool:
+    """Whether an entry with `SetJournalTime` lowers journal time to what the command asks for.
+
+    Journal time is ahead, and both clocks agree with the time that is asked for. Where a journal
+    keeps journal time in place of stamps, a replay decides as the first time: the time of an
+    entry that lowered it is the one asked for, and of any other more than 5 s above.
+    """
+    return (
+        previous_ms > time_ms + AGREEMENT_MS
+        and max(time_ms, stamp_ms, appender_ms) - min(time_ms, stamp_ms, appender_ms)
+        <= AGREEMENT_MS
+    )

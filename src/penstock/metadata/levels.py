@@ -62,6 +62,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.CloseHistory: INTEGRITY_LEVEL,
     commands.AskDigest: INTEGRITY_LEVEL,
     commands.ReportDigest: INTEGRITY_LEVEL,
+    commands.SetJournalTime: INTEGRITY_LEVEL,
 }
 """The level that a command's type belongs to. Apply refuses the command below it."""
 

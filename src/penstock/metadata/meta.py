@@ -32,6 +32,9 @@ OPEN_HISTORIES: Final = "open_histories"
 """How many lost histories are open."""
 LAST_HISTORY: Final = "last_history"
 """The greatest number of a lost history. Only this cluster's own archive carries such numbers."""
+TIME_WALK: Final = "time_walk"
+"""How far rows have been walked whose times come down with journal time (`apply_time`); empty or
+absent: no walk is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ COUNTERS: Final = {
 """A restore moves each on, at random, so that no two logs give out the same."""
 EPOCHS: Final = frozenset({EPOCH_FLOOR, LEADER_EPOCH})
 """A restore raises these to its own time: seconds since 2020."""
-SETTINGS: Final = frozenset({CLUSTER_ID, CLUSTER_CONFIGS, FEATURE_LEVEL})
+SETTINGS: Final = frozenset({CLUSTER_ID, CLUSTER_CONFIGS, FEATURE_LEVEL, TIME_WALK})
 """Nothing is given out of these."""
 HISTORIES: Final = frozenset({OPEN_HISTORIES, LAST_HISTORY})
 """A restore forgets them with the rows of lost histories: those are the parent's to repair."""

@@ -203,6 +203,11 @@ class Order:
         return self._replica.base_position
 
     @property
+    def time_ms(self) -> int:
+        """Journal time there."""
+        return self._replica.time_ms
+
+    @property
     def committed_position(self) -> int:
         """The position up to which readers of the database see the state."""
         return self._replica.committed_position

@@ -24,7 +24,7 @@ from penstock.metadata.cluster_tables import (
 from penstock.metadata.digest_plan import DigestRound
 from penstock.metadata.leader_epochs import EpochStart, epoch_starts
 from penstock.metadata.leftovers import TRIM
-from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH
+from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH, TIME_WALK
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, RUN_ROWS, PipelineQueries
 from penstock.metadata.rows import (
     GENERATION_BITS,
@@ -480,6 +480,10 @@ class Queries(PipelineQueries):
     def time_ms(self) -> int:
         """Journal time at that position."""
         return state_position(self._connection)[1]
+
+    def is_time_walked(self) -> bool:
+        """Whether times above journal time are still to be lowered (`SetJournalTime`)."""
+        return bool(self._meta(TIME_WALK, ""))
 
     def cluster_id(self) -> str:
         """The cluster's id; empty before the first entry."""

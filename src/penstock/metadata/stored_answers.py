@@ -52,6 +52,7 @@ SENTENCES: Final[dict[Refusal, str]] = {
     Refusal.MALFORMED: "the command's numbers or texts are not valid",
     Refusal.UNKNOWN_HISTORY: "there is no such lost history",
     Refusal.HISTORY_GREW: "more of the lost history was found",
+    Refusal.CLOCKS_DISAGREE: "the clocks do not agree on the time",
 }
 """By reason, for answers that were read from the state. Rewording one changes no state."""
 

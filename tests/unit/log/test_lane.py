@@ -106,6 +106,7 @@ class RecordingOrder:
     entry_bytes: int = 10
     next_offset: int = 0
     position: int = 0
+    time_ms: int = 0
     is_busy: bool = False
     uncommitted_count: int = 0
     uncommitted_bytes: int = 0

@@ -122,3 +122,59 @@ def test_a_skew_that_was_seen_is_not_forgotten_at_once(tmp_path: Path) -> None:
         assert await agent.log.keeper.trim_expired() == 1
 
     run_cluster(tmp_path, test)
+
+
+def test_an_entry_by_a_clock_ten_years_ahead_keeps_nothing_for_ten_years(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"a")
+        await rig.drain()
+        rig.clock.set_wall(NOW + 3_650 * DAY_MS)
+        await rig.append(key, b"b")
+        assert rig.order.time_ms == NOW + 3_650 * DAY_MS
+        rig.clock.set_wall(NOW)
+        await rig.append(key, b"c")
+        await rig.drain()
+        await rig.log.delete_records([(key, -1)])
+        assert await rig.log.keeper.condemn_unreferenced() == 2
+        assert rig.order.time_ms < NOW + 10_000
+        assert await rig.log.keeper.delete_condemned() == 0, "the grace has just begun"
+        rig.clock.advance(30 * 86_400)
+        assert await rig.log.keeper.delete_condemned() == 2
+
+    run_rig(tmp_path, test)
+
+
+def test_times_that_a_believed_clock_put_ahead_come_down_with_journal_time(tmp_path: Path) -> None:
+    """Ten years ahead for an hour: all clocks are wrong together, and what it left heals."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await rig.append(key, b"a", producer=(1, 0, 0))
+        await rig.drain()
+        rig.clock.set_wall(NOW + 3_650 * DAY_MS)
+        rig.believed.look()
+        rig.clock.advance(3_600)
+        await rig.append(key, b"b", producer=(2, 0, 0))
+        await rig.drain()
+        await rig.log.delete_records([(key, -1)])
+        assert await rig.log.keeper.condemn_unreferenced() == 2
+        await rig.log.flush()
+        assert all(row.condemned_ms > NOW + DAY_MS for row in rig.queries().objects("", 9))
+        rig.clock.set_wall(NOW + 3_600_000)
+        await rig.log.keeper.run_once()
+        assert rig.order.time_ms > NOW + DAY_MS, "the clock has just been set: it is in doubt"
+        rig.clock.advance(601)
+        await rig.log.keeper.run_once()
+        await rig.log.flush()
+        assert rig.order.time_ms == rig.clock.now_ms()
+        assert [row.condemned_ms for row in rig.queries().objects("", 9)] == [rig.order.time_ms] * 2
+        assert {seen for _, _, seen in rig.queries().producers_page((-1, -1), limit=9)} <= {
+            NOW,
+            rig.order.time_ms,
+        }
+        rig.clock.advance(61)
+        await rig.log.keeper.run_once()
+        assert not rig.queries().objects("", 9)
+
+    run_rig(tmp_path, test)

@@ -26,6 +26,7 @@ from penstock.metadata.commands import (
     RunCommit,
     SaveGroup,
     SetFeatureLevel,
+    SetJournalTime,
     StoreSegment,
     TrimLog,
 )
@@ -150,6 +151,16 @@ simple = st.one_of(
         items=st.lists(st.tuples(ids, st.integers(0, 2)), max_size=2),
     ),
 )
+
+
+def time_settings(now_ms: int) -> st.SearchStrategy[SetJournalTime]:
+    """To the clock mostly."""
+    return st.builds(
+        SetJournalTime,
+        time_ms=st.sampled_from([now_ms, now_ms, now_ms - 5_000, now_ms + 5_001, 0]),
+        rows_max=st.just(1_000),
+        begins=st.sampled_from([True, True, False]),
+    )
 
 
 def commits(twin: Twin) -> st.SearchStrategy[CommitRuns]:

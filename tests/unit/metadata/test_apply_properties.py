@@ -11,6 +11,7 @@ from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.commands import AnyCommand, CreateTopic
 from penstock.metadata.entries import decode_entry
 from penstock.metadata.queries import Queries
+from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica
 from unit.metadata.histories import (
@@ -22,6 +23,7 @@ from unit.metadata.histories import (
     group_expiries,
     segments,
     simple,
+    time_settings,
 )
 from unit.metadata.orders import TestClock, open_order
 from unit.metadata.twin import Twin
@@ -45,15 +47,19 @@ def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataOb
             view.apply(order.append([created]).changes)
             twin.apply(created, clock.ms)
         for _ in range(data.draw(st.integers(1, 14), label="entries")):
-            clock.ms += data.draw(st.integers(-2, 3), label="time")
+            steps = st.integers(-2, 3) | st.sampled_from([-20_000, 20_000])
+            clock.ms += data.draw(steps, label="time")
             commands: list[AnyCommand] = []
-            kind = data.draw(st.sampled_from(["mixed", "mixed", "segment", "expiry", "groups"]))
+            kinds = ["mixed", "mixed", "segment", "expiry", "groups"]
+            kind = data.draw(st.sampled_from(kinds + ["time"] * (level >= INTEGRITY_LEVEL)))
             if kind == "segment":
                 commands = [data.draw(segments(queries))]
             elif kind == "expiry":
                 commands = [data.draw(expiries(queries))]
             elif kind == "groups":
                 commands = [data.draw(group_expiries(queries))]
+            elif kind == "time":
+                commands = [data.draw(time_settings(clock.ms))]
             for _ in range(data.draw(st.integers(0, 3))):
                 strategy = simple if data.draw(st.integers(0, 2)) == 0 else commits(twin)
                 commands.append(data.draw(strategy))

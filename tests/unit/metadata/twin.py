@@ -11,6 +11,7 @@ from penstock.metadata.answers import (
     BatchStatus,
     Condemned,
     Done,
+    JournalTimeSet,
     LogTrimmed,
     OffsetsCommitted,
     ProducerIds,
@@ -38,6 +39,7 @@ from penstock.metadata.commands import (
     Noop,
     SaveGroup,
     SetFeatureLevel,
+    SetJournalTime,
     StoreSegment,
     TrimLog,
 )
@@ -183,6 +185,8 @@ class Twin:
                     if self.objects.get(key) is not None:
                         del self.objects[key]
                 return Done()
+            case SetJournalTime():
+                return self._set_time(command, time_ms)
             case SaveGroup():
                 before = self.groups.get(command.group_id)
                 since = None
@@ -336,6 +340,35 @@ class Twin:
                     last = batches[-1]
                 position += length
         return SegmentStored(moved)
+
+    def _set_time(self, command: SetJournalTime, time_ms: int) -> AnyAnswer:
+        """All at once, so that an example walks less than one command may."""
+        if self.level < 4:
+            return Refused(Refusal.LEVEL_NOT_ON)
+        if time_ms > command.time_ms + 5_000:
+            return Refused(Refusal.CLOCKS_DISAGREE)
+        if not command.begins:
+            return JournalTimeSet(0, True)
+        lowered = 0
+        for key, since in self.objects.items():
+            if since is not None and since > time_ms:
+                self.objects[key] = time_ms
+                lowered += 1
+        for partition in self.partitions.values():
+            for producer, (epoch, ranges, seen) in partition.producers.items():
+                if seen > time_ms:
+                    partition.producers[producer] = (epoch, ranges, time_ms)
+                    lowered += 1
+        for group, (generation, protocol, since, state) in self.groups.items():
+            if since is not None and since > time_ms:
+                self.groups[group] = (generation, protocol, time_ms, state)
+                lowered += 1
+        for offsets in self.offsets.values():
+            for place, (offset, epoch, metadata, since) in offsets.items():
+                if since > time_ms:
+                    offsets[place] = (offset, epoch, metadata, time_ms)
+                    lowered += 1
+        return JournalTimeSet(lowered, True)
 
     def _trim(self, command: TrimLog) -> AnyAnswer:
         starts = []

@@ -71,6 +71,11 @@ class Orderer(Protocol):
         ...
 
     @property
+    def time_ms(self) -> int:
+        """Journal time there."""
+        ...
+
+    @property
     def is_busy(self) -> bool:
         """Whether another thread has the database, so that an append would wait."""
         ...

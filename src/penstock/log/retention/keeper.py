@@ -26,6 +26,7 @@ from penstock.log.retention.oldest import OldestRuns
 from penstock.log.retention.orphans import Orphans
 from penstock.log.retention.plan import new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
+from penstock.log.retention.time_setting import TimeSetting
 from penstock.metadata.ages import Ages
 from penstock.metadata.answers import Condemned, LeftoversCleared
 from penstock.metadata.commands import (
@@ -38,6 +39,7 @@ from penstock.metadata.commands import (
     TrimLog,
 )
 from penstock.metadata.committer import Committer
+from penstock.metadata.journal_time import AGREEMENT_MS
 from penstock.metadata.leftovers import ROWS_PER_COMMAND
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
@@ -62,6 +64,7 @@ class Keeper:
         numbers: of this epoch's objects.
         ages: what ages are measured by. While the clock is in doubt nothing goes by age, and
             nothing is condemned or deleted; retention by size goes on.
+        journal_ms: journal time as this process knows it.
         may_propose: whether this agent is the one that does what one is enough for.
         confirm_head: returns once the state is at a head of the journal read after the call.
         held_since_ms: journal time of the oldest position at which somebody outside still reads;
@@ -76,6 +79,7 @@ class Keeper:
         store: ObjectStore,
         committer: Committer,
         ages: Ages,
+        journal_ms: Callable[[], int],
         pool: Executor,
         limits: LogLimits,
         numbers: ObjectNumbers,
@@ -103,6 +107,14 @@ class Keeper:
             condemn=self._condemn,
             grace_ms=limits.delete_grace_ms,
         )
+        self.time_setting = TimeSetting(
+            queries=queries,
+            view=view,
+            committer=committer,
+            ages=ages,
+            journal_ms=journal_ms,
+            pool=pool,
+        )
         self._holds = 0
         self._waits = TableWaits()
         self._oldest = OldestRuns()
@@ -125,6 +137,7 @@ class Keeper:
         self._orphans.look()
         if not self._may_propose():
             return
+        await self.time_setting.run_once()
         await self.trim_expired()
         await self.expire_producers()
         await self.expire_writers()
@@ -310,7 +323,7 @@ class Keeper:
     async def condemn_unreferenced(self) -> int:
         """Condemn objects of which no run is left; returns how many."""
         count = 0
-        while self._ages.now_ms() is not None:
+        while await self._settled_now_ms() is not None:
             keys = await self._in_pool(lambda: self._queries().unreferenced_objects(limit=_PAGE))
             condemned = await self._condemn(keys)
             count += condemned
@@ -344,8 +357,8 @@ class Keeper:
         open; returns how many."""
         count = 0
         while not self._holds:
+            now_ms = await self._settled_now_ms()
             rows = await self._in_pool(self._deletable)
-            now_ms = self._ages.now_ms()
             if now_ms is None:
                 break
             before_ms = now_ms - self._limits.delete_grace_ms
@@ -366,6 +379,13 @@ class Keeper:
         return self._queries().deletable_objects(
             limit=_PAGE, named_only=bool(self._view.open_histories)
         )
+
+    async def _settled_now_ms(self) -> int | None:
+        """What ages are measured by. Journal time that is ahead is set back first: a grace that
+        began in the future would never be over."""
+        if self.time_setting.ahead_ms() > AGREEMENT_MS:
+            await self.time_setting.run_once()
+        return self._ages.now_ms()
 
     def _producers_page(self, after: tuple[int, int]) -> list[tuple[PartitionKey, int, int]]:
         return self._queries().producers_page(after, limit=_PAGE)
