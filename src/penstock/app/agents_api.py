@@ -41,48 +41,50 @@ def agent_routes(sources: AgentSources) -> Sequence[BaseRoute]:
     """Routes for an application that has checked the secret."""
 
     async def agents(_: Request) -> Response:
-        return _json({"agents": sources.agents()})
+        return json_response({"agents": sources.agents()})
 
     async def drain(request: Request) -> Response:
         wanted = msgspec.json.decode(await request.body(), type=DrainRequest)
         await sources.drain(_agent_id(request), wanted.draining)
-        return _json({})
+        return json_response({})
 
     async def remove(request: Request) -> Response:
         await sources.remove(_agent_id(request))
-        return _json({})
+        return json_response({})
 
     async def take_over(request: Request) -> Response:
         if sources.take_over is None:
             raise NotFoundError("take over", "WAL", "this agent has no way to a WAL")
         wanted = msgspec.json.decode(await request.body(), type=TakeoverRequest)
-        return _json({"bytes": await sources.take_over(wanted.directory)})
+        return json_response({"bytes": await sources.take_over(wanted.directory)})
 
     return [
-        Route("/v1/agents", _answered(agents)),
-        Route("/v1/agents/{agent:int}/drain", _answered(drain), methods=["POST"]),
-        Route("/v1/agents/{agent:int}", _answered(remove), methods=["DELETE"]),
-        Route("/v1/takeover", _answered(take_over), methods=["POST"]),
+        Route("/v1/agents", answered(agents)),
+        Route("/v1/agents/{agent:int}/drain", answered(drain), methods=["POST"]),
+        Route("/v1/agents/{agent:int}", answered(remove), methods=["DELETE"]),
+        Route("/v1/takeover", answered(take_over), methods=["POST"]),
     ]
 
 
-def _answered(
+def answered(
     handle: Callable[[Request], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
+    """A handler whose errors are answers of their kind."""
+
     async def answer(request: Request) -> Response:
         # A web page that a person on this machine looks at may send requests here.
         if "origin" in request.headers:
-            return _json({"error": "not from a web page"}, 403)
+            return json_response({"error": "not from a web page"}, 403)
         try:
             return await handle(request)
         except msgspec.MsgspecError as error:
-            return _json({"error": str(error)}, 400)
+            return json_response({"error": str(error)}, 400)
         except NotFoundError as error:
-            return _json({"error": str(error)}, 404)
+            return json_response({"error": str(error)}, 404)
         except RetryableError as error:
-            return _json({"error": str(error)}, 503)
+            return json_response({"error": str(error)}, 503)
         except PenstockError as error:
-            return _json({"error": str(error)}, 409)
+            return json_response({"error": str(error)}, 409)
 
     return answer
 
@@ -92,5 +94,6 @@ def _agent_id(request: Request) -> int:
     return agent
 
 
-def _json(value: dict[str, Any], status_code: int = 200) -> Response:
+def json_response(value: dict[str, Any], status_code: int = 200) -> Response:
+    """An answer of JSON."""
     return Response(msgspec.json.encode(value), status_code, media_type="application/json")

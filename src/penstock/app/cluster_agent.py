@@ -30,6 +30,7 @@ from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import Archiver, ArchiveSettings, WriteSnapshot
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.cluster_opening import open_cluster_order
+from penstock.log.history_repair import HistoryRepair
 from penstock.log.instruments import LogInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.lost_histories import LostHistories
@@ -128,6 +129,7 @@ class ClusterAgent:
     broker: Broker
     archiver: Archiver
     lost: LostHistories
+    history_repair: HistoryRepair
     membership: Membership | None = None
     digests: DigestKeeper | None = None
 
@@ -345,6 +347,17 @@ async def open_agent(
         broker=broker,
         archiver=archiver,
         lost=lost,
+        history_repair=HistoryRepair(
+            journal=ports.journal,
+            archive=archive,
+            log=log,
+            view=view,
+            queries=queries,
+            store=zone,
+            folder=ports.replica.parent,
+            scratch=ports.scratch,
+            executor=ports.pool,
+        ),
     )
     return agent
 

@@ -64,6 +64,7 @@ from penstock.system.lock import DirectoryLock
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
     from penstock.app.peer_routes import PeerSources
+    from penstock.app.repair_api import RepairSources
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,6 +198,12 @@ class ClusterParts(Parts):
         """See `Parts`."""
         assert self.membership is not None
         return agent_sources(self, self.membership, take_over=self._take_over)
+
+    def repair_sources(self) -> "RepairSources":
+        """See `Parts`."""
+        from penstock.app.repair_api import RepairSources
+
+        return RepairSources(histories=self.agent.history_repair)
 
     def peer_sources(self) -> "PeerSources":
         """See `Parts`."""

@@ -23,6 +23,7 @@ from penstock.app.backup_stream import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.backup_stream import backup_lines
 from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
 from penstock.app.pipeline_api import PipelineSources, pipeline_routes
+from penstock.app.repair_api import RepairSources, repair_routes
 from penstock.log.backup import Progress
 from penstock.model.errors import PenstockError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
@@ -43,7 +44,7 @@ class HttpSources:
     `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest;
     `secret` is what callers must know (None: nothing; see `SecretCheck` for what stays open);
     `peers` is what other agents are answered from, `agents` what tools are told of them, in a
-    cluster; `pipeline` is what jobs are answered from.
+    cluster; `pipeline` is what jobs are answered from, `repair` what repairs are.
     """
 
     metrics: Metrics
@@ -54,6 +55,7 @@ class HttpSources:
     peers: PeerSources | None = None
     agents: AgentSources | None = None
     pipeline: PipelineSources | None = None
+    repair: RepairSources | None = None
 
 
 def application(sources: HttpSources) -> ASGIApp:
@@ -109,6 +111,8 @@ def application(sources: HttpSources) -> ASGIApp:
     agents = sources.agents
     if agents is not None and (sources.secret is not None or agents.without_secret):
         routes += agent_routes(agents)
+    if sources.repair is not None and sources.secret is not None:
+        routes += repair_routes(sources.repair)
     pipeline = sources.pipeline
     if pipeline is not None and (sources.secret is not None or pipeline.without_secret):
         routes += pipeline_routes(pipeline)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
     from penstock.app.peer_routes import PeerSources
     from penstock.app.pipeline_api import PipelineSources
+    from penstock.app.repair_api import RepairSources
 
 POOL_THREADS = 4
 """Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
@@ -152,6 +153,10 @@ class Parts(ABC):
 
     def agent_sources(self) -> "AgentSources | None":
         """What the HTTP calls about agents are answered from; None: there is one agent."""
+        return None
+
+    def repair_sources(self) -> "RepairSources | None":
+        """What the HTTP calls of `penstock repair` are answered by; None: there is nothing to."""
         return None
 
     def pipeline_sources(self) -> "PipelineSources":

@@ -292,6 +292,7 @@ class Server:
             peers=parts.peer_sources(),
             agents=parts.agent_sources(),
             pipeline=parts.pipeline_sources(),
+            repair=parts.repair_sources(),
         )
         listener.listen()
         self._http = HttpServer(sources, listener)

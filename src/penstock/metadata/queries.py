@@ -365,6 +365,14 @@ class Queries(PipelineQueries):
         )
         return _active_producer(*rows[0]) if rows else None
 
+    def producer_ranges(self, key: PartitionKey, producer_id: int) -> tuple[int, list[int]] | None:
+        """A producer's epoch in a partition, and its last sequence ranges as
+        `penstock.metadata.sequences.unpack_ranges` gives them; None: it isn't known there."""
+        rows = self._execute(
+            f"{_PRODUCERS} WHERE partition_key = ? AND producer_id = ?", (key, producer_id)
+        )
+        return (rows[0][1], unpack_ranges(rows[0][2])) if rows else None
+
     # -- groups --------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> GroupRow | None:
