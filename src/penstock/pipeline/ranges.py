@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from penstock.lake.door import RUN_FIELDS, Range, RunPage
 from penstock.model.errors import (
     CorruptDataError,
@@ -19,7 +21,8 @@ from penstock.model.errors import (
 )
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.objects import ObjectAccess
-from penstock.records.batch import HEADER_BYTES, batch_bounds, patch_run, stored_header
+from penstock.records.batch import HEADER_BYTES, batch_bounds, stored_header
+from penstock.records.sums import SUM_MASK, partition_seed
 from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
 
 BYTES_MAX: Final = 8 << 20
@@ -62,7 +65,11 @@ class LogTruncatedError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class RangePart:
-    """Whole batches with final offsets, and the offset to go on at. Their CRCs aren't checked."""
+    """Whole batches with final offsets, and the offset to go on at. Their CRCs aren't checked.
+
+    Where a whole run is read, what its headers say is compared with the sum of the journal: so CRCs
+    that are right prove the batches. A run that takes several parts is compared after its last.
+    """
 
     body: bytes | bytearray | memoryview
     next_offset: int
@@ -79,6 +86,8 @@ class _Run(NamedTuple):
     origin: str
     position: int
     length: int
+    sum: int
+    """As in `penstock.lake.door.RunPage.sums`."""
 
 
 def read_range(
@@ -143,6 +152,7 @@ def _read_planned(
 ) -> Iterator[RangePart]:
     """Parts from `offset` on by one listing of runs. Raises: _GoneError."""
     rest = Range(wanted.topic_id, wanted.partition, offset, wanted.end)
+    seed = partition_seed(bytes.fromhex(wanted.topic_id), wanted.partition)
     gathered: list[_Run] = []
     gathered_bytes = 0
     listed = offset
@@ -165,7 +175,7 @@ def _read_planned(
                 gathered_bytes += run.length
                 continue
             if gathered:
-                yield _read_whole(objects, gathered)
+                yield _read_whole(objects, gathered, seed)
                 offset = gathered[-1].end_offset
                 gathered, gathered_bytes = [], 0
             if small:
@@ -173,7 +183,7 @@ def _read_planned(
                 gathered_bytes = run.length
                 continue
             parts = (
-                _read_object(objects, run, offset, wanted.end, bytes_max)
+                _read_object(objects, run, offset, wanted.end, bytes_max, seed)
                 if run.object_key
                 else _read_wal(client, wanted, run, offset, bytes_max)
             )
@@ -181,15 +191,17 @@ def _read_planned(
                 yield part
                 offset = part.next_offset
     if gathered:
-        yield _read_whole(objects, gathered)
+        yield _read_whole(objects, gathered, seed)
 
 
 def _runs(page: RunPage) -> Iterator[_Run]:
     rows = page.rows
-    for at in range(0, len(rows), RUN_FIELDS):
+    # An agent of an older release says none.
+    sums = page.sums or [-1] * (len(rows) // RUN_FIELDS)
+    for at, number in zip(range(0, len(rows), RUN_FIELDS), sums, strict=True):
         _, base, end, index, position, length = rows[at : at + 6]
         if index == _WAL:
-            yield _Run(base, end, "", 0, 0, "", 0, length)
+            yield _Run(base, end, "", 0, 0, "", 0, length, -1)
         else:
             yield _Run(
                 base,
@@ -200,6 +212,7 @@ def _runs(page: RunPage) -> Iterator[_Run]:
                 page.object_origins[index],
                 position,
                 length,
+                number,
             )
 
 
@@ -223,7 +236,7 @@ def _read_wal(
         at = following
 
 
-def _read_whole(objects: ObjectAccess, runs: list[_Run]) -> RangePart:
+def _read_whole(objects: ObjectAccess, runs: list[_Run], seed: int) -> RangePart:
     """Small runs, each whole, in one part."""
     try:
         views = objects.get_views(
@@ -233,22 +246,22 @@ def _read_whole(objects: ObjectAccess, runs: list[_Run]) -> RangePart:
         raise _GoneError(error) from error
     parts: list[bytes | bytearray | memoryview] = []
     for run, view in zip(runs, views, strict=True):
-        data: bytearray | memoryview = view
-        if run.raw:
-            data = bytearray(view)
-            _patch(data, run.base_offset, run)
+        data: bytearray | memoryview = bytearray(view) if run.raw else view
+        _, total = _settle(data, run, run.position, run.base_offset, seed)
+        _check_sum(run, total)
         parts.append(data)
     return RangePart(parts[0] if len(parts) == 1 else b"".join(parts), runs[-1].end_offset)
 
 
 def _read_object(
-    objects: ObjectAccess, run: _Run, offset: int, end_offset: int, bytes_max: int
+    objects: ObjectAccess, run: _Run, offset: int, end_offset: int, bytes_max: int, seed: int
 ) -> Iterator[RangePart]:
     """A run that is large, or whose beginning isn't wanted, in parts of whole batches."""
     try:
         position, base_offset = _first_place(objects, run, offset)
         end = run.position + run.length
         ask = bytes_max
+        is_whole, total = position == run.position, 0
         while position < end:
             data = objects.get_range(
                 run.object_key, position, min(position + ask, end), origin=run.origin
@@ -263,10 +276,12 @@ def _read_object(
             ask = bytes_max
             batches = memoryview(data)[:whole]
             if run.raw:
-                patched = bytearray(batches)
-                base_offset = _patch(patched, base_offset, run)
-                batches = memoryview(patched)
+                batches = memoryview(bytearray(batches))
+            base_offset, found = _settle(batches, run, position, base_offset, seed)
+            total += found
             position += whole
+            if is_whole and position == end:
+                _check_sum(run, total)
             first, following, over = _cut(batches, last, offset, end_offset)
             if following > offset:
                 yield RangePart(batches[first:over], following)
@@ -339,8 +354,41 @@ def _cut(batches: memoryview, last: int, offset: int, end_offset: int) -> tuple[
     return first, following, position
 
 
-def _patch(data: bytearray, base_offset: int, run: _Run) -> int:
-    return patch_run(memoryview(data), base_offset, run.raw - 1, subject=run.object_key)
+def _settle(
+    data: bytearray | memoryview, run: _Run, position: int, base_offset: int, seed: int
+) -> tuple[int, int]:
+    """Write final offsets into whole batches of a raw run; the offset behind them, and their sum.
+
+    Args:
+        data: from byte `position` of the object on.
+        base_offset: of the first batch; where offsets are final it may begin later, or before
+            where reading began in the middle of its run.
+    """
+    # Loading kernels takes a while, and whoever only plans needs none.
+    from penstock.kernels.settle import settle
+
+    behind, following, _, total = settle(
+        np.frombuffer(data, dtype=np.uint8),
+        0,
+        len(data),
+        expected=base_offset if run.raw else 0,
+        raw=run.raw,
+        log_start=0,
+        seed=seed,
+    )
+    if behind != len(data):
+        raise _corrupt(run, position, f"no whole batches in {len(data)} bytes")
+    return following, total
+
+
+def _check_sum(run: _Run, total: int) -> None:
+    if run.sum not in {-1, total & SUM_MASK}:
+        raise _corrupt(
+            run,
+            run.position,
+            f"the {run.length} bytes are not the batches of offsets {run.base_offset} to"
+            f" {run.end_offset - 1}: their sum differs from the journal's",
+        )
 
 
 def _corrupt(run: _Run, position: int, detail: str) -> CorruptDataError:

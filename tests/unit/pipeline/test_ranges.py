@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.lake.door import PartitionState, Range, RunPage, Topics, TopicState
-from penstock.model.errors import NotFoundError, RetryableError
+from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
 from penstock.pipeline.ranges import ASKED_AGAIN_MAX, LogTruncatedError, RangePart, read_range
 from penstock.records.batch import patch_base_offset
+from penstock.records.sums import partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment
 from support.door import new_batch, offsets_in
 
@@ -31,6 +32,7 @@ class FakeRun:
     key: str = ""
     position: int = 0
     body: bytes = b""
+    sum: int = -1
 
     @property
     def base(self) -> int:
@@ -68,11 +70,13 @@ class FakeLog:
             return
         self.names += 1
         run.key = f"segments/{self.names}"
-        described = RunDescriber(base_offset=run.base, operation="test", subject="run")
+        seed = partition_seed(bytes.fromhex(TOPIC_ID), 0)
+        described = RunDescriber(base_offset=run.base, operation="test", subject="run", seed=seed)
         described.add(
             memoryview(bytearray(run.body)), raw_offset=run.base if run.kind == "raw" else -1
         )
         whole = described.describe(bytes.fromhex(TOPIC_ID), 0)
+        run.sum = whole.sum
         segment = build_segment(
             [
                 SegmentRun(
@@ -121,6 +125,7 @@ class FakeLog:
             object_raw=[int(run.kind == "raw") for run in runs if run.key],
             object_origins=[""] * len(keys),
             rows=rows,
+            sums=[run.sum for run in runs],
         )
 
     def records(
@@ -235,6 +240,26 @@ def test_runs_that_move_while_one_reads_are_asked_for_again(
     log.before_read = move
     parts = list(parts_of(log, 0, last, data.draw(st.sampled_from([100, 1000]))))
     assert offsets_in(b"".join(part.body for part in parts)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["final", "raw"])
+@pytest.mark.parametrize("bytes_max", [100, 1 << 20])
+def test_a_run_of_another_object_is_an_error(kind: str, bytes_max: int) -> None:
+    """With the same offsets, lengths and right CRCs: in one part, and in several."""
+    log = FakeLog([FakeRun([(0, 1), (1, 1), (2, 1)], kind, 3)])
+    assert b"".join(bytes(part.body) for part in parts_of(log, 0, 3, bytes_max))
+    (run,) = log.runs_now
+    body = bytearray(log.objects[run.key])
+    # The first batch is one of another time: its CRC is right, too.
+    older = new_batch(1, value=b"", timestamp_ms=1)
+    assert len(older) < len(run.body)
+    body[run.position : run.position + len(older)] = older
+    log.objects[run.key] = bytes(body)
+    with pytest.raises(CorruptDataError, match=r"not the batches of offsets 0 to 2: their sum"):
+        list(parts_of(log, 0, 3, bytes_max))
+    # Of a run of an older release nobody knows the sum.
+    run.sum = -1
+    assert list(parts_of(log, 0, 3, bytes_max))
 
 
 def test_what_never_comes_back_is_an_error_and_not_a_gap() -> None:
