@@ -26,7 +26,13 @@ from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, Cluster
 from penstock.metadata.commands import CreateTopic, Heartbeat, SetFeatureLevel
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectInfo
@@ -110,6 +116,8 @@ class ScriptedStore:
         if self.before_put is not None:
             await self.before_put(key)
         self._check()
+        if if_absent and key in self.objects:
+            raise ConflictError("put", key, "it exists")
         self.objects[key] = (data, self._now_ms())
         if self.after_put is not None:
             await self.after_put(key)

@@ -169,6 +169,7 @@ class ClusterParts(Parts):
             **(report.gauges() if report else {}),
             **({} if self.agent.digests is None else self.agent.digests.gauges()),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
+            "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),

@@ -95,6 +95,7 @@ class EmbeddedParts(Parts):
             **self._wal_report().gauges(),
             "penstock_append_waiting_bytes": self.log.lane.waiting_bytes,
             "penstock_segments_stored_total": self.log.uploader.segment_count,
+            "penstock_foreign_objects_total": len(self.log.numbers.foreign),
         }
 
     def _wal_report(self) -> WalReport:

@@ -190,6 +190,7 @@ class WorkerParts(Parts):
             **(report.gauges() if report else {}),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
             "penstock_segments_stored_total": uploader.segment_count if uploader is not None else 0,
+            "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),

@@ -39,6 +39,7 @@ from penstock.metadata.order import Order, restore
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.objects.once import put_once
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
@@ -257,7 +258,7 @@ class _Backup:
             views = await self._read_wal(moves, keys)
             segment = await self._in_pool(partial(_build, moves, keys, views))
             key = object_key(agent=order.agent_id, epoch=order.epoch, n=len(self.written) + 1)
-            await self.to.put(key, segment.parts)
+            await put_once(self.to, key, segment.parts)
             self.written[key] = BackupObject(
                 key=key, bytes=segment.size_bytes, crc32c=await self._checksum(segment.parts)
             )
@@ -365,7 +366,7 @@ class _Backup:
             known = self.written.get(row.key)
             if known is None:
                 parts = await read_parts(self.store, row.key, row.size_bytes)
-                await self.to.put(row.key, parts)
+                await put_once(self.to, row.key, parts)
                 known = BackupObject(
                     key=row.key, bytes=row.size_bytes, crc32c=await self._checksum(parts)
                 )

@@ -5,11 +5,17 @@ epoch the agent alone knows what is in flight. What came to nothing is remembere
 keeper has condemned it, so that no other agent needs to guess at a live agent's objects.
 """
 
+import asyncio
+import logging
 from collections import deque
 from typing import Final
 
+from penstock.model.errors import ConflictError
 from penstock.segment import object_key
 
+logger = logging.getLogger(__name__)
+
+_SAID_AGAIN_S: Final = 60.0
 _ORPHANS_MAX: Final = 10_000
 """Keys remembered; further ones are found by listing once the epoch is over."""
 
@@ -27,6 +33,9 @@ class ObjectNumbers:
         self._next = 1
         self._in_flight: set[int] = set()
         self._orphans: deque[str] = deque(maxlen=_ORPHANS_MAX)
+        self.foreign: set[int] = set()
+        """Numbers under whose keys others' objects lie: not this epoch's to delete."""
+        self._said_s = float("-inf")
 
     def begin(self) -> int:
         """A number that was never given out; in flight until `end`."""
@@ -49,6 +58,16 @@ class ObjectNumbers:
         self._in_flight.discard(number)
         if not named:
             self._orphans.append(self.key(number))
+
+    def skip(self, number: int, error: ConflictError) -> None:
+        """Another writer's object lies under this number's key, and stays: the next number is
+        taken instead. It is said once a minute, since every put may meet one."""
+        self._in_flight.discard(number)
+        self.foreign.add(number)
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._said_s + _SAID_AGAIN_S:
+            self._said_s = now_s
+            logger.error("another object is taken instead, %d so far: %s", len(self.foreign), error)
 
     def in_flight_from(self) -> int:
         """Keys of this epoch with a lower n were committed, or never will be."""

@@ -21,6 +21,7 @@ from penstock.metadata.order import restore as restore_state
 from penstock.metadata.queries import Queries
 from penstock.metadata.restored import begin_restored
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.objects.once import put_once
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -107,7 +108,8 @@ async def restore_backup(
             await store.delete(left[at : at + _PAGE])
         await _copy_objects(source, store, manifest, progress or _silent)
         position = read_snapshot_info(anew).position
-        # Before there is anything to serve: what a lost database is made of.
+        # Before there is anything to serve: what a lost database is made of. Over that of a
+        # restore that was cut here.
         await store.put(snapshot_key(position), [anew.read_bytes()])
         # Last, and by a rename: from here on the directory is whole.
         restore_state(anew, database)
@@ -183,7 +185,7 @@ async def _copy_objects(
             ) from error
         if checksum(parts) != entry.crc32c:
             raise _damaged(entry.key)
-        await store.put(entry.key, parts)
+        await put_once(store, entry.key, parts)
         copied += entry.bytes
         progress(copied, manifest.bytes)
 

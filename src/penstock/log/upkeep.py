@@ -5,16 +5,23 @@ the store, and only then may the journal be trimmed behind the one before it.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from typing_extensions import Buffer
+
 from penstock.log.limits import LogLimits
+from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
-from penstock.replica.snapshot import SnapshotInfo
+from penstock.replica.snapshot import SnapshotInfo, verify_snapshot
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -120,8 +127,7 @@ class Upkeep:
         target = self._scratch / "upkeep-snapshot.sqlite"
         info = await self._in_pool(lambda: self._journal.snapshot(target))
         try:
-            data = await self._in_pool(target.read_bytes)
-            await self._store.put(snapshot_key(info.position), [data])
+            await self._put(await self._in_pool(target.read_bytes), info)
         finally:
             target.unlink(missing_ok=True)
         while await self._in_pool(lambda: self._journal.trim_journal(info)):
@@ -129,6 +135,36 @@ class Upkeep:
         self._last = _Last(info.position, self._clock.monotonic_s())
         await self._delete_old(info.position)
         return info
+
+    async def _put(self, data: bytes, info: SnapshotInfo) -> None:
+        """Put a snapshot where there is none at its position; one of the same state stays.
+
+        Raises:
+            ConflictError: there is one of another state, which stays: the database was put back by
+                hand to where it had been, and went on otherwise.
+        """
+        key = snapshot_key(info.position)
+        try:
+            await self._store.put(key, [data], if_absent=True)
+        except ConflictError as error:
+            found = self._scratch / "upkeep-found.sqlite"
+            try:
+                known = await self._store.get_range(key, 0, await self._store.size(key))
+                there = await self._in_pool(partial(_verified, known, found))
+            except (CorruptDataError, NotFoundError) as damage:
+                logger.warning("replacing a damaged snapshot: %s", damage)
+                await self._store.put(key, [data])
+                return
+            finally:
+                found.unlink(missing_ok=True)
+            if there.digest != info.digest:
+                raise ConflictError(
+                    "put snapshot",
+                    key,
+                    f"there is one of the state {there.digest.hex()}, this is {info.digest.hex()}",
+                    "was metadata.sqlite put back to an older one? Snapshots are never written"
+                    " over: the next one, of another position, is put beside it",
+                ) from error
 
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -159,6 +195,11 @@ class Upkeep:
         # In key order, which is that of positions.
         if len(keys) > _KEPT:
             await self._store.delete(keys[:-_KEPT])
+
+
+def _verified(data: Buffer, path: Path) -> SnapshotInfo:
+    path.write_bytes(data)
+    return verify_snapshot(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 
 from typing_extensions import Buffer
 
+from penstock.model.errors import ConflictError
+from penstock.objects.once import holds, size_of
 from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 
 T = TypeVar("T")
@@ -23,10 +25,11 @@ _SAVED_MAX: Final = 10.0
 
 
 class Hedged:
-    """Decorates a store. Reads, and puts that are not conditional, may be asked twice: a put of the
-    same bytes changes nothing, wherever it stands between others. The slower one of two puts may
-    still take effect after the call has returned, even behind a delete of that key, as one that
-    timed out may: what lies there then is named by nothing, and deleted again as an orphan.
+    """Decorates a store. Reads and puts may be asked twice: a put of the same bytes changes
+    nothing, wherever it stands between others, and of two conditional ones that which meets the
+    other's object has succeeded, too. The slower one of two puts may still take effect after the
+    call has returned, even after a delete of that key, as one that timed out may: what lies there
+    then is named by nothing, and deleted again as an orphan.
 
     Args:
         get_after_s, put_after_s: how long the first has.
@@ -50,14 +53,20 @@ class Hedged:
         self.hedge_count = 0
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """See the port."""
-        if if_absent:
-            await self._store.put(key, parts, if_absent=True)
-            return
-        size_bytes = sum(memoryview(part).nbytes for part in parts)
-        await self._first_of(
-            lambda: self._store.put(key, parts), self._put_after_s + size_bytes / _BYTES_PER_S
-        )
+        """See the port. Where the first of two conditional puts is told that the key exists, the
+        second may have put it."""
+        tries = 0
+
+        async def put() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                await self._store.put(key, parts, if_absent=if_absent)
+            except ConflictError:
+                if tries == 1 or not await holds(self._store, key, parts):
+                    raise
+
+        await self._first_of(put, self._put_after_s + size_of(parts) / _BYTES_PER_S)
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""

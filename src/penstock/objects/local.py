@@ -6,12 +6,14 @@ cut; and writing 100 MB through it took 0.08 to 0.19 s of CPU, against 0.04 s by
 with O_DIRECT saved little more, and made every first read come from the disk.
 
 Order of effects of a put: bytes into `.staging/<n>` -> file synced -> folders made and synced ->
-renamed to its key -> folder synced -> the call returns. A crash in between leaves a staged file,
-which the first put of the next process removes, or the whole object.
+renamed to its key (put if absent: linked, which fails where the key is) -> folder synced -> the
+call returns. A crash in between leaves a staged file, which the first put of the next process
+removes, or the whole object.
 """
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import threading
 import weakref
@@ -38,6 +40,10 @@ _JOIN_PART_BYTES: Final = 2048
 """Below this average, joining parts costs less than a vector entry per part."""
 _WRITE_BYTES: Final = 4 << 20
 _LIST_PAGE: Final = 500
+_NO_LINKS: Final = frozenset(
+    {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+)
+"""What linking a file gives where there are no links."""
 
 
 class Status(Protocol):
@@ -161,8 +167,7 @@ class LocalStore:
                 folder = key.rpartition("/")[0]
                 self._device.make_folder(folder)
                 if if_absent:
-                    self._device.link(staged, key)
-                    self._device.remove(staged)
+                    self._link(staged, key)
                 else:
                     self._device.rename(staged, key)
             except OSError:
@@ -176,6 +181,22 @@ class LocalStore:
         with self._lock:
             # A replaced object's descriptor would go on giving the old bytes.
             self._forget(key)
+
+    def _link(self, staged: str, key: str) -> None:
+        try:
+            self._device.link(staged, key)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # A file system without hard links (exFAT, many network and container mounts). Between
+            # the look and the rename another process may put the key; keys are given out once,
+            # and this look is for what was there before.
+            with contextlib.suppress(FileNotFoundError):
+                self._device.stat(key)
+                raise FileExistsError(errno.EEXIST, "it exists", key) from error
+            self._device.rename(staged, key)
+        else:
+            self._device.remove(staged)
 
     def _prepare_staging(self) -> None:
         if self._staging_is_clean:

@@ -1,6 +1,6 @@
 """Tries again what failed retriably, until a deadline."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from typing_extensions import Buffer
@@ -12,6 +12,7 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
+from penstock.objects.once import holds
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
 from penstock.ports.random import Random
@@ -20,7 +21,6 @@ from penstock.system.waiting import wait
 T = TypeVar("T")
 
 _JITTER_STEPS: Final = 1 << 16
-_COMPARE_BYTES: Final = 8 << 20
 
 
 class Retrying:
@@ -75,14 +75,14 @@ class Retrying:
             try:
                 await self._store.put(key, parts, if_absent=if_absent)
             except ConflictError:
-                if tries == 1 or not await self._holds(key, parts):
+                if tries == 1 or not await holds(self, key, parts):
                     raise
             except RetryableError as error:
                 # A store may refuse a large body by closing the connection before it has taken
                 # it all, so that its answer, a conflict, is never seen.
                 if not if_absent or not await self._exists(key):
                     raise
-                if not await self._holds(key, parts):
+                if not await holds(self, key, parts):
                     raise ConflictError("put", key, "it is there already") from error
 
         await self._try(put)
@@ -126,19 +126,6 @@ class Retrying:
             return False
         return True
 
-    async def _holds(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """Whether an object is the concatenation of `parts`. Read in pieces of bounded size, each
-        tried again by itself: else one that fails would begin the others anew."""
-        if await self.size(key) != sum(memoryview(part).nbytes for part in parts):
-            return False
-        position = 0
-        for piece in _pieces(parts):
-            found = await self.get_range(key, position, position + len(piece))
-            if bytes(found) != piece:
-                return False
-            position += len(piece)
-        return True
-
     async def _try(self, call: Callable[[], Awaitable[T]]) -> T:
         schedule = self._schedule()
         while True:
@@ -161,22 +148,6 @@ class Retrying:
             budget=self._budget,
             wait=self._wait,
         )
-
-
-def _pieces(parts: Sequence[Buffer]) -> Iterator[bytes]:
-    """The concatenation of `parts` in pieces: few, since each will be one request."""
-    piece = bytearray()
-    for part in parts:
-        view = memoryview(part).cast("B")
-        while view:
-            taken = view[: _COMPARE_BYTES - len(piece)]
-            piece += taken
-            view = view[len(taken) :]
-            if len(piece) == _COMPARE_BYTES:
-                yield bytes(piece)
-                piece.clear()
-    if piece:
-        yield bytes(piece)
 
 
 class _Budget:

@@ -92,6 +92,11 @@ _TABLE: Final = (
     Metric("penstock_wal_free_bytes", _G, "Bytes that it can still take."),
     Metric("penstock_wal_bytes_max", _G, "The setting wal_bytes_max; all three: if it has a WAL."),
     Metric("penstock_segments_stored_total", _C, "Segment objects stored since the start."),
+    Metric(
+        "penstock_foreign_objects_total",
+        _C,
+        "Segments that met another writer's object under their key, and were put under the next.",
+    ),
     Metric("penstock_append_waiting_bytes", _G, "Bytes handed to the commit lane, unanswered."),
     # Damage.
     Metric(

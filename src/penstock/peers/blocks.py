@@ -1,7 +1,8 @@
 """Blocks that this agent reads for itself and its zone: once however many ask, and kept.
 
 It reads the object store, never another peer. What is kept is bounded by bytes, least recently used
-goes first; the log's own cache holds the same views, so that a block isn't in memory twice.
+goes first; the log's own cache holds the same views, so that a block isn't in memory twice. A key
+means the same bytes for ever (`penstock.log.fetch.blocks`), also to another agent.
 """
 
 import asyncio

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects import open_reliable_store
+from penstock.objects.once import put_once
 from penstock.pipeline.engine import Engine
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import HEADER_BYTES, batch_bounds, crc_is_right
@@ -113,8 +114,8 @@ async def _transfer(item: TransferItem) -> Transferred:
             continue
         read_bytes += size_bytes
         if target is not None:
-            # Over what an attempt before has put: it is the same.
-            await target.put(key, [body])
+            # What an attempt before has put is the same.
+            await put_once(target, key, [body])
     return Transferred(objects=len(item.objects), bytes=read_bytes, faults=faults)
 
 

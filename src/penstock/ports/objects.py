@@ -30,8 +30,15 @@ class ObjectStore(Protocol):
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Store the concatenation of `parts` under `key`, durably, then return.
 
+        Segments, and whatever else a journal names, are put `if_absent`, by
+        `penstock.objects.once.put_once`: a key means the same bytes for ever.
+
+        Args:
+            if_absent: write nothing over. The store decides, in one step: of two puts at once one
+                succeeds. A caller whose earlier try got no answer may meet its own object.
+
         Raises:
-            ConflictError: `if_absent` and the key exists.
+            ConflictError: `if_absent` and the key exists, with whatever bytes; they stay.
             StorageFullError: no space; nothing is visible under the key.
         """
         ...

@@ -120,9 +120,11 @@ class Archive:
     # -- putting ---------------------------------------------------------------------------------
 
     async def put_snapshot(self, path: Path, info: SnapshotInfo) -> SnapshotName:
-        """Put a verified snapshot file, and read it back.
+        """Put a verified snapshot file, and read it back. One of the same state that is there
+        already stays.
 
         Raises:
+            ConflictError: there is one of another state, which stays.
             CorruptDataError: what the store holds is not what was put.
             PenstockError: as the store's.
         """
@@ -133,6 +135,8 @@ class Archive:
     async def _put_snapshot(
         self, name: SnapshotName, path: Path, info: SnapshotInfo
     ) -> SnapshotName:
+        if await self._has_snapshot(name, info):
+            return name
         self._make_scratch()
         packed = self._scratch / f"{path.name}.zst"
         try:
@@ -150,10 +154,34 @@ class Archive:
         await self.check(name, expected_crc=header.payload_crc)
         return name
 
-    async def put_stretch(self, rows: Sequence[JournalRow]) -> StretchName:
-        """Put rows that follow on, and read them back.
+    async def _has_snapshot(self, name: SnapshotName, info: SnapshotInfo) -> bool:
+        """Whether a whole snapshot of this state is there; a damaged one is to be replaced.
 
         Raises:
+            ConflictError: there is one of another state.
+        """
+        try:
+            header = await self.check(name)
+        except NotFoundError:
+            return False
+        except CorruptDataError as error:
+            logger.warning("replacing a damaged object: %s", error)
+            return False
+        if header.digest != info.digest:
+            raise ConflictError(
+                "archive",
+                name.key,
+                f"it is of the state {header.digest.hex()}, to be put is {info.digest.hex()}",
+                "nothing in an archive is written over",
+            )
+        return True
+
+    async def put_stretch(self, rows: Sequence[JournalRow]) -> StretchName:
+        """Put rows that follow on, and read them back. The same rows that are there already stay.
+
+        Raises:
+            ConflictError: there is a whole stretch of other rows, which stays: two histories have
+                met.
             CorruptDataError: what the store holds is not what was put.
             PenstockError: as the store's.
         """
@@ -164,10 +192,13 @@ class Archive:
         except ConflictError:
             # Another agent's, of the same rows. Is it whole? Else it is replaced.
             try:
-                if await self.read_stretch(name) == list(rows):
-                    return name
+                found = await self.read_stretch(name)
             except CorruptDataError as error:
                 logger.warning("replacing a damaged object: %s", error)
+            else:
+                if found == list(rows):
+                    return name
+                raise _other_rows(name, found, rows) from None
             await self._store.put(name.key, [header, payload])
         if await self.read_stretch(name) != list(rows):
             raise CorruptDataError("archive", name.key, "the store holds other rows")
@@ -393,3 +424,22 @@ def _unpack_rows(payload: bytes, header: ArchiveHeader, key: str) -> list[Journa
     if length != header.raw_bytes:
         raise CorruptDataError("read archive", key, f"{length} bytes, not {header.raw_bytes}")
     return list(decode_rows(raw, header, subject=key))
+
+
+def _other_rows(
+    name: StretchName, found: Sequence[JournalRow], rows: Sequence[JournalRow]
+) -> ConflictError:
+    theirs, ours = next(
+        (theirs, ours) for theirs, ours in zip(found, rows, strict=True) if theirs != ours
+    )
+    return ConflictError(
+        "archive",
+        name.key,
+        f"it holds another row at position {theirs.position}: {_described(theirs)}; the journal"
+        f" has {_described(ours)}",
+        "the journal came back older and went on; the archive keeps what it had",
+    )
+
+
+def _described(row: JournalRow) -> str:
+    return f"{len(row.body)} bytes, stamp {row.stamp_ms} ms, CRC-32C {crc32c(row.body):08x}"

@@ -200,7 +200,8 @@ def _read_info(
         )
     row = connection.execute("SELECT * FROM snapshot").fetchone()
     # Of id, version, position, time, digest; a mark since version 2.
-    if row is None or not 1 <= row[1] <= SNAPSHOT_VERSION:
+    # A damaged page gives any types.
+    if row is None or not isinstance(row[1], int) or not 1 <= row[1] <= SNAPSHOT_VERSION:
         raise CorruptDataError(
             "read snapshot",
             str(path),

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from penstock.objects.once import put_once
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectInfo, ObjectStore
 
@@ -131,6 +132,20 @@ class ObjectStoreSuite(ABC):
             with pytest.raises(ConflictError):
                 await store.put("k", [b"second"], if_absent=True)
             assert bytes(await store.get_range("k", 0, 5)) == b"first"
+
+        self._run(tmp_path, scenario)
+
+    def test_what_is_put_once_stays(self, tmp_path: Path) -> None:
+        """Segments are put so on every store: the same bytes again are fine, others are refused."""
+
+        async def scenario(store: ObjectStore) -> None:
+            for _ in range(2):
+                await put_once(store, "k", [b"fi", memoryview(b"-rst-")[1:4]])
+            for other in ([b"fi", b"rsT"], [b"first and more"], []):
+                with pytest.raises(ConflictError, match="another object"):
+                    await put_once(store, "k", other)
+            assert bytes(await store.get_range("k", 0, 5)) == b"first"
+            assert await store.size("k") == 5
 
         self._run(tmp_path, scenario)
 

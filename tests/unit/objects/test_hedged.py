@@ -8,12 +8,15 @@ import pytest
 from obstore.store import MemoryStore
 from typing_extensions import Buffer
 
-from penstock.model.errors import NotFoundError, RetryableError
+from penstock.model.errors import ConflictError, NotFoundError, RetryableError
 from penstock.objects import Hedged
 from penstock.objects.bucket import BucketStore
+from penstock.objects.local import LocalStore
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.testing import SeededRandom
 from penstock.testing.conformance import ObjectStoreSuite
+from penstock.testing.device import SimulatedDevice
+from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.virtual_loop import VirtualLoop, run
 
 
@@ -99,11 +102,52 @@ def test_what_is_slow_is_asked_again_and_the_first_answer_counts() -> None:
     assert (store.calls, store.cancelled) == (2, 1)
 
 
-def test_a_conditional_put_is_never_asked_twice() -> None:
-    """The second would meet the first, and look like somebody else's."""
-    store = ScriptedStore([30])
-    assert _timed(store, Hedged(store), if_absent=True) == pytest.approx(30, abs=0.01)
-    assert store.calls == 1
+class SlowlyAnswering(LocalStore):
+    """Puts take effect at once; the first is answered after `first_s`, others after 0.1 s."""
+
+    def __init__(self, first_s: float) -> None:
+        super().__init__(SimulatedDevice(), executor=InlineExecutor(SeededRandom(2)))
+        self.first_s = first_s
+        self.calls = 0
+
+    async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        self.calls += 1
+        answered_s = self.first_s if self.calls == 1 else 0.1
+        try:
+            await super().put(key, parts, if_absent=if_absent)
+        finally:
+            done = asyncio.get_running_loop().create_future()
+            timer = asyncio.get_running_loop().call_later(answered_s, done.set_result, None)
+            try:
+                await done
+            finally:
+                timer.cancel()
+
+
+def test_a_conditional_put_that_meets_its_own_first_try_has_succeeded() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = SlowlyAnswering(30)
+        started_s = loop.time()
+        await Hedged(store).put("k", [b"mi", b"ne"], if_absent=True)
+        assert loop.time() - started_s == pytest.approx(1.1, abs=0.01)
+        assert store.calls == 2
+        assert bytes(await store.get_range("k", 0, 4)) == b"mine"
+
+    run(main, SeededRandom(1))
+
+
+@pytest.mark.parametrize("first_s", [0.1, 30])
+def test_a_conditional_put_that_meets_anothers_object_is_a_conflict(first_s: float) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        store = SlowlyAnswering(0.1)
+        await store.put("k", [b"else"])
+        store.calls, store.first_s = 0, first_s
+        with pytest.raises(ConflictError):
+            await Hedged(store).put("k", [b"mine"], if_absent=True)
+        assert store.calls == (1 if first_s < 1 else 2)
+        assert bytes(await store.get_range("k", 0, 4)) == b"else"
+
+    run(main, SeededRandom(1))
 
 
 def test_one_that_fails_leaves_it_to_the_other() -> None:

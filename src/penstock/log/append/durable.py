@@ -17,8 +17,9 @@ from penstock.log.numbers import ObjectNumbers
 from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.rows import GENERATION_BITS
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import RetryableError, StorageFullError
+from penstock.model.errors import ConflictError, RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
+from penstock.objects.once import put_once
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
 from penstock.system.waiting import wait
@@ -64,20 +65,13 @@ class ObjectBytes:
         built = await asyncio.get_running_loop().run_in_executor(
             self._pool, build_raw_segment, [(place, group) for place, _, group in runs]
         )
-        number = self._numbers.begin()
-        key = self._numbers.key(number)
-        try:
-            await self._put(key, built)
-        except BaseException:
-            # It may lie there all the same, or come to: nothing will name it.
-            self._numbers.end(number, named=False)
-            raise
+        number = await self._put(built)
         return Stored(
             runs=[
                 (partition_key, position, group)
                 for (_, partition_key, group), position in zip(runs, built.positions, strict=True)
             ],
-            object_key=key,
+            object_key=self._numbers.key(number),
             object_bytes=built.size_bytes,
             number=number,
         )
@@ -87,12 +81,27 @@ class ObjectBytes:
         if stored.number:
             self._numbers.end(stored.number, named=named)
 
-    async def _put(self, key: str, built: BuiltSegment) -> None:
+    async def _put(self, built: BuiltSegment) -> int:
+        """Put the object under the next number that nothing lies under yet; the number."""
+        while True:
+            number = self._numbers.begin()
+            try:
+                await self._put_under(self._numbers.key(number), built)
+            except ConflictError as error:
+                self._numbers.skip(number, error)
+            except BaseException:
+                # The put may have succeeded, or still may: the object stays an orphan.
+                self._numbers.end(number, named=False)
+                raise
+            else:
+                return number
+
+    async def _put_under(self, key: str, built: BuiltSegment) -> None:
         delay_s = _RETRY_S
         while True:
             self.put_count += 1
             try:
-                await self._store.put(key, built.parts)
+                await put_once(self._store, key, built.parts)
             except RetryableError:
                 await self._wait(delay_s)
                 delay_s = min(2 * delay_s, _RETRY_S_MAX)

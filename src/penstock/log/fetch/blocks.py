@@ -2,6 +2,10 @@
 
 Least recently used, bounded by bytes. Each block is loaded once however many ask (single
 flight). Event loop only; the loading itself is the store's.
+
+A block is known by its object's key alone, with no version or ETag. That is right since a key means
+the same bytes for ever: keys are given out once (epochs don't recur, not after a restore or in a
+journal that came back older), and segments are put only where there is nothing (`put_once`).
 """
 
 import asyncio

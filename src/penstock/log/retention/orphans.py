@@ -145,7 +145,9 @@ class Orphans:
                 job_key = parse_job_key(stored.key)
                 if job_key is not None:
                     of_jobs.append((stored.key, job_key.job))
-            elif (key.agent, key.epoch) != self._numbers.identity or key.n < limit:
+            elif (key.agent, key.epoch) != self._numbers.identity or (
+                key.n < limit and key.n not in self._numbers.foreign
+            ):
                 found.append((stored.key, (key.agent, key.epoch)))
         found = [item for item in found if not self._is_live(item[1])]
         if not found and not of_jobs:

@@ -31,8 +31,14 @@ from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.metadata.rows import GENERATION_MASK
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
+from penstock.objects.once import put_once
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
@@ -375,11 +381,10 @@ class Uploader:
         }
         seeds = {key: self._view.seed(key) for key in unread}
         parts, size_bytes, runs = await loop.run_in_executor(self._pool, build)
-        number = self._numbers.begin()
+        number = await self._put(parts)
         key = self._numbers.key(number)
         is_named = False
         try:
-            await self._store.put(key, parts)
             (answer,) = await self._committer.commit(
                 [StoreSegment(object_key=key, object_bytes=size_bytes, runs=runs)]
             )
@@ -390,6 +395,20 @@ class Uploader:
             self._numbers.end(number, named=is_named)
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
+
+    async def _put(self, parts: list[Buffer]) -> int:
+        """Put a segment under the next number that nothing lies under yet; the number."""
+        while True:
+            number = self._numbers.begin()
+            try:
+                await put_once(self._store, self._numbers.key(number), parts)
+            except ConflictError as error:
+                self._numbers.skip(number, error)
+            except BaseException:
+                self._numbers.end(number, named=False)
+                raise
+            else:
+                return number
 
     def _read(
         self, moves: list[PartitionMove], seeds: dict[PartitionKey, int | None]
