@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
 from crc32c import crc32c
 
 from penstock.log.append.plan import PartitionAppend
@@ -53,6 +54,9 @@ logger = logging.getLogger(__name__)
 _GROUP_BATCHES: Final = 256
 _TIMEOUT_MS: Final = 60_000
 _SEQUENCES: Final = 1 << 31
+_APPENDED: Final = "appended/"
+_Identity = tuple[str, int, int, int]
+"""Topic, partition, lost offset, and CRC-32C as it was in the lost history."""
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_AT: Final = 43
 _CRC_AT: Final = 17
@@ -187,7 +191,7 @@ class HistoryRepair:
             bytes_max = self._log.append_bytes_max // 2
             async for batch in records.batches():
                 found = records.partitions[batch.topic, batch.partition]
-                if batch.end_offset <= done.get((batch.topic, batch.partition), 0):
+                if _identity(batch) in done:
                     found.appended += batch.end_offset - batch.offset
                     continue
                 if self._is_duplicate(batch, common):
@@ -310,10 +314,13 @@ class HistoryRepair:
                         f"refused: {append.base_offset}",
                     )
                 found.appended += batch.end_offset - batch.offset
-        last = max(batch.end_offset for batch in group)
-        marker = f"{lost_prefix(history)}appended/{found.topic}-{found.partition}-{last:020d}"
+        # What each agent can read of one partition has gaps, so that every batch is named.
+        body = msgspec.json.encode([_identity(batch) for batch in group])
+        marker = f"{found.topic}-{found.partition}-{group[0].offset:020d}-{crc32c(body):08x}"
         with contextlib.suppress(ConflictError):
-            await self._store.put(marker, [b"appended"], if_absent=True)
+            await self._store.put(
+                f"{lost_prefix(history)}{_APPENDED}{marker}", [body], if_absent=True
+            )
 
     async def _store_batches(
         self, batches: list[bytearray], key: PartitionKey
@@ -333,14 +340,12 @@ class HistoryRepair:
         await answered
         return appends
 
-    async def _appended(self, history: int) -> dict[tuple[str, int], int]:
-        """By partition, the lost offset up to which an earlier repair has come."""
-        prefix = f"{lost_prefix(history)}appended/"
-        found: dict[tuple[str, int], int] = {}
-        async for info in self._store.list(prefix):
-            topic, number, end = info.key.removeprefix(prefix).rsplit("-", 2)
-            key = (topic, int(number))
-            found[key] = max(found.get(key, 0), int(end))
+    async def _appended(self, history: int) -> set[_Identity]:
+        """The batches that an earlier repair, perhaps of another agent, has appended."""
+        found: set[_Identity] = set()
+        async for info in self._store.list(f"{lost_prefix(history)}{_APPENDED}"):
+            body = await self._store.get_range(info.key, 0, info.size_bytes)
+            found.update(msgspec.json.decode(body, type=list[_Identity]))
         return found
 
     async def _close(self, report: HistoryReport, seen: int, *, give_up: bool) -> None:
@@ -361,6 +366,10 @@ class HistoryRepair:
 
     async def _in_executor(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _identity(batch: LostBatch) -> _Identity:
+    return batch.topic, batch.partition, batch.offset, batch.crc
 
 
 def _topics_of(path: Path) -> list[tuple[bytes, str, int, dict[str, str]]]:

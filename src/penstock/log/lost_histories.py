@@ -35,7 +35,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 ASIDE_WAL: Final = "lost-wal-"
-"""Begins the name of a copy of this agent's WAL, before the number of the lost history."""
+"""Begins the name of a copy of this agent's WAL, before the number of the lost history and the
+position of the replica that was set aside (0: none was)."""
 _WAL: Final = "wal"
 
 
@@ -112,7 +113,10 @@ class LostHistories:
         """
         await self.run_once()
         if self._view.open_histories:
-            await self._keep_wal(max(self._view.open_histories))
+            # An agent may meet a second loss while the first is open: its own replica tells.
+            aside = await self._in_executor(partial(find_aside, self._folder))
+            position = max((replica.mark.position for replica in aside), default=0)
+            await self._keep_wal(f"{max(self._view.open_histories)}-{position}")
 
     async def run_once(self) -> None:
         """Note what was set aside here, archive it, and drop what belongs to closed histories.
@@ -162,8 +166,8 @@ class LostHistories:
         finally:
             target.unlink(missing_ok=True)
 
-    async def _keep_wal(self, history: int) -> None:
-        source, target = self._folder / _WAL, self._folder / f"{ASIDE_WAL}{history}"
+    async def _keep_wal(self, name: str) -> None:
+        source, target = self._folder / _WAL, self._folder / f"{ASIDE_WAL}{name}"
         if source.is_dir() and not target.exists():
             await self._in_executor(partial(_copy_tree, source, target))
             logger.warning("copied the WAL to %s, since a lost history is open", target)
@@ -171,7 +175,7 @@ class LostHistories:
     async def _drop_closed(self) -> None:
         kept = set(self._view.open_histories)
         for path in sorted(self._folder.glob(f"{ASIDE_WAL}*")):
-            number = path.name.removeprefix(ASIDE_WAL)
+            number = path.name.removeprefix(ASIDE_WAL).partition("-")[0]
             if number.isdigit() and int(number) not in kept:
                 await self._in_executor(partial(shutil.rmtree, path, ignore_errors=True))
 

@@ -49,6 +49,8 @@ class LostBatch:
     partition: int
     offset: int
     end_offset: int
+    crc: int
+    """CRC-32C as it was in the lost history; `data` may be changed before it is appended."""
     data: bytearray
 
 
@@ -109,8 +111,7 @@ class LostRecords:
             ends = _next_offsets(common_queries)
             for path in self._states.lost:
                 async for batch in self._of_state(path, ends):
-                    crc = stored_header(batch.data, 0).crc
-                    identity = (batch.topic, batch.partition, batch.offset, crc)
+                    identity = (batch.topic, batch.partition, batch.offset, batch.crc)
                     if identity in seen:
                         continue
                     seen.add(identity)
@@ -155,6 +156,7 @@ class LostRecords:
                                 partition=number,
                                 offset=offset,
                                 end_offset=end_offset,
+                                crc=stored_header(batch, 0).crc,
                                 data=batch,
                             )
 

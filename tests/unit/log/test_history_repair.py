@@ -9,6 +9,7 @@ import pytest
 
 from penstock.log.history_repair import HistoryRepair
 from penstock.metadata.answers import BatchStatus
+from penstock.metadata.commands import AlterTopicConfigs
 from penstock.metadata.rows import HistoryOutcome
 from penstock.model.errors import ConflictError, NotFoundError
 from penstock.model.ids import PartitionKey
@@ -65,7 +66,7 @@ async def lost_life(
     if not archives:
         assert set_aside(folder / "replica.sqlite") is not None
     cluster.journal.come_back_older(position)
-    survivor = await cluster.agent(2)
+    survivor = await cluster.agent(2, wal=options.get("wal", False))
     if archives:
         # Only what agent 1 had appended itself is beyond; the survivor has grown past it.
         await write(survivor, 6, topic="other")
@@ -204,6 +205,47 @@ def test_bytes_in_a_wal_are_read_where_a_copy_is_and_counted_elsewhere(tmp_path:
         (found,) = report.partitions
         assert (found.records, found.unread, found.appended) == (1, 0, 1)
         assert report.closed
+
+    run_cluster(tmp_path, test)
+
+
+def test_what_another_agent_has_appended_leaves_no_gap(tmp_path: Path) -> None:
+    """One agent reads the objects, another the WAL; neither takes the other's for done."""
+
+    async def test(cluster: Cluster) -> None:
+        keys: list[PartitionKey] = []
+
+        async def before(agent: ClusterAgent) -> None:
+            keys.extend(await agent.topic("t", penstock__durability="wal"))
+            await agent.append(keys[0], b"common")
+
+        async def after(agent: ClusterAgent) -> None:
+            await agent.append(keys[0], b"in the WAL")
+            await agent.log.commit(
+                [
+                    AlterTopicConfigs(
+                        topic_id=agent.log._view.topic("t").topic_id,  # type: ignore[union-attr]
+                        set={"penstock.durability": "object"},
+                    )
+                ]
+            )
+            await passing(1)
+            await agent.append(keys[0], b"in an object")
+
+        survivor = await lost_life(cluster, before, after, wal=True)
+        await survivor.append(keys[0], b"since")
+        (report,) = await repair_of(survivor).append()
+        (found,) = report.partitions
+        assert (found.unread, found.appended, report.closed) == (1, 1, False)
+        (report,) = await repair_of(survivor, cluster.folder / "agent1").append()
+        (found,) = report.partitions
+        assert (found.records, found.unread, found.appended) == (2, 0, 2)
+        assert report.closed
+        assert [value for _, value in await survivor.read_all(keys[0])][-3:] == [
+            b"since",
+            b"in an object",
+            b"in the WAL",
+        ]
 
     run_cluster(tmp_path, test)
 
