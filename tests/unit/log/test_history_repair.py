@@ -215,20 +215,22 @@ def test_what_another_agent_has_appended_leaves_no_gap(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         keys: list[PartitionKey] = []
 
+        async def keep_in(agent: ClusterAgent, durability: str) -> None:
+            topic = agent.log._view.topic("t")
+            assert topic is not None
+            command = AlterTopicConfigs(
+                topic_id=topic.topic_id, set={"penstock.durability": durability}
+            )
+            await agent.log.commit([command])
+
         async def before(agent: ClusterAgent) -> None:
-            keys.extend(await agent.topic("t", penstock__durability="wal"))
+            keys.extend(await agent.topic("t"))
             await agent.append(keys[0], b"common")
+            await keep_in(agent, "wal")
 
         async def after(agent: ClusterAgent) -> None:
             await agent.append(keys[0], b"in the WAL")
-            await agent.log.commit(
-                [
-                    AlterTopicConfigs(
-                        topic_id=agent.log._view.topic("t").topic_id,  # type: ignore[union-attr]
-                        set={"penstock.durability": "object"},
-                    )
-                ]
-            )
+            await keep_in(agent, "object")
             await passing(1)
             await agent.append(keys[0], b"in an object")
 
