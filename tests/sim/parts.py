@@ -168,6 +168,7 @@ def _plan(agent: Agent) -> AgentPlan:
         ),
         restore_window_ms=world.restore_window_ms,
         retention_check_s=JOB_S,
+        digest_interval_ms=3_000,
         order=ClusterOrderSettings(
             commit_timeout_s=4.0,
             confirm_timeout_s=2.0,
