@@ -37,6 +37,8 @@ def begin_restored(connection: sqlite3.Connection, *, now_ms: int, random: Rando
     _raise_agents_epochs(connection, floor)
     leave_jobs_behind(connection)
     connection.execute("DELETE FROM lost_histories")
+    # A round of the parent's agents; positions begin again.
+    connection.execute("DELETE FROM digests")
     for name in sorted(HISTORIES):
         connection.execute("DELETE FROM meta WHERE name = ?", (name,))
     for name, counter in COUNTERS.items():

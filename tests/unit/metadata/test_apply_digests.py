@@ -1,6 +1,8 @@
 """Rounds of digests in the state: who is asked, whose answer counts."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.queries import Queries
+from penstock.metadata.restored import begin_restored
 from penstock.metadata.schema import INTEGRITY_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica
+from penstock.testing.randomness import SeededRandom
 from unit.metadata.test_digest_plan import digest
 
 
@@ -128,3 +132,15 @@ def test_below_the_level_nothing_is_asked(tmp_path: Path) -> None:
     assert not outcome.asks_digest
     journal.check()
     journal.replica.close()
+
+
+def test_a_restored_log_has_no_round(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "metadata.sqlite")
+    position = journal.ask(0)
+    for agent, found in ((1, digest()), (2, digest("b")), (3, digest("c"))):
+        journal.send(agent, ReportDigest(position=position, digest=found))
+    journal.replica.close()
+    with closing(sqlite3.connect(journal.path)) as connection, connection:
+        begin_restored(connection, now_ms=1, random=SeededRandom(1))
+    with closing(Queries(journal.path)) as queries:
+        assert queries.digests().position == 0
