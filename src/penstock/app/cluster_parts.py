@@ -171,6 +171,7 @@ class ClusterParts(Parts):
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
+            "penstock_clock_skew_seconds": self.order.clock_skew_ms / 1000,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),
             "penstock_lost_histories": len(self.view.open_histories),

@@ -40,6 +40,7 @@ def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
             "hits": log.blocks.hit_count,
             "loads": log.blocks.load_count,
         },
+        "clock": _clock(parts),
         "damage": log.damages.status(),
         "scrub": log.scrubber.status(),
         **parts.status(),
@@ -62,8 +63,24 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
         "penstock_scrubbed_bytes_total": log.scrubber.read_bytes,
         "penstock_scrub_passes_total": log.scrubber.pass_count,
         "penstock_damaged_ranges": len(log.damages.known()),
+        "penstock_clock_in_doubt": float(parts.ages.now_ms() is None),
+        "penstock_clock_off_seconds": parts.clock.doubted_ms / 1000,
+        "penstock_journal_time_ahead_seconds": log.keeper.time_setting.ahead_ms() / 1000,
         "penstock_topics": len(topics),
         "penstock_partitions": sum(topic.partitions for topic in topics),
         "penstock_journal_position": parts.position,
         **parts.gauges(),
+    }
+
+
+def _clock(parts: Parts) -> dict[str, Any]:
+    """Whether ages are measured now, and how far journal time stands ahead."""
+    doubt = parts.clock.describe()
+    if not doubt and parts.ages.now_ms() is None:
+        doubt = "this host's clock was apart from the journal's a short time ago"
+    return {
+        "in_doubt": doubt,
+        "off_ms": parts.clock.doubted_ms,
+        "believed_in_s": round(parts.clock.believed_in_s, 1),
+        "journal_ahead_ms": parts.log.keeper.time_setting.ahead_ms(),
     }

@@ -186,6 +186,26 @@ _TABLE: Final = (
         _G,
         "Age of the last head of the journal that this agent has reached.",
     ),
+    Metric(
+        "penstock_clock_in_doubt",
+        _G,
+        "1 while nothing is deleted or expired by age, since a clock isn't believed; else 0.",
+    ),
+    Metric(
+        "penstock_clock_off_seconds",
+        _G,
+        "How far this host's clock is ahead of the believed one (below 0: behind); 0: believed.",
+    ),
+    Metric(
+        "penstock_clock_skew_seconds",
+        _G,
+        "How far this host's clock is ahead of the journal's (below 0: behind); 0: within 5 s.",
+    ),
+    Metric(
+        "penstock_journal_time_ahead_seconds",
+        _G,
+        "How far journal time stands ahead of this host's believed clock.",
+    ),
     Metric("penstock_agents", _G, "Agents whose epoch isn't over."),
     Metric(
         "penstock_lost_histories",

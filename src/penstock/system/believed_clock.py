@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from penstock.model.believed_time import BelievedTime, Doubt, Reading, Turn
+from penstock.model.believed_time import BelievedTime, Reading, Turn
 from penstock.ports.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,24 @@ class BelievedClock:
             return 0
         return doubt.reading.wall_ms - self._time.anchor.at(doubt.reading.elapsed_s)
 
+    @property
+    def believed_in_s(self) -> float:
+        """How long the wall clock still has to stand; 0: it is believed."""
+        doubt = self._time.doubt
+        if doubt is None:
+            return 0.0
+        return max(0.0, self._after_ms / 1000 - (self._elapsed_s() - doubt.since_s))
+
+    def describe(self) -> str:
+        """What is in doubt, with numbers; empty: nothing."""
+        off_ms = self.doubted_ms
+        if not off_ms:
+            return ""
+        return (
+            f"this host's clock is {abs(off_ms) / 1000:.1f} s"
+            f" {'ahead of' if off_ms > 0 else 'behind'} what was to be expected"
+        )
+
     def _read(self) -> Reading:
         return Reading(self._wall_ms(), self._elapsed_s())
 
@@ -89,14 +107,9 @@ class BelievedClock:
 
     def _tell(self, turn: Turn | None) -> None:
         if turn is Turn.DOUBTED:
-            doubt = self._time.doubt
-            assert isinstance(doubt, Doubt)
-            off_ms = self.doubted_ms
             logger.warning(
-                "this host's clock is %.1f s %s what was to be expected: nothing is deleted or"
-                " expired by age before the clock has stood for %g s",
-                abs(off_ms) / 1000,
-                "ahead of" if off_ms > 0 else "behind",
+                "%s: nothing is deleted or expired by age before the clock has stood for %g s",
+                self.describe(),
                 self._after_ms / 1000,
             )
         elif turn is Turn.RETURNED:

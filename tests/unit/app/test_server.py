@@ -141,6 +141,12 @@ def test_http_tells_health_readiness_status_and_metrics(tmp_path: Path) -> None:
         assert get(server, "/")[1].startswith("Penstock ")
         assert get(server, "/nothing")[0] == 404
         status = json.loads(get(server, "/v1/status")[1])
+        assert status["clock"] == {
+            "in_doubt": "",
+            "off_ms": 0,
+            "believed_in_s": 0.0,
+            "journal_ahead_ms": 0,
+        }
         assert (status["topics"], status["partitions"]) == (1, 3)
         assert status["kafka"] == status["advertised"] == str(server.kafka_address)
         assert status["cluster_id"] == server.parts.order.cluster_id

@@ -55,3 +55,14 @@ def test_the_system_has_a_clock_that_counts_suspension() -> None:
     clock: Clock = BelievedClock(SystemClock(), after_ms=1, elapsed_s=elapsed_s)
     ages: AgeClock = BelievedClock(SystemClock(), after_ms=1)
     assert abs(clock.now_ms() - ages.least_ms()) < 60_000
+
+
+def test_a_doubt_is_described_with_numbers() -> None:
+    wall = ManualClock(now_ms=NOW)
+    clock = BelievedClock(wall, after_ms=600_000)
+    assert (clock.describe(), clock.believed_in_s) == ("", 0.0)
+    wall.set_wall(NOW - 3_600_000)
+    clock.look()
+    wall.advance(100)
+    assert clock.describe() == "this host's clock is 3600.0 s behind what was to be expected"
+    assert clock.believed_in_s == 500.0
