@@ -7,7 +7,9 @@ is read, and the history of what was promised is checked.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from penstock.log.append.plan import PartitionAppend
@@ -51,6 +53,12 @@ ANY = BatchLimits(
     log_append_time=False,
     compacts=False,
 )
+
+
+def settle(path: Path) -> None:
+    """Leave all of a database in its one file: else SQLite has copies of most pages in its WAL."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 class World:
@@ -117,7 +125,7 @@ class World:
             self._damage(following / DATABASE)
 
     def _damage(self, path: Path) -> None:
-        kind = self.random.below(5)
+        kind = self.random.below(6)
         data = path.read_bytes()
         if kind == 0:
             path.unlink()
@@ -127,6 +135,13 @@ class World:
             at = self.random.below(max(1, len(data) - 4096))
             path.write_bytes(data[:at] + self.random.token_bytes(4096) + data[at + 4096 :])
         elif kind == 3:
+            wal = path.with_name(path.name + "-wal")
+            if wal.exists():
+                settle(path)
+            flipped = bytearray(path.read_bytes())
+            flipped[self.random.below(len(flipped))] ^= 1 << self.random.below(8)
+            path.write_bytes(flipped)
+        elif kind == 4:
             # Then it stands where the last checkpoint has left it.
             path.with_name(path.name + "-wal").unlink(missing_ok=True)
         else:

@@ -295,10 +295,10 @@ class SwitchedOrder:
         with self._switch.call("write a snapshot"):
             return self.inner.snapshot(target)
 
-    def trim_journal(self, snapshot: SnapshotInfo) -> int:
+    def trim_journal(self, snapshot: SnapshotInfo, *, until: int | None = None) -> int:
         """See `Order`."""
         with self._switch.call("trim the journal"):
-            deleted = self.inner.trim_journal(snapshot)
+            deleted = self.inner.trim_journal(snapshot, until=until)
             self.states.committed()
             return deleted
 

@@ -4,6 +4,7 @@ Order at the start: the lock, then the order of commands (which says what the WA
 the WAL, then the log, groups and the Kafka face on top. The end is the reverse.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,12 +25,15 @@ from penstock.config.settings import ServerSettings
 from penstock.log import Log
 from penstock.log.append.lane import Delivery
 from penstock.log.fetch.remote_wal import DirectoryWals
+from penstock.log.left import note_left
 from penstock.log.opening import open_order, open_wal
 from penstock.log.restore import refuse_unfinished
+from penstock.log.state_check import StateChecker, mark_suspect
 from penstock.log.upkeep import Upkeep
 from penstock.metadata.ages import Ages
 from penstock.metadata.order import Order
 from penstock.metadata.view import MetadataView
+from penstock.model.errors import CorruptDataError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
@@ -39,6 +43,8 @@ from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
 from penstock.version import VERSION
 from penstock.wal import WalReader, WalWriter
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +93,11 @@ class EmbeddedParts(Parts):
             "fsync": self.settings.fsync,
             "wal": self._wal_report().status(),
             "segments_stored": self.log.uploader.segment_count,
+            "state": {
+                "checks": self.upkeep.check_count,
+                "checked_position": self.upkeep.checked_position,
+                "rebuilt_because": self.order.rebuilt_because,
+            },
         }
 
     def gauges(self) -> dict[str, float]:
@@ -96,6 +107,11 @@ class EmbeddedParts(Parts):
             "penstock_append_waiting_bytes": self.log.lane.waiting_bytes,
             "penstock_segments_stored_total": self.log.uploader.segment_count,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
+            "penstock_state_checks_total": self.upkeep.check_count,
+            "penstock_state_rebuilt": bool(self.order.rebuilt_because),
+            "penstock_state_unchecked_entries": max(
+                0, self.order.position - self.upkeep.checked_position
+            ),
         }
 
     def _wal_report(self) -> WalReport:
@@ -222,11 +238,26 @@ def open_storage(
         labels=settings.labels,
         endpoint=str(environment.advertised),
         peer=str(environment.peer or ""),
+        checks_state=settings.state_check_interval_ms > 0,
     )
-    closing.callback(order.close)
+
+    def close_order() -> None:
+        # All connections of this process that read are closed by now.
+        if order.close():
+            note_left(layout.metadata)
+
+    closing.callback(close_order)
     clock.start_from(order.found_ms)
     ages = Ages(clock)
-    queries = ThreadQueries(layout.metadata)
+
+    def on_fatal(error: BaseException) -> None:
+        if isinstance(error, CorruptDataError) and error.subject == str(layout.metadata):
+            # Whatever has found it: the next start need not find it once more.
+            mark_suspect(layout.metadata, error.detail)
+            logger.error("%s; the next start makes it again", error)
+        environment.on_fatal(error)
+
+    queries = ThreadQueries(layout.metadata, on_damaged=on_fatal)
     closing.callback(queries.close)
     view = MetadataView.load(queries())
     wal_writer = open_wal(
@@ -270,7 +301,7 @@ def open_storage(
         limits=limits,
         identity=(order.agent_id, order.epoch),
         pool=pool,
-        on_fatal=environment.on_fatal,
+        on_fatal=on_fatal,
         instruments=LogInstruments(metrics),
         remote_wal=remote,
         on_delivered=on_delivered,
@@ -282,6 +313,9 @@ def open_storage(
         clock=clock,
         pool=pool,
         limits=limits,
+        checker=StateChecker(
+            root=layout.root, database=layout.metadata, scratch=layout.scratch / "state-check"
+        ),
     )
     return Storage(
         metrics=metrics,

@@ -26,6 +26,8 @@ def log_limits(settings: ServerSettings) -> LogLimits:
         producer_id_expiration_ms=settings.producer_id_expiration_ms,
         snapshot_interval_ms=settings.snapshot_interval_ms,
         snapshot_entries=settings.snapshot_entries,
+        state_check_interval_ms=settings.state_check_interval_ms,
+        state_check_entries=settings.state_check_entries,
         durability=_durability(settings),
         flush_bytes=settings.flush_bytes,
         flush_interval_ms=settings.flush_interval_ms,

@@ -21,6 +21,7 @@ from penstock.log.serving import ServingLog
 from penstock.metadata.ages import Ages
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
+from penstock.model.errors import CorruptDataError
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -40,8 +41,15 @@ POOL_THREADS = 4
 class ThreadQueries:
     """Gives the calling thread its own read-only connection, as SQLite wants it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, *, on_damaged: Callable[[CorruptDataError], None] | None = None
+    ) -> None:
+        """
+        Args:
+            on_damaged: see `Queries`.
+        """
         self._path = path
+        self._on_damaged = on_damaged
         self._local = threading.local()
         self._lock = threading.Lock()
         self._opened: list[Queries] = []
@@ -51,6 +59,7 @@ class ThreadQueries:
         found: Queries | None = getattr(self._local, "queries", None)
         if found is None:
             found = self._local.queries = Queries(self._path)
+            found.on_damaged = self._on_damaged
             with self._lock:
                 self._opened.append(found)
         return found

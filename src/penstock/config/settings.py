@@ -263,6 +263,20 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     snapshot_entries: Annotated[
         int, About("Storage", "A snapshot is stored after so many journal entries, too.", 1)
     ] = 100_000
+    state_check_interval_ms: Annotated[
+        int,
+        About(
+            "Storage",
+            "After this time the state of a server of its own is compared with what the journal "
+            "gives; the journal since the last check is kept. 0: never, and a start after a crash "
+            "doesn't either.",
+            0,
+        ),
+    ] = 86_400_000
+    state_check_entries: Annotated[
+        int,
+        About("Storage", "The state is compared after so many journal entries, too.", 1000),
+    ] = 1_000_000
 
     tail_cache_bytes: Annotated[
         int,

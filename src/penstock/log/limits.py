@@ -59,3 +59,7 @@ class LogLimits:
     snapshot_interval_ms: int = 600_000
     snapshot_entries: int = 100_000
     """A snapshot is due when either has passed since the last."""
+    state_check_interval_ms: int = 86_400_000
+    """0: never."""
+    state_check_entries: int = 1_000_000
+    """A snapshot is compared with the journal when either has passed since the last that was."""

@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from penstock.log.rebuild import SNAPSHOTS_FOLDER, find_fault, rebuild
+from penstock.log.left import is_as_left
+from penstock.log.rebuild import NOT_OURS, SNAPSHOTS_FOLDER, find_fault, rebuild
+from penstock.log.state_check import fault_at_start
 from penstock.log.wal_name import new_wal_name, read_wal_name, refuse_others_wal
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
@@ -40,6 +42,7 @@ def open_order(
     endpoint: str = "",
     peer: str = "",
     snapshots: str = SNAPSHOTS_FOLDER,
+    checks_state: bool = True,
 ) -> Order:
     """Open, or create, the journal at `path`, with the entries that only journal files and the WAL
     hold. A database that is lost or damaged is made again of them.
@@ -47,6 +50,8 @@ def open_order(
     Args:
         device: the data directory.
         snapshots: the folder on it with the snapshots.
+        checks_state: whether a database that was not left in good order is compared with the
+            journal.
 
     Raises:
         CorruptDataError: an entry is damaged or missing; and as `Order.open`.
@@ -54,7 +59,10 @@ def open_order(
     """
 
     journal, wal_fault = _open_journal(device, fsync=fsync)
-    fault = find_fault(path, device, journal, snapshots=snapshots)
+    is_whole = is_as_left(path)
+    fault = find_fault(path, device, journal, snapshots=snapshots, is_as_left=is_whole)
+    if not (fault or is_whole or journal.is_empty) and wal_fault is None and checks_state:
+        fault = fault_at_start(path, device, journal, snapshots=snapshots)
     if fault:
         if wal_fault is not None:
             raise wal_fault
@@ -77,13 +85,16 @@ def open_order(
 
     try:
         order = open_once()
-    except CorruptDataError as error:
-        # Damage of the database itself that `quick_check` does not see.
-        if fault or journal.is_empty or error.subject != str(path):
+    except (CorruptDataError, *NOT_OURS) as error:
+        # Damage of the database itself that no check has seen.
+        is_its_own = not isinstance(error, CorruptDataError) or error.subject == str(path)
+        if fault or journal.is_empty or not is_its_own:
             raise
+        fault = f"{type(error).__name__}: {error}"
         journal, wal_fault = _open_journal(device, fsync=fsync)
-        rebuild(path, device, journal, fault=error.detail, snapshots=snapshots)
+        rebuild(path, device, journal, fault=fault, snapshots=snapshots)
         order = open_once()
+    order.rebuilt_because = fault
     name = read_wal_name(device)
     if name is None or name.cluster_id != order.cluster_id:
         # Before the first frame. One of an older release, whose frames the journal beside it has

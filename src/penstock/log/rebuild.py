@@ -27,8 +27,12 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOTS_FOLDER: Final = "objects/snapshots"
 """Where an embedded server's snapshots are, under its data directory."""
+START_BYTES_MAX: Final = 256 << 20
+"""A larger database is checked less while a start waits."""
 _COPY_BYTES: Final = 8 << 20
 _SUFFIX: Final = ".sqlite"
+NOT_OURS: Final = (sqlite3.Error, ValueError, TypeError, LookupError, AttributeError)
+"""What reading rows raises that this program has not written: texts that are none among them."""
 
 
 def rebuild(
@@ -87,22 +91,32 @@ def set_aside(path: Path) -> Path | None:
             part.replace(aside.with_name(aside.name + suffix))
             found = aside
     path.with_name(path.name + "-shm").unlink(missing_ok=True)
+    suspect_path(path).unlink(missing_ok=True)
     sync_directory(path.parent)
     return found
 
 
 def find_fault(
-    path: Path, device: Device, journal: JournalFiles, *, snapshots: str = SNAPSHOTS_FOLDER
+    path: Path,
+    device: Device,
+    journal: JournalFiles,
+    *,
+    snapshots: str = SNAPSHOTS_FOLDER,
+    is_as_left: bool = False,
 ) -> str:
     """Why the database can't be used; empty: it can, or there is nothing yet.
 
     Args:
         device: the data directory, with the WAL and snapshots.
+        is_as_left: it is what the last server left in good order, so its pages need no check.
     """
     if not path.exists():
         if journal.is_empty and not journal.faults and not device.list(snapshots):
             return ""
         return "it is missing"
+    suspect = suspect_path(path)
+    if suspect.exists():
+        return suspect.read_text(encoding="utf-8", errors="replace").strip() or "it is suspect"
     if journal.is_empty:
         return ""  # of an older release, or just restored: nothing to make it of
     try:
@@ -115,26 +129,39 @@ def find_fault(
             version = pragma_integer(connection, "user_version")
             if version > FORMAT_VERSION and journal.known_format_version <= FORMAT_VERSION:
                 return f"format version {version}, the journal beside it is of {FORMAT_VERSION}"
-            problems = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
-            if problems != ["ok"]:
+            problems = [
+                text for (text,) in ([] if is_as_left else connection.execute(_own_check(path)))
+            ]
+            if problems not in ([], ["ok"]):
                 return "; ".join(map(str, problems))
             position, _ = state_position(connection)
     except sqlite3.Error as error:
         return translate(error, "check", str(path)).detail
-    except (PenstockError, TypeError, AttributeError) as error:
-        # Not the types, or not the rows, that this program writes.
-        return str(error) or type(error).__name__
+    except (PenstockError, *NOT_OURS) as error:
+        return f"{type(error).__name__}: {error}"
     if position < journal.floor - 1:
         return f"it stands at position {position}, the journal's files begin at {journal.floor}"
     return ""
 
 
+def bases(
+    device: Device, journal: JournalFiles, last: int, *, snapshots: str = SNAPSHOTS_FOLDER
+) -> Iterator[tuple[int, str]]:
+    """Snapshots up to position `last` from which the journal files lead on, the newest first: their
+    positions and names; in the end (0, "") if nothing is a base as well."""
+    for position, name in _snapshots(device, snapshots):
+        if journal.floor - 1 <= position <= last:
+            yield position, name
+    if journal.floor == 1:
+        yield 0, ""
+
+
 def _make_base(made: Path, device: Device, journal: JournalFiles, snapshots: str) -> int | None:
     """Put the newest whole snapshot at `made`. Returns its position; 0: none is needed."""
-    for position, name in _snapshots(device, snapshots):
-        if journal.floor - 1 <= position <= journal.last and _copy(device, name, made):
+    for position, name in bases(device, journal, journal.last, snapshots=snapshots):
+        if not name or _copied(device, name, made):
             return position
-    return 0 if journal.floor == 1 else None
+    return None
 
 
 def _snapshots(device: Device, folder: str) -> Iterator[tuple[int, str]]:
@@ -145,11 +172,24 @@ def _snapshots(device: Device, folder: str) -> Iterator[tuple[int, str]]:
             yield int(digits), f"{folder}/{entry}"
 
 
-def _copy(device: Device, name: str, made: Path) -> bool:
-    """Verify a snapshot whole and make a database of it; whether it was."""
+def _own_check(path: Path) -> str:
+    """SQLite's check: of a large file without the comparison of indexes with their tables."""
+    is_large = path.stat().st_size > START_BYTES_MAX
+    return f"PRAGMA {'quick_check' if is_large else 'integrity_check'}(3)"
+
+
+def copy_snapshot(device: Device, name: str, made: Path) -> None:
+    """Verify a stored snapshot whole and make a database of it.
+
+    Raises:
+        CorruptDataError: it is damaged, or missing.
+    """
     fetched = made.with_name(made.name + ".snapshot")
     try:
-        file = device.open(name)
+        try:
+            file = device.open(name)
+        except FileNotFoundError as error:
+            raise CorruptDataError("read snapshot", name, "it is missing") from error
         try:
             with fetched.open("wb") as target:
                 for at in range(0, file.size(), _COPY_BYTES):
@@ -164,9 +204,19 @@ def _copy(device: Device, name: str, made: Path) -> bool:
             format_version=FORMAT_VERSION,
             is_verified=True,
         )
+    finally:
+        fetched.unlink(missing_ok=True)
+
+
+def suspect_path(path: Path) -> Path:
+    """The file that says why the next start has to make a database again."""
+    return path.with_name(path.name + ".suspect")
+
+
+def _copied(device: Device, name: str, made: Path) -> bool:
+    try:
+        copy_snapshot(device, name, made)
     except (PenstockError, OSError) as error:
         logger.warning("passing over the snapshot %s: %s", name, error)
         return False
-    finally:
-        fetched.unlink(missing_ok=True)
     return True

@@ -1,7 +1,8 @@
 """Upkeep of the journal's file: checkpoints, snapshots, and trimming behind them.
 
-Off the commit lane, in the pool. A snapshot is written beside the database, verified, put into
-the store, and only then may the journal be trimmed behind the one before it.
+Off the commit lane, in the pool. A snapshot is written beside the database, verified, where that
+is due compared with what the journal gives from an earlier one on, put into the store, and only
+then may the journal be trimmed behind the one before it.
 """
 
 import asyncio
@@ -57,8 +58,21 @@ class Journal(Protocol):
         """Write a verified snapshot."""
         ...
 
-    def trim_journal(self, snapshot: SnapshotInfo) -> int:
-        """Delete some entries behind the snapshot before this one; 0 when there are none."""
+    def trim_journal(self, snapshot: SnapshotInfo, *, until: int | None = None) -> int:
+        """Delete some entries behind the snapshot before this one, and not past `until`; 0 when
+        there are none."""
+        ...
+
+
+class Checker(Protocol):
+    """What compares the state with the journal: `penstock.log.state_check.StateChecker`."""
+
+    def check(self, snapshot: Path, *, base: int, position: int) -> None:
+        """Compare a new snapshot with what the journal gives from the stored one at `base` on."""
+        ...
+
+    def check_structure(self) -> None:
+        """Have SQLite check the database."""
         ...
 
 
@@ -67,6 +81,7 @@ class Upkeep:
 
     Args:
         scratch: a folder for the snapshot on its way to the store.
+        checker: None: the state is not checked.
     """
 
     def __init__(
@@ -78,7 +93,9 @@ class Upkeep:
         clock: Clock,
         pool: Executor,
         limits: LogLimits,
+        checker: Checker | None = None,
     ) -> None:
+        self._checker = checker if limits.state_check_interval_ms else None
         self._journal = journal
         self._store = store
         self._scratch = scratch
@@ -87,21 +104,29 @@ class Upkeep:
         self._limits = limits
         self._started_s = clock.monotonic_s()
         self._last: _Last | None = None
+        self._base: _Last | None = None
+        """The oldest snapshot that is kept: what the next check goes on from."""
+        self.check_count = 0
+        self.failed_check_count = 0
+        """Of a damaged snapshot, or of damaged entries, so that the state is not known."""
         self._not_before_s = self._started_s
 
     async def run_once(self) -> None:
         """Do what is due.
 
         Raises:
-            FatalStorageError: a checkpoint's sync failed: the process must end.
+            FatalStorageError: a checkpoint's sync failed, or the state is damaged: the process
+                must end.
             PenstockError: to be tried again.
         """
         if self._journal.checkpoint_due:
             await self._in_pool(self._journal.checkpoint)
         if self._last is None:
-            self._last = await self._find_last()
+            self._base, self._last = await self._find_kept()
         now_s = self._clock.monotonic_s()
-        if now_s >= self._not_before_s and self._snapshot_is_due(self._last, now_s):
+        if now_s >= self._not_before_s and (
+            self._snapshot_is_due(self._last, now_s) or self._check_is_due(now_s, 0)
+        ):
             # One that fails wrote much for nothing: not again at once.
             self._not_before_s = now_s + _RETRY_S
             await self.snapshot()
@@ -117,23 +142,52 @@ class Upkeep:
             entries > 0 and age_ms >= self._limits.snapshot_interval_ms
         )
 
+    def _check_is_due(self, now_s: float, entries: int) -> bool:
+        """Args: entries: past the base, of the snapshot that would be checked; 0: of none yet."""
+        base = self._base
+        if self._checker is None or base is None or not self._can_check(base.position):
+            return False
+        return (
+            entries >= self._limits.state_check_entries
+            or (now_s - base.made_s) * 1000 >= self._limits.state_check_interval_ms
+        )
+
+    def _can_check(self, base: int) -> bool:
+        """Whether the journal leads on from a snapshot, or from nothing (0)."""
+        return base >= self._journal.base_position
+
     async def snapshot(self) -> SnapshotInfo:
         """Write a snapshot to the store, trim the journal behind the one before it.
 
         Raises:
             PenstockError: nothing was trimmed; to be tried again.
         """
+        if self._base is None:
+            self._base, self._last = await self._find_kept()
         self._scratch.mkdir(parents=True, exist_ok=True)
         target = self._scratch / "upkeep-snapshot.sqlite"
-        info = await self._in_pool(lambda: self._journal.snapshot(target))
         try:
+            info = await self._in_pool(lambda: self._journal.snapshot(target))
+        except CorruptDataError:
+            # The copy, or what it was made of: SQLite copies trees of equal tables as they are.
+            if self._checker is not None:
+                await self._in_pool(self._checker.check_structure)
+            raise
+        base, now_s = self._base, self._clock.monotonic_s()
+        try:
+            if self._check_is_due(now_s, info.position - base.position):
+                await self._check(target, base.position, info.position)
+                base = _Last(info.position, now_s)
             await self._put(await self._in_pool(target.read_bytes), info)
         finally:
             target.unlink(missing_ok=True)
-        while await self._in_pool(lambda: self._journal.trim_journal(info)):
-            pass  # bounded pieces, so that commits go on in between
         self._last = _Last(info.position, self._clock.monotonic_s())
-        await self._delete_old(info.position)
+        if self._checker is None or not self._can_check(base.position):
+            base = self._last
+        self._base = base
+        until = await self._delete_old(info.position, base.position)
+        while await self._in_pool(lambda: self._journal.trim_journal(info, until=until)):
+            pass  # bounded pieces, so that commits go on in between
         return info
 
     async def _put(self, data: bytes, info: SnapshotInfo) -> None:
@@ -166,35 +220,69 @@ class Upkeep:
                     " over: the next one, of another position, is put beside it",
                 ) from error
 
+    async def _check(self, snapshot: Path, base: int, position: int) -> None:
+        checker = self._checker
+        assert checker is not None
+        try:
+            await self._in_pool(lambda: checker.check(snapshot, base=base, position=position))
+        except CorruptDataError as error:
+            # Tried again it gives the same, and nothing would be trimmed any more.
+            logger.error(  # noqa: TRY400 - not a bug: the error says all there is
+                "the state can't be checked from position %d on; the next check begins at %d: %s",
+                base,
+                position,
+                error,
+            )
+            self.failed_check_count += 1
+        else:
+            self.check_count += 1
+
+    @property
+    def checked_position(self) -> int:
+        """Up to which the state is known to be what the journal gives; 0: it is not known."""
+        return self._base.position if self._base is not None else 0
+
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def _find_last(self) -> "_Last":
-        """The newest snapshot of earlier starts: a server that is restarted often makes some, too.
+    async def _find_kept(self) -> "tuple[_Last, _Last]":
+        """The oldest and the newest snapshot of earlier starts: a server that is restarted often
+        makes some, too.
 
-        Its age is that of the object, by the wall clock; where that steps, a snapshot is only
+        Their age is that of the object, by the wall clock; where that steps, a snapshot is only
         early or late.
         """
-        newest, modified_ms = 0, 0
+        found = []
         async for stored in self._store.list(SNAPSHOTS_PREFIX):
             position = snapshot_position(stored.key)
             # One ahead of the journal is of another history.
-            if position is not None and newest < position <= self._journal.position:
-                newest, modified_ms = position, stored.modified_ms
-        if not newest:
-            return _Last(0, self._started_s)
-        age_s = max(0, self._clock.now_ms() - modified_ms) / 1000
-        return _Last(newest, self._clock.monotonic_s() - age_s)
+            if position is not None and position <= self._journal.position:
+                found.append((position, stored.modified_ms))
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        kept = [_Last(at, now_s - max(0, now_ms - made_ms) / 1000) for at, made_ms in sorted(found)]
+        newest = kept[-1] if kept else _Last(0, self._started_s)
+        usable = [one for one in kept if self._can_check(one.position)]
+        oldest = usable[0] if usable else _Last(0, self._started_s)
+        if not self._journal.base_position:
+            # The journal begins with its first entry: from nothing, then.
+            oldest = _Last(0, oldest.made_s)
+        return oldest, newest
 
-    async def _delete_old(self, newest: int) -> None:
+    async def _delete_old(self, newest: int, base: int) -> int:
+        """Keep the newest two, and what the next check goes on from. Returns the position up to
+        which nothing needs the journal."""
         keys = []
         async for stored in self._store.list(SNAPSHOTS_PREFIX):
             position = snapshot_position(stored.key)
             if position is not None and position <= newest:
                 keys.append(stored.key)
         # In key order, which is that of positions.
-        if len(keys) > _KEPT:
-            await self._store.delete(keys[:-_KEPT])
+        kept = keys[-_KEPT:]
+        if snapshot_key(base) in keys and snapshot_key(base) not in kept:
+            kept.insert(0, snapshot_key(base))
+        if len(kept) < len(keys):
+            await self._store.delete([key for key in keys if key not in kept])
+        return min(base, snapshot_position(kept[0]) or 0) if len(kept) >= _KEPT else 0
 
 
 def _verified(data: Buffer, path: Path) -> SnapshotInfo:

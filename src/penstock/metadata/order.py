@@ -102,6 +102,8 @@ class Order:
         self.cluster_id = cluster_id
         self.agent_id = agent_id
         self.epoch = 0
+        self.rebuilt_because = ""
+        """Why the database was made again as it was opened; empty: it was not."""
         self.found_ms = replica.time_ms
         """Journal time before anything of this epoch; 0: the journal is new."""
 
@@ -311,12 +313,13 @@ class Order:
         """Write a verified snapshot of the state to `path`; from any thread."""
         return self._replica.snapshot(path)
 
-    def trim_journal(self, snapshot: SnapshotInfo) -> int:
-        """Note a verified, stored snapshot; delete entries that the one before it covers.
+    def trim_journal(self, snapshot: SnapshotInfo, *, until: int | None = None) -> int:
+        """Note a verified, stored snapshot; delete entries that the one before it covers, and none
+        past `until`.
 
         From any thread; bounded, so call until it returns 0 (the number deleted).
         """
-        return self._replica.trim_journal(snapshot)
+        return self._replica.trim_journal(snapshot, until=until)
 
     def journal_after(self, position: int) -> Iterator[JournalEntry]:
         """Entries past a position: with a snapshot, all it takes to make this state again."""
@@ -326,9 +329,9 @@ class Order:
         """The state's position and digest; from any thread. Reads the whole state."""
         return self._replica.digest()
 
-    def close(self) -> None:
-        """Close; idempotent."""
-        self._replica.close()
+    def close(self) -> bool:
+        """Close; idempotent. Returns whether the database is in good order: see `Replica`."""
+        return self._replica.close()
 
 
 def restore(snapshot: Path, path: Path, *, tail: Iterable[JournalEntry] = ()) -> SnapshotInfo:
@@ -356,13 +359,11 @@ def _apply_again(replica: Replica[EntryOutcome], entries: Iterable[JournalEntry]
 def _agent_id(
     replica: Replica[EntryOutcome], machine: LogMachine, random: Random, known_id: int
 ) -> AgentId:
-    """The id this file's agent has had (`known_id` where the file was made again); else the only
-    one there is (a restore); else a new one."""
-    kept = replica.local(_LOCAL_AGENT)
+    """The id this file's agent has had (`known_id`: by its journal files); else the only one there
+    is (a restore); else a new one."""
+    kept = known_id or replica.local(_LOCAL_AGENT)
     if isinstance(kept, int):
         return AgentId(kept)
-    if known_id:
-        return AgentId(known_id)
     agents = machine.tables.execute("SELECT agent FROM agents LIMIT 2").fetchall()
     if len(agents) == 1:
         return AgentId(agents[0][0])

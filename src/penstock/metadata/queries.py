@@ -5,7 +5,7 @@ are short: a long one keeps SQLite's WAL from being reused.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -180,6 +180,8 @@ class Queries(PipelineQueries):
             InvalidRequestError: it belongs to another program or to a newer release.
         """
         self.path = path
+        self.on_damaged: Callable[[CorruptDataError], None] | None = None
+        """Called when a statement finds the file damaged, before that is raised."""
         self._connection = connect_reader(path)
         self._has_cluster = self._has_leader_epochs = self._has_histories = self._has_digests = True
         self._old: dict[str, str] = {}
@@ -558,7 +560,10 @@ class Queries(PipelineQueries):
                 self._old.get(statement, statement), parameters
             ).fetchall()
         except sqlite3.DatabaseError as error:
-            raise translate(error, "query", str(self.path)) from error
+            translated = translate(error, "query", str(self.path))
+            if self.on_damaged is not None and isinstance(translated, CorruptDataError):
+                self.on_damaged(translated)
+            raise translated from error
 
 
 def _generations(wal_key: int) -> tuple[int, int]:

@@ -97,6 +97,21 @@ _TABLE: Final = (
         _C,
         "Segments that met another writer's object under their key, and were put under the next.",
     ),
+    Metric(
+        "penstock_state_checks_total",
+        _C,
+        "How often the state was compared with what the journal gives, and was right.",
+    ),
+    Metric(
+        "penstock_state_unchecked_entries",
+        _G,
+        "Journal entries since the position at which the state was compared last.",
+    ),
+    Metric(
+        "penstock_state_rebuilt",
+        _G,
+        "1: this start has set metadata.sqlite aside and made it again of the journal.",
+    ),
     Metric("penstock_append_waiting_bytes", _G, "Bytes handed to the commit lane, unanswered."),
     # Damage.
     Metric(

@@ -280,15 +280,16 @@ class Replica(Generic[OutcomeT]):
         """Their bodies' bytes."""
         return self._transaction.row_bytes
 
-    def trim_journal(self, snapshot: SnapshotInfo) -> int:
+    def trim_journal(self, snapshot: SnapshotInfo, *, until: int | None = None) -> int:
         """Note a verified snapshot and delete entries that the one before it covers.
 
         Any thread. One call deletes a bounded number; call until it returns 0.
 
         Args:
             snapshot: verified, and stored wherever it is to survive.
+            until: delete none past this position.
         Returns:
-            How many entries were deleted.
+            How many entries were deleted, without those of journal files.
         """
         with self._lock:
             self._transaction.check_usable()
@@ -306,6 +307,7 @@ class Replica(Generic[OutcomeT]):
                     " (SELECT position FROM snapshots ORDER BY position DESC LIMIT 2)"
                 )
                 older, count = execute("SELECT min(position), count(*) FROM snapshots").fetchone()
+                older = older if until is None else min(older, until)
                 deleted = 0
                 if count == 2:
                     deleted = execute(
@@ -458,19 +460,24 @@ class Replica(Generic[OutcomeT]):
         finally:
             connection.close()
 
-    def close(self) -> None:
-        """Commit and close; idempotent."""
+    def close(self) -> bool:
+        """Commit and close; idempotent. Returns whether nothing had failed, and all is committed,
+        at the first call."""
         with self._lock:
-            if self._transaction.failure is None:
+            is_in_order = self._transaction.failure is None
+            if is_in_order:
                 # Full: what is durable elsewhere is applied again by the next start.
-                with contextlib.suppress(StorageFullError):
+                try:
                     self._transaction.redo()
                     self._transaction.commit()
+                except StorageFullError:
+                    is_in_order = False
             if self._transaction.failure is None:
                 self._transaction.failure = "it is closed"
             self._connection.close()
         if self._journal is not None:
             self._journal.close()
+        return is_in_order
 
     def _begin_log_anew(self, connection: sqlite3.Connection) -> None:
         """Copy what little has been committed since, while nothing is.

@@ -1,0 +1,258 @@
+"""A state that is not what the journal gives is found, named by table, and made again."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from random import Random as Chance
+
+import pytest
+
+from penstock.log import state_check
+from penstock.log.left import is_as_left, note_left
+from penstock.log.rebuild import suspect_path
+from penstock.log.state_check import StateChecker, StateDamagedError
+from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep
+from penstock.model.ids import partition_key
+from penstock.replica.dump import table_digests
+from support.log_rig import Rig, run_rig
+from unit.log.test_rebuild import check, fill, settle
+
+
+def with_checker(rig: Rig, **limits: int) -> Upkeep:
+    """Upkeep as a server has it."""
+    return Upkeep(
+        journal=rig.order,
+        store=rig.store,
+        scratch=rig.path / "scratch",
+        clock=rig.clock,
+        pool=rig.pool,
+        limits=replace(rig.upkeep._limits, **limits),
+        checker=StateChecker(
+            root=rig.path,
+            database=rig.path / "metadata.sqlite",
+            scratch=rig.path / "scratch" / "state-check",
+        ),
+    )
+
+
+def change(statement: str) -> Callable[[Path], None]:
+    """Change a value, as SQLite sees it; its structure stays whole."""
+
+    def changed(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            assert connection.execute(statement).rowcount
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+    return changed
+
+
+CHANGES = {
+    "partitions": change("UPDATE partitions SET next_offset = next_offset + 1024"),
+    "wal_runs": change("UPDATE wal_runs SET max_timestamp = max_timestamp + 64"),
+    "producers": change("UPDATE producers SET epoch = epoch + 1"),
+    "meta": change("UPDATE meta SET value = value + 2 WHERE name = 'next_topic_key'"),
+    "topics": change("UPDATE topics SET name = 'u' WHERE name = 't'"),
+    "agents": change("UPDATE agents SET software = 'x'"),
+}
+
+
+@pytest.mark.parametrize("table", CHANGES)
+def test_a_flipped_cell_of_a_stopped_server_is_found_by_its_start(
+    tmp_path: Path, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was served: SQLite's integrity_check sees structure alone."""
+    run_rig(tmp_path, fill)
+    CHANGES[table](tmp_path / "metadata.sqlite")
+    run_rig(tmp_path, check)
+    assert (tmp_path / "metadata.sqlite.damaged-1").exists()
+    assert f"its tables {table} are not what the journal's entries past" in caplog.text
+
+
+def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path: Path) -> None:
+    """400 bits of the file, drawn from a seed: the state is the one that was acknowledged."""
+    run_rig(tmp_path / "kept", fill)
+    path = tmp_path / "data" / "metadata.sqlite"
+    settle(tmp_path / "kept" / "metadata.sqlite")
+    states = []
+
+    async def look(rig: Rig) -> None:
+        rig.order.commit()
+        with closing(sqlite3.connect(path)) as connection:
+            states.append(table_digests(connection))
+
+    chance = Chance(7)
+    rebuilt = 0
+    for turn in range(41):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        shutil.copytree(tmp_path / "kept", tmp_path / "data")
+        if turn:
+            data = bytearray(path.read_bytes())
+            for _ in range(10):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            path.write_bytes(data)
+        run_rig(tmp_path / "data", look)
+        rebuilt += path.with_name("metadata.sqlite.damaged-1").exists()
+    assert all(state == states[0] for state in states)
+    assert rebuilt > 10
+
+
+def test_a_flipped_cell_of_a_running_server_is_found_by_the_check_that_is_due(
+    tmp_path: Path,
+) -> None:
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=1000, snapshot_entries=40)
+        await fill(rig)
+        await upkeep.run_once()
+        assert (upkeep.check_count, upkeep.checked_position) == (0, 0)
+        rig.clock.advance(86_400)
+        await upkeep.run_once()
+        assert (upkeep.check_count, upkeep.checked_position) == (1, rig.order.position)
+        CHANGES["producers"](rig.path / "metadata.sqlite")
+        await upkeep.run_once()
+        assert upkeep.check_count == 1
+        rig.clock.advance(86_400)
+        with pytest.raises(StateDamagedError, match="its tables producers are not what"):
+            await upkeep.run_once()
+        assert suspect_path(rig.path / "metadata.sqlite").exists()
+
+    run_rig(tmp_path, test)
+    run_rig(tmp_path, check)
+    assert not suspect_path(tmp_path / "metadata.sqlite").exists()
+    assert (tmp_path / "metadata.sqlite.damaged-1").exists()
+
+
+def test_a_damaged_state_is_in_no_snapshot_that_is_checked(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=1)
+        await fill(rig)
+        before = {info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)}
+        rig.order.commit()
+        CHANGES["topics"](rig.path / "metadata.sqlite")
+        with pytest.raises(StateDamagedError, match="topics"):
+            await upkeep.snapshot()
+        assert {info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)} == before
+
+    run_rig(tmp_path, test)
+    run_rig(tmp_path, check)
+
+
+def test_after_so_many_entries_the_state_is_checked_and_the_journal_trimmed(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=50, snapshot_entries=20)
+        (key,) = await rig.topic("t")
+        floors = []
+        for _ in range(200):
+            await rig.append(key, b"value")
+            rig.clock.advance(61)
+            await upkeep.run_once()
+            floors.append(rig.order.base_position)
+            kept = sorted([info.key async for info in rig.store.list(SNAPSHOTS_PREFIX)])
+            assert len(kept) <= 4
+            assert rig.order.base_position <= upkeep.checked_position
+        assert upkeep.check_count >= 3
+        assert floors[45] == 0, "entries from the first on are kept for the first check"
+        assert 0 < floors[-1] < rig.order.position
+
+    run_rig(tmp_path, test)
+
+
+def test_a_check_in_a_process_of_its_own_finds_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_check, "APART_BYTES", 0)
+
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=1)
+        await fill(rig)
+        await upkeep.snapshot()
+        assert upkeep.check_count == 1
+        topic = rig.view.topic("t")
+        assert topic is not None
+        await rig.append(partition_key(topic.topic_key, 0), b"more")
+        rig.order.commit()
+        CHANGES["partitions"](rig.path / "metadata.sqlite")
+        with pytest.raises(StateDamagedError, match="partitions"):
+            await upkeep.snapshot()
+
+    run_rig(tmp_path, test)
+
+
+def test_never_means_never(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_interval_ms=0, state_check_entries=1)
+        await fill(rig)
+        await upkeep.snapshot()
+        await upkeep.snapshot()
+        assert upkeep.check_count == 0
+
+    run_rig(tmp_path, test)
+
+
+def test_what_is_the_same_bit_by_bit_is_as_it_was_left(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    path.write_bytes(b"some content")
+    assert not is_as_left(path)
+    note_left(path)
+    assert is_as_left(path)
+    path.with_name("db-wal").write_bytes(b"")
+    assert is_as_left(path)
+    path.with_name("db-wal").write_bytes(b"more")
+    assert not is_as_left(path)
+    path.with_name("db-wal").unlink()
+    path.write_bytes(b"some c0ntent")
+    assert not is_as_left(path)
+    path.with_name("db.left").write_bytes(b"\xff\xfe")
+    assert not is_as_left(path)
+
+
+def test_a_damaged_base_is_named_and_the_next_check_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=5)
+        await fill(rig)
+        topic = rig.view.topic("t")
+        assert topic is not None
+        for turn in range(4):
+            for _ in range(10):
+                await rig.append(partition_key(topic.topic_key, 0), b"more")
+            await upkeep.snapshot()
+            if turn == 1:
+                newest = max((rig.path / "objects" / SNAPSHOTS_PREFIX).iterdir())
+                newest.write_bytes(newest.read_bytes()[:-4096])
+        assert (upkeep.check_count, upkeep.failed_check_count) == (3, 1)
+        assert upkeep.checked_position == rig.order.position
+
+    run_rig(tmp_path, test)
+    assert "the state can't be checked from position" in caplog.text
+
+
+def test_a_damaged_index_is_found_by_the_check(tmp_path: Path) -> None:
+    """A look-up by key would find nothing: the keeper would take a live object for an orphan."""
+
+    async def test(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=1)
+        await fill(rig)
+        rig.order.checkpoint()
+        path = rig.path / "metadata.sqlite"
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("PRAGMA writable_schema = 1")
+            (root, size) = connection.execute(
+                "SELECT rootpage, (SELECT page_size FROM pragma_page_size) FROM sqlite_master"
+                " WHERE type = 'index' AND tbl_name = 'objects'"
+            ).fetchone()
+        settle(path)
+        data = bytearray(path.read_bytes())
+        page = data[(root - 1) * size : root * size]
+        at = page.find(b"segments/")
+        assert at > 0
+        data[(root - 1) * size + at + 10] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(StateDamagedError, match="index"):
+            await upkeep.snapshot()
+
+    run_rig(tmp_path, test)
+    run_rig(tmp_path, check)
