@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 from crc32c import crc32c
 from typing_extensions import Buffer
 
+from penstock.log.copied_objects import CopiedObjects
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.manifest import (
     BACKUP_VERSION,
@@ -359,6 +360,7 @@ class _Backup:
             return len(copy.topic_rows()), rows
 
     async def _copy_objects(self, rows: Sequence[ObjectRow]) -> list[BackupObject]:
+        checked = await self._in_pool(partial(CopiedObjects, self.scratch / METADATA))
         total = sum(row.size_bytes for row in rows)
         copied = sum(known.bytes for known in self.written.values())
         contents = []
@@ -366,6 +368,7 @@ class _Backup:
             known = self.written.get(row.key)
             if known is None:
                 parts = await read_parts(self.store, row.key, row.size_bytes)
+                await self._in_pool(partial(checked.check, row.key, parts))
                 await put_once(self.to, row.key, parts)
                 known = BackupObject(
                     key=row.key, bytes=row.size_bytes, crc32c=await self._checksum(parts)

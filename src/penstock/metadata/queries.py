@@ -126,6 +126,10 @@ SELECT * FROM (
 ORDER BY 8 DESC, 2 LIMIT 1
 """  # noqa: S608
 
+_RUNS_OF_OBJECT: Final = (
+    f"SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)"  # noqa: S608
+    " WHERE o.key = ? ORDER BY r.position"
+)
 _WAL_RUNS: Final = (
     f"SELECT {_WAL_RUN} FROM wal_runs WHERE generation >= ? AND generation < ?"  # noqa: S608
     " ORDER BY generation, position"
@@ -158,7 +162,13 @@ _LEFTOVERS_VERSION: Final = 5
 _HISTORIES_VERSION: Final = 5
 _DIGESTS_VERSION: Final = 5
 
-_OF_RUNS: Final = (_RUNS_FROM, _FIRST_RUN_AT_TIME, _RUN_WITH_MAX_TIMESTAMP, _WAL_RUNS)
+_OF_RUNS: Final = (
+    _RUNS_FROM,
+    _FIRST_RUN_AT_TIME,
+    _RUN_WITH_MAX_TIMESTAMP,
+    _RUNS_OF_OBJECT,
+    _WAL_RUNS,
+)
 
 _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
@@ -250,6 +260,11 @@ class Queries(PipelineQueries):
     def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
         """All runs whose bytes are in a WAL, by generation and position."""
         return [StoredRun(*row) for row in self._execute(_WAL_RUNS, _generations(wal_key))]
+
+    def runs_of_object(self, key: str) -> list[StoredRun]:
+        """All runs that lie in an object, by position. Reads all runs that there are: the tables
+        have no index by object."""
+        return [StoredRun(*row) for row in self._execute(_RUNS_OF_OBJECT, (key,))]
 
     def wal_generations(self, wal_key: int = 0) -> set[int]:
         """The places (WAL key << 32 | generation) of a WAL that runs lie in."""

@@ -1,6 +1,7 @@
 """A backup holds all that was acknowledged; restored, it equals the source and goes on."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from obstore.store import MemoryStore
 from typing_extensions import Buffer
 
@@ -39,6 +41,7 @@ from penstock.model.ids import PartitionKey, partition_key
 from penstock.objects import open_store
 from penstock.objects.bucket import BucketStore
 from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.records.batch import CRC_FROM, stored_header
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
@@ -486,6 +489,39 @@ def test_a_damaged_source_is_named_and_gives_no_backup(source: Path, tmp_path: P
     with pytest.raises(CorruptDataError, match="WAL generation"):
         copy_to(source, to, wal=WalReader(PosixDevice(tmp_path / "no-wal")))
     assert MANIFEST not in keys_of(to)
+
+
+@pytest.mark.parametrize("damage", ["flip", "swap"])
+def test_a_damaged_object_is_named_and_gives_no_backup(
+    source: Path, tmp_path: Path, damage: str
+) -> None:
+    """Copied as it is, it would get a CRC of its own in the manifest."""
+    path = Path(shutil.copytree(source, tmp_path / "damaged"))
+    with closing(Queries(path / "metadata.sqlite")) as queries:
+        runs = [
+            run
+            for key, _, _ in queries.heads()
+            for run in queries.runs_from(key, 0, limit=99)
+            if run.object_key and run.batch_count > 1
+        ]
+    run = runs[0]
+    file = path / "objects" / run.object_key
+    body = bytearray(file.read_bytes())
+    if damage == "flip":
+        body[run.position + 70] ^= 1
+    else:
+        # Another batch of the same place and size, with a right CRC.
+        batch = memoryview(body)[run.position : run.position + run.length]
+        header = stored_header(batch, 0)
+        batch[header.length - 1] ^= 1
+        batch[17:21] = crc32c(batch[CRC_FROM : header.length]).to_bytes(4, "big")
+    file.write_bytes(body)
+    to = memory_store(tmp_path)
+    expected = "CRC-32C differs" if damage == "flip" else "their sum differs"
+    with pytest.raises(CorruptDataError, match=f"{run.object_key} at byte .*{expected}"):
+        copy_to(path, to)
+    assert MANIFEST not in keys_of(to)
+    assert run.object_key not in keys_of(to)
 
 
 MANIFEST_VALUE = Manifest(

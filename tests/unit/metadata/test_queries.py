@@ -48,6 +48,18 @@ def test_runs_come_from_objects_first_and_then_from_the_wal(order: Order, querie
     assert queries.runs_from(KEY, 8, limit=9) == []
 
 
+def test_the_runs_of_an_object_come_by_position(order: Order, queries: Queries) -> None:
+    for position in (0, 1000, 2000):
+        order.append([commit(batch(4), position=position)])
+    first, between, last = queries.wal_runs()
+    order.append([store([first, last], object_key="o")])
+    found = queries.runs_of_object("o")
+    assert [(run.base_offset, run.position) for run in found] == [(0, 16), (8, 116)]
+    order.append([store([between], object_key="p")])
+    assert [run.base_offset for run in queries.runs_of_object("p")] == [4]
+    assert queries.runs_of_object("other") == []
+
+
 def test_the_last_generation_is_known_when_its_runs_have_moved(
     order: Order, queries: Queries
 ) -> None:
