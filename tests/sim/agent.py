@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.log.wal_name import read_wal_id
 from penstock.metadata.commands import DrainAgent
+from penstock.metadata.rows import AgentStatus
 from penstock.model.errors import (
     ConflictError,
     FencedError,
@@ -73,6 +74,8 @@ class Agent:
         self._journal_cut = self._store_cut = False
         self._is_ending = False
         self.wal_taken = False
+        self.is_astray = False
+        """Its settings name another cluster's journal and store."""
         self._store_links: list[SimulatedLink] = []
         self.store_permille = 0
         self.expected: list[str] = []
@@ -105,7 +108,9 @@ class Agent:
 
     async def _live(self, life: int) -> None:
         chance = self.chance
-        journal = self.world.journal.connect()
+        is_astray = self.is_astray
+        world = self.world
+        journal = (world.other_journal if is_astray else world.journal).connect()
         journal.cut = self._journal_cut
         link = SimulatedLink(
             self.loop,
@@ -120,7 +125,8 @@ class Agent:
         parts = Parts(
             agent=self,
             journal=journal,
-            store=SimulatedStore(self.world.bucket, link),
+            cluster_id=(world.other_journal if is_astray else world.journal).cluster_id,
+            store=SimulatedStore(world.other_bucket if is_astray else world.bucket, link),
             pool=InlineExecutor(chance.fork(), workers=4),
             replica_pool=InlineExecutor(chance.fork(), workers=1),
             random=chance.fork(),
@@ -134,7 +140,10 @@ class Agent:
             text = "".join(traceback.format_exception(error))
             self.world.violated(ViolationError("agent-died", f"{self.name}: {text}"))
         else:
-            if self.life == life and not self.node.dead:
+            if is_astray:
+                # It had nothing to lose; no client is sent there.
+                world.note(f"{self.name} is an agent of another cluster")
+            elif self.life == life and not self.node.dead:
                 self.broker = parts.broker
                 self.ready.set()
                 self.world.note(f"{self.name} is ready, epoch {parts.order.epoch}")
@@ -185,6 +194,7 @@ class Agent:
         if not self.node.dead:
             self.world.note(f"{self.name} loses power")
             self._die()
+        self.world.rot.forget_device(self.device)
         self.device = self.device.power_loss(chance)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -198,6 +208,24 @@ class Agent:
         if self.node.paused:
             self.world.note(f"{self.name} goes on")
             self.loop.resume(self.node)
+
+    def stray(self) -> None:
+        """Start with the settings of another cluster."""
+        self.crash()
+        self.is_astray = True
+        self.world.note(f"{self.name} goes astray")
+        self.start()
+
+    def come_home(self) -> None:
+        """Start with its own settings again."""
+        if self.is_astray:
+            self._die_quietly()
+            self.is_astray = False
+            self.start()
+
+    def _die_quietly(self) -> None:
+        if not self.node.dead:
+            self._die()
 
     async def take_over(self, owner: Agent) -> None:
         """Move another agent's WAL to the bucket, if that was fenced."""
@@ -276,6 +304,7 @@ class Agent:
     def heal(self) -> None:
         """Everything is well again."""
         self.clock.skew_ms = 0
+        self.come_home()
         self.resume()
         self.cut_journal(cut=False)
         self.cut_store(cut=False)
@@ -289,6 +318,27 @@ class Agent:
         """Applied and committed."""
         parts = self.parts
         return -1 if parts is None or parts.order is None else parts.order.position
+
+    def is_cut_off(self, seconds: float) -> bool:
+        """Whether it serves, and has not read the journal's head for so long."""
+        parts = self.parts
+        if self.broker is None or parts is None or parts.order is None or self.node.paused:
+            return False
+        return self.clock.monotonic_s() - parts.order.head_confirmed_s > seconds
+
+    def others_in_its_view(self) -> list[int]:
+        """The agents that it may send clients to."""
+        parts = self.parts
+        if parts is None or parts.quiet_agents is None or self.broker is None:
+            return []
+        quiet = parts.quiet_agents()
+        return [
+            other.agent_id
+            for other in self.broker.view.agents()
+            if other.agent_id != self.agent_id
+            and other.status is AgentStatus.LIVE
+            and other.agent_id not in quiet
+        ]
 
     def dump(self) -> tuple[int, list[bytes]]:
         """The replica's position and canonical dump."""
@@ -346,6 +396,7 @@ class PeerCalls:
             data = await link.call("ask peer", address, serve)
         except RetryableError as error:
             raise PeerAwayError("ask peer", address, str(error)) from error
+        data = caller.world.rot.changed_reply(data, self._random)
         reader = AnswerReader(on_frame, payload_bytes_max)
         answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (
             len(data),

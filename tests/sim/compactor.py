@@ -130,6 +130,10 @@ class Compactor(Outside):
                 await self._drive()
             except BrokenError:
                 self.history.count("compaction given up")
+            except CorruptDataError:
+                if not self.world.rot.is_stored:
+                    raise
+                self.history.count("compaction met damage")
 
     async def _drive(self) -> None:
         job = (await self.open_job("compaction")).job
@@ -192,6 +196,9 @@ class Compactor(Outside):
         try:
             done = self._run(item, attempt)
         except CorruptDataError as error:
+            if self.world.rot.is_stored:
+                self.history.count("compaction met damage")
+                return None
             self.history.violate("compaction-corrupt", f"{self.name} job {job}: {error}")
         keys: list[str] = []
         for _ in range(1 + self.chance.happens(0.1)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.metadata.cluster_tables import group_shard
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from sim.world import World
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 AGENTS_MAX = 5
 GROUPS = ("group", "simple-reads0", "simple-reads1")
 """Of members, and of consumers that assign partitions to themselves."""
@@ -72,6 +74,8 @@ class Faults:
         world.calm_down()
         world.journal.come_back()
         world.bucket.away = False
+        world.journal_clock.skew_ms = 0
+        world.rot.mend()
         for agent in world.agents:
             agent.heal()
 
@@ -201,6 +205,59 @@ class Faults:
             owner.start()
         else:
             owner.resume()
+
+    async def _journal_clock(self) -> None:
+        """The clock of the journal's database jumps, for a moment mostly."""
+        clock = self.world.journal_clock
+        if clock.skew_ms:
+            return
+        clock.skew_ms = self.chance.pick((-30 * DAY_MS, HOUR_MS, 30 * DAY_MS, 3650 * DAY_MS))
+        self.world.note(f"the journal's clock {clock.skew_ms} ms off")
+        self.world.history.count("journal's clock jumped")
+        await self._for(0.05, self.chance.pick((0.6, 0.6, 4)))
+        clock.skew_ms = 0
+
+    async def _journal_slow(self) -> None:
+        """Appends take longer than anybody waits for them, and come through."""
+        journal = self.world.journal
+        faults = journal.faults
+        journal.faults = replace(faults, slow_permille=700, slow_ms=(200, 900))
+        await self._for(0.2, 1)
+        if journal.faults.slow_permille == 700:
+            journal.faults = faults
+
+    async def _lag(self) -> None:
+        """An agent hears nothing of the journal for as long as it may serve what is stored."""
+        agent = self._victim()
+        agent.cut_journal(cut=True)
+        await self._for(0.3, 0.9)
+        agent.cut_journal(cut=False)
+
+    async def _rot_object(self) -> None:
+        damage = self.world.rot.damage_object(self.chance)
+        await self._for(0.2, 3)
+        if damage is not None:
+            self.world.rot.mend_object(damage)
+
+    async def _rot_wal(self) -> None:
+        damage = self.world.rot.damage_wal(self._victim(), self.chance)
+        await self._for(0.2, 3)
+        if damage is not None:
+            self.world.rot.mend_wal(damage)
+
+    async def _rot_replies(self) -> None:
+        self.world.rot.reply_permille = 300
+        await self._for(0.2, 3)
+        self.world.rot.reply_permille = 0
+
+    async def _stray(self) -> None:
+        """An agent is started with the settings of another cluster, and then with its own."""
+        agent = self._victim()
+        if agent.is_astray:
+            return
+        agent.stray()
+        await self._for(0.3, 2)
+        agent.come_home()
 
     async def _skew(self) -> None:
         """One agent's wall clock is up to an hour off, either way."""

@@ -39,7 +39,6 @@ from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.ports.device import Device
 from penstock.ports.journal import JournalRow
 from penstock.replica.dump import canonical_dump
-from penstock.testing.journal import SimulatedJournal
 from penstock.wal.recovery import find_files
 from sim.cleaned import Cleaned
 from sim.history import Place
@@ -149,6 +148,10 @@ class Twin:
             case _:
                 pass
 
+    def shard_epoch(self, group_id: str) -> int:
+        """Of a group's shard, as of its last claim."""
+        return self._shards.get(crc32c(group_id.encode()) % 64, 0)
+
     def _check_shard(self, where: str, group_ids: list[str], shard_epoch: int) -> None:
         for group_id in group_ids:
             shard = crc32c(group_id.encode()) % 64
@@ -173,7 +176,7 @@ class Oracle:
 
     def __init__(self, world: Any) -> None:
         self._world = world
-        self._journal: SimulatedJournal = world.journal
+        self._journal = world.journal
         self._machine = LogMachine()
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._machine.create(self._connection)
@@ -188,7 +191,7 @@ class Oracle:
 
     def catch_up(self) -> None:
         """Apply what became part of the dense prefix, checking each entry."""
-        row = self._journal.row(self.position + 1)
+        row = self._journal.row_ever(self.position + 1)
         if row is None:
             return
         self._connection.execute("BEGIN")
@@ -198,7 +201,7 @@ class Oracle:
                 self._set_time(row)
                 if row.body:
                     self._apply(row.position, row.body)
-                row = self._journal.row(self.position + 1)
+                row = self._journal.row_ever(self.position + 1)
         finally:
             self._connection.execute("COMMIT")
 
@@ -218,7 +221,9 @@ class Oracle:
     def _apply(self, position: int, body: bytes) -> None:
         machine = self._machine
         entry = decode_entry(body, position=position)
-        self._twin.journaled(position, entry)
+        if not self._world.is_older:
+            # Agents number on from what the journal has lost, until they notice.
+            self._twin.journaled(position, entry)
         outcome = machine.apply(position, self.time_ms, body)
         machine.flush()
         self.entries += 1
@@ -291,6 +296,8 @@ class Oracle:
         waited_ms = self._world.clock.now_ms() - condemned_ms
         if waited_ms < self._world.grace_ms - self._world.skew_allowed_ms:
             self._violate("deleted-early", f"{key}, {waited_ms} ms after it was condemned")
+        if waited_ms < self._world.restore_window_ms - self._world.skew_allowed_ms:
+            self._violate("deleted-in-window", f"{key}, {waited_ms} ms after it was condemned")
 
         (held,) = self._connection.execute(
             "SELECT count(*) FROM pipeline_jobs WHERE opened_position <= ?", (condemned_position,)
@@ -391,6 +398,18 @@ class Oracle:
             wrong = self._connection.execute(statement).fetchall()
             if wrong:
                 self._violate("counts", f"{what} (key, noted, found): {wrong[:3]}")
+
+    def group_offsets(self, group_id: str) -> dict[tuple[bytes, int], int]:
+        """A group's committed offsets."""
+        rows = self._connection.execute(
+            "SELECT topic_id, partition, committed_offset FROM group_offsets WHERE group_id = ?",
+            (group_id,),
+        )
+        return {(topic_id, partition): offset for topic_id, partition, offset in rows}
+
+    def shard_epoch(self, group_id: str) -> int:
+        """Of a group's shard."""
+        return self._twin.shard_epoch(group_id)
 
     def dump(self) -> list[bytes]:
         """The canonical dump."""

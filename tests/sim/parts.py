@@ -14,6 +14,7 @@ from penstock.app.cluster_agent import AgentPlan, AgentPorts, open_agent
 from penstock.app.parts import Environment
 from penstock.cluster.membership import MembershipSettings
 from penstock.config.addresses import Address
+from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardSettings
 from penstock.kafka.settings import KafkaSettings
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 DATABASE = "replica.sqlite"
 BELIEVED_AFTER_MS = 2_000
 """A simulated life lasts for seconds."""
-WAL_FILES_MAX = 6
 JOB_S = 0.7
 
 
@@ -53,6 +53,7 @@ class Parts:
 
     agent: Agent
     journal: SimulatedConnection
+    cluster_id: str
     store: SimulatedStore
     pool: InlineExecutor
     replica_pool: InlineExecutor
@@ -62,6 +63,8 @@ class Parts:
     own_blocks: Any = None
     broker: Broker | None = None
     door: Starlette | None = None
+    quiet_agents: Callable[[], frozenset[int]] | None = None
+    groups: GroupCoordinator | None = None
     closes: list[Callable[[], None]] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -102,7 +105,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             peer=Address(agent.name, 9093),
         ),
         journal=parts.journal,
-        cluster_id=world.journal.cluster_id,
+        cluster_id=parts.cluster_id,
         open_store=lambda _: parts.store,
         open_queries=open_queries,
         replica=agent.folder / DATABASE,
@@ -114,7 +117,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             device=agent.device,
             random=parts.random,
             file_bytes=world.profile.wal_file_bytes,
-            bytes_max=WAL_FILES_MAX * world.profile.wal_file_bytes,
+            bytes_max=world.profile.wal_files_max * world.profile.wal_file_bytes,
         ),
         on_older=partial(world.noticed_older, agent),
     )
@@ -141,6 +144,8 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             pool=parts.pool,
         )
     )
+    parts.quiet_agents = lambda: core.quiet_agents
+    parts.groups = core.groups
     parts.broker = core.broker
 
 
@@ -170,7 +175,7 @@ def _plan(agent: Agent) -> AgentPlan:
         retention_check_s=JOB_S,
         digest_interval_ms=3_000,
         order=ClusterOrderSettings(
-            commit_timeout_s=4.0,
+            commit_timeout_s=world.profile.commit_timeout_s,
             confirm_timeout_s=2.0,
             clock_believed_after_ms=BELIEVED_AFTER_MS,
             # So small that what is applied by a thread is simulated, too.
@@ -204,8 +209,8 @@ def log_limits(world: World) -> LogLimits:
         flush_interval_ms=world.flush_interval_ms,
         flush_puts_max=4,
         flushes_open_max=8,
-        tail_cache_bytes=4 << 10,
-        block_cache_bytes=16 << 10,
+        tail_cache_bytes=world.profile.tail_cache_bytes,
+        block_cache_bytes=world.profile.block_cache_bytes,
         block_bytes=1 << 10,
         segment_bytes=4 << 10,
         segment_age_ms=world.segment_age_ms,

@@ -2,9 +2,10 @@
 
 `planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
 which violations show it (`finds: kind, kind`). Another violation counts where the tree without the
-bug passes the same seed: what a bug leads to in the end can't all be foreseen. A bug that isn't
-found within SEEDS_MAX seeds is a hole in the simulation; a patch that doesn't apply any more is to
-be made anew.
+bug passes the same seed: what a bug leads to in the end can't all be foreseen. A header may name a
+profile (`profile: NAME`) whose runs are eager for it: of the SEEDS_MAX seeds those come first. A
+bug that isn't found within SEEDS_MAX seeds is a hole in the simulation; a patch that doesn't apply
+any more is to be made anew.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ def expected_kinds(patch: Path) -> set[str]:
     return set() if match is None else {kind.strip() for kind in match[1].split(",")}
 
 
+def profile_named(patch: Path) -> str:
+    """The profile that its header names; empty: none."""
+    match = re.search(r"^# profile: (.+)$", patch.read_text(), re.MULTILINE)
+    return "" if match is None else match[1].strip()
+
+
 def plant(patch: Path, folder: Path) -> Path:
     """A copy of the tree's sources with the bug in it.
 
@@ -74,7 +81,7 @@ def look_for(
         tree = plant(patch, folder)
     except ValueError as error:
         return Verdict(patch.stem, found=False, detail=str(error))
-    output = simulated(first_seed, seeds_max, tree=tree)
+    output = simulated(first_seed, seeds_max, tree=tree, profile=profile_named(patch))
     shutil.rmtree(tree, ignore_errors=True)
     match = FOUND.search(output)
     if match is None:
@@ -86,7 +93,7 @@ def look_for(
     return Verdict(patch.stem, found=True, kind=kind, seed=seed)
 
 
-def simulated(first_seed: int, count: int, *, tree: Path) -> str:
+def simulated(first_seed: int, count: int, *, tree: Path, profile: str = "") -> str:
     """What is printed of so many seeds of a tree, up to the first that fails."""
     done = subprocess.run(
         [
@@ -97,6 +104,7 @@ def simulated(first_seed: int, count: int, *, tree: Path) -> str:
             "--processes=1",
             "--stop-at=1",
             f"--budget={SECONDS_MAX}",
+            f"--first={profile}",
         ],
         env={**os.environ, "PENSTOCK_TREE": str(tree)},
         capture_output=True,

@@ -36,6 +36,15 @@ class Profile:
     """Of the consumer group, of which there are 2 or more, or none."""
     faults: tuple[str, ...] = ()
     """Of `Faults`, beside those that the run likes."""
+    tail_cache_bytes: int = 4 << 10
+    block_cache_bytes: int = 16 << 10
+    commit_timeout_s: float = 4.0
+    """After which a commit that is not answered is given up as in doubt."""
+    wal_files_max: int = 6
+    archives: bool = False
+    """Whether there is an archive in any case."""
+    older_share: float = 0.15
+    """Of the runs at whose end the journal comes back older."""
     between_s_max: float = 10.0
     """Mean time between two faults."""
 
@@ -63,8 +72,61 @@ MOVING_SHARDS = Profile(
     between_s_max=1.0,
 )
 """Coordinators lose their groups to others while they hang, and wake with commits before them."""
-PROFILES = (KEPT_WAL, MOVING_SHARDS)
-SHARE = 0.4
+JUMPING_CLOCK = Profile(
+    name="jumping clock",
+    faults=("journal_clock", "journal_clock"),
+    between_s_max=1.0,
+)
+"""The journal's clock is wrong for moments, and everything that goes by age must not be."""
+ROT = Profile(
+    name="rot",
+    segment_age_ms=300,
+    value_bytes_max=40,
+    tail_cache_bytes=1 << 10,
+    block_cache_bytes=4 << 10,
+    faults=("rot_object", "rot_object", "rot_object", "rot_replies", "rot_wal"),
+    between_s_max=0.6,
+)
+"""What is stored and what peers reply changes under its readers."""
+ASTRAY = Profile(
+    name="astray",
+    mode="wal",
+    wal_file_bytes=12 << 10,
+    segment_age_ms=4_000,
+    flush_bytes=200,
+    faults=("stray", "stray", "crash_without_store"),
+    between_s_max=1.5,
+)
+"""Agents are started with another cluster's settings while only their WALs have records."""
+OLDER = Profile(name="older", archives=True, mode="object", older_share=1.0)
+"""Snapshots and archived rows are those of a history that the journal loses."""
+DOUBTS = Profile(
+    name="doubts",
+    commit_timeout_s=0.15,
+    commit_share=0.6,
+    members_min=2,
+    faults=("journal_away", "journal_slow", "journal_slow"),
+    between_s_max=0.8,
+)
+"""Commits are given up as in doubt, and come to the journal later."""
+RECYCLED_WAL = Profile(
+    name="recycled WAL",
+    mode="wal",
+    wal_file_bytes=12 << 10,
+    wal_files_max=2,
+    segment_age_ms=200,
+    flush_bytes=2_000,
+    value_bytes_max=800,
+    think_s=0.02,
+    records_times=2,
+    tail_cache_bytes=1 << 10,
+    block_cache_bytes=4 << 10,
+    faults=("lag", "lag", "lag"),
+    between_s_max=0.4,
+)
+"""Agents that lag behind the journal read of WAL files that their owners have used again."""
+PROFILES = (KEPT_WAL, MOVING_SHARDS, JUMPING_CLOCK, ROT, ASTRAY, OLDER, DOUBTS, RECYCLED_WAL)
+SHARE = 0.6
 """Of the runs that have one."""
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sim.world import World
 
 
+CUT_OFF_S = 2.5
+
+
 class Consumer(Actor):
     """Reads partitions by assignment and commits how far it came under a group of its own."""
 
@@ -131,6 +134,8 @@ class Watcher(Actor):
             agent = self.chance.pick(self.world.agents)
             cleaned = [place for place in self.world.places if is_keyed(place)]
             try:
+                if agent.is_cut_off(CUT_OFF_S):
+                    self._ask_leaders(agent)
                 if cleaned and self.chance.happens(0.4):
                     await self._read_anywhere(agent, self.chance.pick(cleaned))
                 elif self.chance.happens(0.5):
@@ -152,6 +157,15 @@ class Watcher(Actor):
             self.history.count(f"list {ErrorCode(code).name}")
         elif not self.history.is_deleted(place[0]):
             self.history.listed(place, offset, began_s, latest=latest, who=self.name)
+
+    def _ask_leaders(self, agent: Agent) -> None:
+        """One that has long been without the journal sends clients to others, if it knows any."""
+        broker = agent.broker
+        assert broker is not None
+        others = agent.others_in_its_view()
+        if others and agent.agent_id in broker.nodes.leaders(agent.zone).candidates:
+            self.history.violate("sent-to-a-cut-off", f"{agent} to itself too, beside {others}")
+        self.history.count("asked a cut off agent")
 
     async def _ask_offset(self, agent: Agent) -> None:
         """Whoever takes itself for a group's coordinator has to know what was committed."""

@@ -181,6 +181,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
     parser.add_argument("--stop-at", type=int, default=20, help="failures after which to stop")
+    parser.add_argument("--first", default="", help="a profile whose seeds come before the others")
     arguments = parser.parse_args()
     sys.path[:0] = paths()
     if arguments.seed is not None:
@@ -189,8 +190,13 @@ def main() -> int:
     if base is None:
         base = int.from_bytes(os.urandom(5), "big")
     print(f"seeds {base} to {base + arguments.count - 1}", flush=True)
+    seeds = list(range(base, base + arguments.count))
+    if arguments.first:
+        from sim.profiles import profile_of
+
+        seeds.sort(key=lambda seed: profile_of(seed).name != arguments.first)
     return run_many(
-        list(range(base, base + arguments.count)),
+        seeds,
         processes=arguments.processes,
         budget_s=arguments.budget,
         stop_at=arguments.stop_at,

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from crc32c import crc32c
+
 from penstock.cli.client import fetching, producing
 from penstock.cli.client.offsets import TopicPartition
 from penstock.kafka import schema
@@ -271,9 +273,22 @@ class Client:
         position += fetching._RESPONSE_PARTITION.size + max(0, aborted) * 16 + 4
         size = max(0, fetching._INT32.unpack_from(answer, position)[0])
         data = answer[position + 4 : position + 4 + size]
+        self._check_crcs(bytes(data), f"{topic}-{partition} from {offset} at {agent}")
         records, following = fetching.read_batches(TopicPartition(topic, partition), data, offset)
         found = [(record.offset, identity_of(record)) for record in records]
         return code, found, following, high_watermark, log_start
+
+    def _check_crcs(self, data: bytes, what: str) -> None:
+        """As a client with `check.crcs`: no other need ever see a flipped bit, either."""
+        position = 0
+        while position + 12 <= len(data):
+            end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+            if end > len(data):
+                return
+            crc = int.from_bytes(data[position + 17 : position + 21], "big")
+            if crc32c(data[position + 21 : end]) != crc:
+                self.world.history.violate("wrong-bytes", what)
+            position = end
 
     # -- small APIs ------------------------------------------------------------------------------
 

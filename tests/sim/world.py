@@ -17,11 +17,14 @@ from typing import Any
 
 from penstock.kafka.errors import ErrorCode
 from penstock.model.errors import (
+    CorruptDataError,
     FencedError,
     JournalOlderError,
     NotFoundError,
+    OtherClusterError,
     RetryableError,
 )
+from penstock.ports.journal import JournalRow
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.simulated_store import SimulatedBucket
 from penstock.testing.virtual_loop import StuckError, VirtualClock, VirtualLoop, run
@@ -30,7 +33,7 @@ from sim.admin import Admin
 from sim.agent import Agent
 from sim.chance import Chance
 from sim.compactor import Cleaner, Compactor
-from sim.faults import Faults
+from sim.faults import AGENTS_MAX, Faults
 from sim.history import History, Place, ViolationError
 from sim.identity import is_keyed
 from sim.keyed import KeyedProducer, create_topic
@@ -40,12 +43,16 @@ from sim.pipeline import StreamWriter
 from sim.producer import Producer
 from sim.profiles import profile_of
 from sim.readers import Consumer, Watcher
+from sim.rot import Rot
 from sim.wire import BrokenError
 
 HEAL_S = 90.0
 """Virtual seconds after the last fault until which everything must be done and readable."""
 LOOK_S = 1.0
 RECENT_ACKS = 20
+WINDOW_STREAM = 0x77696E646F77
+OTHER_STREAM = 0x6F74686572
+OLDER_STREAM = 0x6F6C646572
 KEYED_SHARE = 0.35
 """Of the runs that have a topic which is compacted by key."""
 GROUP_TOPIC = "group-topic"
@@ -77,14 +84,31 @@ class WatchedBucket(SimulatedBucket):
 
 
 class WatchedJournal(SimulatedJournal):
-    """Tells before it forgets."""
+    """Remembers what it has trimmed, and tells before it does."""
 
     on_trim: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._ever: dict[int, JournalRow] = {}
 
     def trim(self, up_to: int) -> int:
         """See `SimulatedJournal`."""
         self.on_trim()
         return super().trim(up_to)
+
+    def row_ever(self, position: int) -> JournalRow | None:
+        """The row at a position, also where it was trimmed."""
+        return self._ever.get(position)
+
+    def come_back_older(self, position: int) -> None:
+        """See `SimulatedJournal`."""
+        super().come_back_older(position)
+        self._ever = {found: row for found, row in self._ever.items() if found <= position}
+
+    def _show(self, row: JournalRow) -> None:
+        self._ever[row.position] = row
+        super()._show(row)
 
 
 class World:
@@ -131,16 +155,25 @@ class World:
             lost_read_permille=often // 2,
             lost_hint_permille=often,
         )
+        self.journal_clock = VirtualClock(loop)
         with loop.on(loop.world):
             self.journal = WatchedJournal(
-                random=chance.fork(), clock=self.clock, faults=self.journal_faults
+                random=chance.fork(), clock=self.journal_clock, faults=self.journal_faults
             )
+            # Of a cluster that is none of the run's agents'.
+            self.other_journal = WatchedJournal(
+                random=Chance(seed ^ OTHER_STREAM),
+                clock=self.clock,
+                cluster_id="simulated-cluster-0002",
+            )
+        self.other_bucket = SimulatedBucket(loop)
         self.bucket = WatchedBucket(loop, list_lag_s=chance.pick((0.0, 0.0, 3.0)))
         self.store_permille = often
+        self.rot = Rot(self)
         self.oracle = Oracle(self)
         self.journal.on_trim = self.oracle.catch_up
-        self.archives = chance.happens(0.5)
-        self.restore_window_ms = 2_000
+        self.archives = chance.happens(0.5) or self.profile.archives
+        self.restore_window_ms = Chance(seed ^ WINDOW_STREAM).pick((2_000, 2_000, 4_000))
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
         self.mode = chance.pick(("object", "wal", "wal", "mixed"))
@@ -238,6 +271,10 @@ class World:
             self.noticed_older(agent, error)
         elif isinstance(error, NotFoundError) and self.journal.first > 1:
             self.history.count("agent ended: below the trim")
+        elif isinstance(error, CorruptDataError) and self.rot.is_in(agent.device):
+            self.history.count("agent ended: its WAL is damaged")
+        elif isinstance(error, OtherClusterError) and agent.is_astray:
+            self.history.count("agent ended: another cluster's journal")
         elif isinstance(error, FencedError | RetryableError):
             self.history.count(f"agent ended: {type(error).__name__}")
         else:
@@ -303,10 +340,30 @@ class World:
             await asyncio.sleep(LOOK_S)
             with suppress(ViolationError):
                 self.oracle.catch_up()
+                for agent in self.agents:
+                    self._check_offsets(agent)
                 # What an older journal has lost may have been that records were moved.
                 if not self.is_older:
                     for agent in self.agents:
                         self.oracle.check_wal(agent.device, agent.name)
+
+    def _check_offsets(self, agent: Agent) -> None:
+        """What a coordinator keeps in memory of groups' offsets is what the journal says."""
+        parts = agent.parts
+        if parts is None or parts.groups is None or agent.node.dead or agent.is_astray:
+            return
+        if agent.replica_position() != self.oracle.position:
+            return
+        for group_id, loaded in parts.groups._memory.groups.items():
+            known = loaded.offsets.known()
+            if known is None or loaded.offsets.commits_open:
+                continue
+            kept = {key: offset.offset for key, offset in known.items()}
+            stored = self.oracle.group_offsets(group_id)
+            if kept != stored and self.oracle.shard_epoch(group_id) == loaded.shard_epoch:
+                changed = sorted(kept.items() ^ stored.items())
+                self.history.violate("stale-memory", f"{agent} {group_id}: {changed[:3]}")
+            self.history.count("offsets in memory compared")
 
     async def _script(self) -> None:
         for number in range(min(self.chance.pick((2, 3, 3, 4)), self.profile.agents_max)):
@@ -336,15 +393,17 @@ class World:
                 self.history.violate("stuck-client", f"{', '.join(waiting)}\n{loop.dump()}")
             await asyncio.sleep(0.5)
         await self._final_check()
-        if not self.archives and self.chance.happens(0.2):
-            await self._go_back()
+        chance = Chance(self.seed ^ OLDER_STREAM)
+        if chance.happens(self.profile.older_share):
+            await self._go_back(chance)
 
-    async def _go_back(self) -> None:
-        """The journal comes back older, as after a failover that lost something: whoever applied
-        more must notice, and serve nothing of it."""
+    async def _go_back(self, chance: Chance) -> None:
+        """The journal comes back older, as after a failover that lost something, and grows again:
+        whoever applied more must notice, and serve nothing of it."""
         self.is_older = True
         self.oracle.catch_up()
-        position = max(1, self.journal.head - 1 - self.chance.below(10))
+        lost_count = 1 + chance.below(chance.pick((10, 10, 60)))
+        position = max(1, self.journal.first, self.journal.head - lost_count)
         ahead = [agent for agent in self.agents if agent.replica_position() > position]
         lives = {agent: agent.life for agent in ahead}
         self.note(f"journal comes back as of {position}")
@@ -358,8 +417,41 @@ class World:
                 self.history.violate("stuck", f"an older journal is not noticed: {ahead}")
             await asyncio.sleep(0.1)
         self.was_condemned = lambda _: False
+        await self._grow_again(chance)
         await self._compare_replicas()
         self.history.count("came back older")
+
+    async def _grow_again(self, chance: Chance) -> None:
+        """Go on with the journal that is left. What it has lost is nobody's any more, so only a new
+        topic's records are followed."""
+        for agent in chance.shuffled(self.agents)[: 1 + chance.below(2)]:
+            if self.mode == "object" and chance.happens(0.7):
+                # Its next life has to make a replica of what there is.
+                agent.power_loss(chance)
+                agent.start()
+        if chance.happens(0.5) and len(self.agents) < AGENTS_MAX:
+            self.join()
+        for agent in self.agents:
+            await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+        topic = "grown"
+        self.places.clear()
+        admin = Admin(self, "admin-grown")
+        create = admin.create(topic, 1, **self.durability())
+        await self._within(HEAL_S, self._on_node("admin-grown", create), "create")
+        self.stopping = False
+        producer = Producer(self, "grows", 10 + chance.below(40))
+        await self._within(HEAL_S, self._on_node("grows", producer.run()), "produce again")
+        self.stopping = True
+        # So long that what was archived before is looked at again, and what is due is deleted.
+        await asyncio.sleep(chance.uniform(0, 6))
+        reader = Watcher(self, "grown-reader")
+        for agent in chance.shuffled(self.agents)[:2]:
+            await self._within(
+                HEAL_S,
+                self._on_node("grown-reader", self._read_all(reader, agent, (topic, 0))),
+                f"{topic} can't be read from {agent}",
+            )
+        self.history.count("grew again")
 
     async def _prepare(self) -> None:
         chance = self.chance

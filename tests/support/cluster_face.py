@@ -148,6 +148,8 @@ class ClusterAgent:
         self.shard_settings = shards or ShardSettings()
         self.membership_settings = membership or MembershipSettings()
         self.dead = False
+        self.serves = False
+        """Whether it has begun to serve clients."""
         self.closed = False
         self.log: ViewLog | None = None
         self.connection: ConnectionState | None = None
@@ -226,6 +228,7 @@ class ClusterAgent:
             heads=self.order,
             cluster=ClusterNodes(me=self.agent_id, view=self.view, coordinators=self.shards),
         )
+        self.serves = True
 
     def _on_applied(self, applied: list[Applied]) -> None:
         for entry in applied:

@@ -19,6 +19,8 @@ class LateError(Exception):
 
 async def within(agent: ClusterAgent, seconds: float, api: str, version: int, **fields: Any) -> Any:
     """One request with a client's patience: a stopped agent answers nobody."""
+    if not agent.serves:
+        raise LateError  # nothing listens there yet
     task = asyncio.ensure_future(agent.call(api, version, **fields))
     done, _ = await asyncio.wait([task], timeout=seconds)
     if not done:

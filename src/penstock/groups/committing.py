@@ -164,15 +164,17 @@ class GroupOffsets:
             try:
                 answer = await self._journal.commit(command)
                 if not isinstance(answer, GroupError):
+                    offsets.settle(doubt_count)
                     return keep(answer)
-                # It may or may not be in the journal.
-                offsets.forget()
+                # It may or may not be in the journal, or come there later.
+                offsets.doubt()
                 return answer
             finally:
                 offsets.commits_open -= 1
                 self._memory.settle(loaded)
 
         offsets = loaded.offsets
+        doubt_count = offsets.doubt_count
         offsets.commits_open += 1
         self._memory.settle(loaded)
         return self._journal.own(write())

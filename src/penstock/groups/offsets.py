@@ -25,12 +25,15 @@ class OffsetCache:
     would then write older values over newer ones; so nothing is kept until they are answered.
     """
 
-    __slots__ = ("_offsets", "commits_open")
+    __slots__ = ("_offsets", "commits_open", "doubt_count", "is_in_doubt")
 
     def __init__(self) -> None:
         self._offsets: dict[PartitionId, CommittedOffset] | None = None
         self.commits_open = 0
         """Commits and deletions that the journal has not answered."""
+        self.is_in_doubt = False
+        """One that was given up may still be applied, so that what is read may change."""
+        self.doubt_count = 0
 
     def known(self) -> Mapping[PartitionId, CommittedOffset] | None:
         """All offsets; None when they have to be read."""
@@ -42,7 +45,7 @@ class OffsetCache:
             key: CommittedOffset(row.offset, row.leader_epoch, row.metadata)
             for key, row in rows.items()
         }
-        if not self.commits_open:
+        if not self.commits_open and not self.is_in_doubt:
             self._offsets = offsets
         return offsets
 
@@ -61,6 +64,18 @@ class OffsetCache:
         if self._offsets is not None:
             for key in keys:
                 self._offsets.pop(key, None)
+
+    def doubt(self) -> None:
+        """A write was given up, and may be applied later: keep nothing until then."""
+        self.doubt_count += 1
+        self.is_in_doubt = True
+        self.forget()
+
+    def settle(self, doubt_count: int) -> None:
+        """A write that began after so many doubts was answered: an agent's entries are applied in
+        the order in which they were submitted, so what was given up before is settled, too."""
+        if doubt_count == self.doubt_count:
+            self.is_in_doubt = False
 
     def forget(self) -> None:
         """What is stored is not known any more: read it again."""

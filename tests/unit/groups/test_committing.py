@@ -10,7 +10,7 @@ import pytest
 
 from penstock.groups.errors import GroupError
 from penstock.metadata.answers import AnyAnswer, Refusal
-from penstock.metadata.commands import AnyCommand, DeleteTopic, OffsetWrite
+from penstock.metadata.commands import AnyCommand, CommitOffsets, DeleteTopic, OffsetWrite
 from penstock.model.errors import InDoubtError, RetryableError
 from unit.groups.calls import commit, write
 from unit.groups.fakes import (
@@ -61,6 +61,30 @@ def test_offsets_are_read_again_after_a_write_in_doubt(tmp_path: Path, is_deleti
             answer = await commit(one, [write(one, 2)])
             assert answer.error is GroupError.COORDINATOR_NOT_AVAILABLE
             assert one.groups.fetch_offsets("g")[key].offset == 2
+        await one.close()
+
+    run(work())
+
+
+def test_what_is_read_while_a_write_is_in_doubt_is_not_kept(tmp_path: Path) -> None:
+    """The write comes to the journal after its client was answered and the offsets were read."""
+
+    async def work() -> None:
+        one = world(tmp_path)
+        key = (one.topic("flights").topic_id, 0)
+        await commit(one, [write(one, 1)])
+        one.committer.failure = InDoubtError("commit", "agent 1", "no answer in 30 s")
+        await commit(one, [write(one, 2)])
+        assert one.groups.fetch_offsets("g")[key].offset == 1
+        one.order.append([CommitOffsets(group_id="g", offsets=[write(one, 2)])])
+        assert one.groups.fetch_offsets("g")[key].offset == 2
+        # What was submitted later is answered: nothing is in doubt any more, and memory serves.
+        one.committer.failure = None
+        await commit(one, [write(one, 3)])
+        assert one.groups.fetch_offsets("g")[key].offset == 3
+        loaded = one.groups._memory.find("g")
+        assert loaded is not None
+        assert loaded.offsets.known() is not None
         await one.close()
 
     run(work())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from penstock.log.fetch import reader as reader_module
+from penstock.log.fetch import object_runs, whole_runs
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import LogReader
 from penstock.log.fetch.tail import TailCache, TailRead
@@ -19,6 +19,7 @@ from penstock.model.ids import PartitionKey
 from penstock.records.batch import batch_bounds, patch_run, stored_header
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from support.checks import run_checks
 
 KEY = PartitionKey(1)
 BLOCK_BYTES = 64
@@ -55,8 +56,8 @@ class Rig:
             blocks=BlockCache(limits),
             wals={},
             store=self.store,  # type: ignore[arg-type]
-            pool=pool,
             limits=limits,
+            checks=run_checks(pool),
         )
 
     def runs_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[StoredRun]:
@@ -165,14 +166,16 @@ def test_a_place_in_a_run_that_was_cut_at_its_start_is_right_or_forgotten(raw: b
 def test_places_are_bounded_and_the_oldest_go_first(
     raw: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader_module, "_CURSORS_MAX", 4)
+    for module in (object_runs, whole_runs):
+        monkeypatch.setattr(module, "_CURSORS_MAX", 4)
 
     async def test(rig: Rig) -> None:
         rig.put("o", (0, [batch(number, f"{number}") for number in range(30)]), raw=raw)
+        runs = rig.reader._whole if raw else rig.reader._objects
         for offset in range(28):
             assert await rig.offsets(offset) == [offset]
-            assert len(rig.reader._cursors) <= 4
-        assert (KEY, 28) in rig.reader._cursors
+            assert len(runs._cursors) <= 4
+        assert (KEY, 28) in runs._cursors
         assert await rig.offsets(1) == [1]
 
     run(test)

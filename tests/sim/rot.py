@@ -1,0 +1,157 @@
+"""Bits that change where they are stored or on their way, and are put right again.
+
+Damage is put right after a while, as by an operator who has another copy, so that at the end of a
+run everything can be read: meanwhile no client may get a wrong record, and nothing may copy the
+damage to where it would stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.wal.format import FILE_HEADER_BYTES, FRAMES_START, generation_of
+from penstock.wal.recovery import find_files
+
+if TYPE_CHECKING:
+    from penstock.testing.device import SimulatedDevice
+    from sim.agent import Agent
+    from sim.chance import Chance
+    from sim.world import World
+
+
+MOMENT_S = 6.0
+
+
+@dataclass(slots=True, eq=False)
+class ObjectDamage:
+    """A stored object with another content."""
+
+    key: str
+    right: bytes
+    wrong: bytes
+
+
+@dataclass(slots=True, eq=False)
+class WalDamage:
+    """One bit of a WAL file."""
+
+    device: SimulatedDevice
+    name: str
+    position: int
+    bit: int
+    generation: int
+
+
+class Rot:
+    """What is damaged now."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._objects: list[ObjectDamage] = []
+        self._wals: list[WalDamage] = []
+        self._until_s = 0.0
+        self.reply_permille = 0
+        """Replies of peers that arrive with a bit changed."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether anything that is stored is damaged, or was a moment ago."""
+        if self._objects or self._wals:
+            self._until_s = self._world.loop.time() + MOMENT_S
+        return self._world.loop.time() < self._until_s
+
+    def is_in(self, device: SimulatedDevice) -> bool:
+        """Whether a WAL is damaged."""
+        return any(damage.device is device for damage in self._wals)
+
+    def damage_object(self, chance: Chance) -> ObjectDamage | None:
+        """Change one bit of a segment, or let two change places."""
+        objects = self._world.bucket.objects
+        keys = [key for key in sorted(objects) if key.startswith(self._world.segments_prefix)]
+        keys = [key for key in keys if not any(damage.key == key for damage in self._objects)]
+        if not keys:
+            return None
+        # What was put last is what is read.
+        key = keys[-1 - min(chance.below(len(keys)), chance.below(len(keys)))]
+        right = objects[key].data
+        if chance.happens(0.3):
+            wrong = objects[chance.pick(keys)].data
+        else:
+            changed = bytearray(right)
+            changed[chance.below(len(right))] ^= 1 << chance.below(8)
+            wrong = bytes(changed)
+        if wrong == right:
+            return None
+        objects[key].data = wrong
+        self._world.note(f"rot in {key}")
+        self._world.history.count("rot in an object")
+        damage = ObjectDamage(key, right, wrong)
+        self._objects.append(damage)
+        self._until_s = self._world.loop.time() + MOMENT_S
+        return damage
+
+    def mend_object(self, damage: ObjectDamage) -> None:
+        """Put it right, if it is there and nothing else has been put in its place."""
+        if damage not in self._objects:
+            return
+        self._objects.remove(damage)
+        found = self._world.bucket.objects.get(damage.key)
+        if found is not None and found.data is damage.wrong:
+            found.data = damage.right
+
+    def damage_wal(self, agent: Agent, chance: Chance) -> WalDamage | None:
+        """Change one bit of a frame."""
+        device = agent.device
+        files = [file for file in find_files(device) if file.header is not None]
+        if not files:
+            return None
+        file = chance.pick(files)
+        opened = device.open(file.name)
+        data = opened.read_at(FRAMES_START, file.size_bytes - FRAMES_START)
+        opened.close()
+        used = len(data.rstrip(b"\0"))
+        if not used:
+            return None
+        position, bit = FRAMES_START + chance.below(used), chance.below(8)
+        device.flip_bit(file.name, position, bit)
+        assert file.header is not None
+        damage = WalDamage(device, file.name, position, bit, file.header.generation)
+        self._wals.append(damage)
+        self._world.note(f"rot in {agent.name}'s {file.name} at {position}")
+        self._world.history.count("rot in a WAL")
+        return damage
+
+    def mend_wal(self, damage: WalDamage) -> None:
+        """Put it right, unless the file has been used again since."""
+        if damage not in self._wals:
+            return
+        self._wals.remove(damage)
+        try:
+            file = damage.device.open(damage.name)
+        except FileNotFoundError:
+            return
+        if generation_of(file.read_at(0, FILE_HEADER_BYTES)) == damage.generation:
+            damage.device.flip_bit(damage.name, damage.position, damage.bit)
+        file.close()
+
+    def forget_device(self, device: SimulatedDevice) -> None:
+        """It lost power, and what it kept is on another one."""
+        self._wals = [damage for damage in self._wals if damage.device is not device]
+
+    def changed_reply(self, data: bytes, chance: Chance) -> bytes:
+        """A peer's reply as it arrives."""
+        if not data or chance.below(1000) >= self.reply_permille:
+            return data
+        changed = bytearray(data)
+        changed[chance.below(len(data))] ^= 1 << chance.below(8)
+        self._world.history.count("rot in a reply")
+        return bytes(changed)
+
+    def mend(self) -> None:
+        """Put everything right."""
+        self.reply_permille = 0
+        for damage in list(self._objects):
+            self.mend_object(damage)
+        for wal_damage in list(self._wals):
+            self.mend_wal(wal_damage)
