@@ -240,6 +240,28 @@ class Pieces:
         return done
 
 
+def check_pieces(
+    pieces: list[memoryview], rules: Rules, expected: int, position: int, run: StoredRun
+) -> Checked:
+    """Check whole batches that lie in several pieces; the last may be cut off."""
+    found = Pieces(rules, expected, position)
+    for piece in pieces:
+        found.add(piece)
+        if found.fault is not None:
+            break
+    if found.fault is None and found.position == run.position + run.length:
+        found.fault = ends_early(run, found)
+    return Checked(found.position, found.expected, found.batch_count, found.fault, found.sum)
+
+
+def ends_early(run: StoredRun, found: Pieces) -> Fault | None:
+    """The fault of a run whose batches end before the run does; None: they don't."""
+    if found.expected == run.end_offset:
+        return None
+    detail = f"the batches end before offset {found.expected}, the run at {run.end_offset}"
+    return Fault(found.position, found.expected, run.end_offset, detail)
+
+
 def _label(epochs: EpochStarts, offset: int) -> tuple[int, int]:
     """The leader epoch of an offset, -1 where they aren't known, and up to where it counts."""
     if not epochs:

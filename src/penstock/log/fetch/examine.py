@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from penstock.log.checking import OTHERS, Fault, Pieces, check_and_label
-from penstock.log.fetch.object_runs import LoadFailed, ends_early
+from penstock.log.checking import OTHERS, Fault, Pieces, check_and_label, ends_early
+from penstock.log.fetch.object_runs import LoadFailed
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, read_wal_run
 from penstock.metadata.rows import StoredRun

@@ -14,7 +14,15 @@ from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from penstock.log.checking import OTHERS, Checked, Fault, Pieces, Rules, check_batches
+from penstock.log.checking import (
+    OTHERS,
+    Checked,
+    Fault,
+    Pieces,
+    check_batches,
+    check_pieces,
+    ends_early,
+)
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.checked import CheckedRanges
 from penstock.log.fetch.run_checks import RunChecks
@@ -41,14 +49,6 @@ class Cursor(NamedTuple):
     object_key: str
     position: int
     expected: int
-
-
-class Header(NamedTuple):
-    """What a walk needs of a batch's header."""
-
-    base_offset: int
-    next_offset: int
-    size: int
 
 
 class LoadFailed(Protocol):
@@ -139,13 +139,9 @@ class ObjectRuns:
             base, next_offset, size = header
             following = position + size
             if (
-                size < HEADER_BYTES
+                (base != expected and not self._may_begin(key, base, expected, next_offset))
+                or size < HEADER_BYTES
                 or following > end
-                or next_offset <= base
-                or (
-                    base != expected
-                    and (base < expected or not self._checks.may_lack(key, next_offset))
-                )
             ):
                 if start is not None:
                     break
@@ -207,6 +203,10 @@ class ObjectRuns:
         """Look for an offset from a batch on that begins at `position` and `expected`."""
         self._put_cursor(run.partition_key, offset, Cursor(run.object_key, position, expected))
 
+    def _may_begin(self, key: PartitionKey, base: int, expected: int, next_offset: int) -> bool:
+        """Whether a batch may begin elsewhere than where the one before ends."""
+        return base > expected and self._checks.may_lack(key, next_offset)
+
     # -- checking --------------------------------------------------------------------------------
 
     def _check(
@@ -232,9 +232,9 @@ class ObjectRuns:
         pieces = _pieces(held, position, run.position + run.length, self._block_bytes)
         self.check_count += 1
         if waits and sum(map(len, pieces)) <= INLINE_BYTES:
-            found = _check_pieces(pieces, self._checks.rules(run), expected, position, run)
+            found = check_pieces(pieces, self._checks.rules(run), expected, position, run)
             if found.fault is not None and self._checks.look_up(run):
-                found = _check_pieces(pieces, self._checks.rules(run), expected, position, run)
+                found = check_pieces(pieces, self._checks.rules(run), expected, position, run)
             is_right = self._passed(run, position, found)
             if (is_right and (found.fault is None or found.position > position)) or not may_load:
                 return None
@@ -253,12 +253,12 @@ class ObjectRuns:
     ) -> None:
         rules = self._checks.rules(run)
         found = await self._checks.in_pool(
-            partial(_check_pieces, pieces, rules, expected, position, run)
+            partial(check_pieces, pieces, rules, expected, position, run)
         )
         if found.fault is not None and self._checks.look_up(run):
             rules = self._checks.rules(run)
             found = await self._checks.in_pool(
-                partial(_check_pieces, pieces, rules, expected, position, run)
+                partial(check_pieces, pieces, rules, expected, position, run)
             )
         # The blocks may have left the cache meanwhile, and others come for them.
         is_same = all(self._blocks.peek(key) is block for key, block in held)
@@ -430,8 +430,9 @@ class ObjectRuns:
         if len(self._cursors) > _CURSORS_MAX:
             self._cursors.popitem(last=False)
 
-    def _peek(self, place: str, position: int) -> Header | None:
-        """What the header at `position` says, if it is in memory."""
+    def _peek(self, place: str, position: int) -> tuple[int, int, int] | None:
+        """(base offset, offset after the last record, size in bytes) of the batch at `position`, if
+        it is in memory. A plain tuple: one is made per batch."""
         number, at = divmod(position, self._block_bytes)
         block: memoryview | bytes | None = self._blocks.get(BlockKey(place, number))
         if block is None:
@@ -444,7 +445,7 @@ class ObjectRuns:
             if len(block) < _BOUNDS.size:
                 return None
         base_offset, length, delta = _BOUNDS.unpack_from(block, at)
-        return Header(base_offset, base_offset + delta + 1, LENGTH_END + length)
+        return base_offset, base_offset + delta + 1, LENGTH_END + length
 
     def _is_here(self, place: str, start: int, end: int) -> bool:
         get = self._blocks.get
@@ -459,7 +460,7 @@ class ObjectRuns:
         held = []
         number = position // self._block_bytes
         header = self._peek(run.object_key, position)
-        size = 0 if header is None else header.size
+        size = 0 if header is None else header[2]
         last = (min(position + size, run.position + run.length) - 1) // self._block_bytes + 1
         while number <= last:
             key = BlockKey(run.object_key, number)
@@ -492,28 +493,6 @@ def _pieces(
         first = key.number * block_bytes
         pieces.append(block[max(0, start - first) : max(0, end - first)])
     return pieces
-
-
-def _check_pieces(
-    pieces: list[memoryview], rules: Rules, expected: int, position: int, run: StoredRun
-) -> Checked:
-    """Check whole batches that lie in several pieces; the last may be cut off."""
-    found = Pieces(rules, expected, position)
-    for piece in pieces:
-        found.add(piece)
-        if found.fault is not None:
-            break
-    if found.fault is None and found.position == run.position + run.length:
-        found.fault = ends_early(run, found)
-    return Checked(found.position, found.expected, found.batch_count, found.fault, found.sum)
-
-
-def ends_early(run: StoredRun, found: Pieces) -> Fault | None:
-    """The fault of a run whose batches end before the run does; None: they don't."""
-    if found.expected == run.end_offset:
-        return None
-    detail = f"the batches end before offset {found.expected}, the run at {run.end_offset}"
-    return Fault(found.position, found.expected, run.end_offset, detail)
 
 
 def _oversize_key(run: StoredRun, position: int) -> BlockKey:

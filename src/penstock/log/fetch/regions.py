@@ -9,6 +9,7 @@ for what was found damaged: those are read by `penstock.log.fetch.object_runs`.
 """
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.log.checking import Checked, Fault, Pieces, Rules
+from penstock.log.checking import Checked, Fault, Rules, check_batches
 from penstock.log.fetch.checked import CheckedRanges
 from penstock.log.fetch.run_checks import KNOWN_S, RunChecks
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, RegionFile
+from penstock.records.batch import HEADER_BYTES, LENGTH_END, batch_bounds
+from penstock.records.sums import SUM_MASK
 
 _HEADER: Final = Struct(">qi11xi")
 """Base offset, batch length, last offset delta. Source: `penstock.records.batch`."""
@@ -40,7 +43,7 @@ _SKIPPED_MAX: Final = 10_000
 """Batches before the wanted one that are walked at a time: some 5 ms, in which nobody is served."""
 _CURSORS_MAX: Final = 50_000
 _WARMED_MAX: Final = 1000
-_CHECKED_BYTES: Final = 1 << 20
+_CHECKED_BYTES: Final = 512 << 10
 """What is read at a time to be checked: it should stay in the processor's cache meanwhile."""
 _LOOKED_S: Final = 1.0
 """How long a file is taken to be what it was: looking costs a call of the system."""
@@ -160,7 +163,6 @@ class FileRuns:
         if file is None:
             if not self._store.may_open():
                 raise Unsendable
-            self._raise_bad(run.object_key, position)
             cold: tuple[int, int] | None = (position, position)
         else:
             found = self._walk(file, run, (position, expected), offset, bytes_max, first=first)
@@ -180,6 +182,7 @@ class FileRuns:
             cold = found.cold
         if cold is None or not may_load:
             return None
+        self._raise_bad(run.object_key, cold[0])
         self._remember(key, offset, run.object_key, cold[0], expected)
         return self.load(run, *cold, expected)
 
@@ -355,16 +358,15 @@ class FileRuns:
             following = position + size
             next_offset = base_offset + delta + 1
             if (
-                size < _BATCH_BYTES_MIN
-                or following > end
-                or next_offset <= base_offset
-                or (
+                (
                     base_offset != expected
                     and (
                         base_offset < expected
                         or not self._checks.may_lack(run.partition_key, next_offset)
                     )
                 )
+                or size < _BATCH_BYTES_MIN
+                or following > end
             ):
                 if start is not None:
                     break
@@ -418,24 +420,47 @@ class FileRuns:
 def _check_file(
     file: RegionFile, run: StoredRun, start: int, end: int, expected: int, rules: Rules
 ) -> Checked:
-    """Check the whole batches that lie in [start, end) of a file, and the first in any case."""
-    pieces = Pieces(rules, expected, start)
+    """Check the batches that begin in [start, end) of a file."""
     run_end = run.position + run.length
-    at, fault = start, None
-    while fault is None and (at < end or (not pieces.batch_count and at < run_end)):
-        until = end if at < end else run_end
-        data = file.read_at(at, min(_CHECKED_BYTES, until - at))
-        if not data:
-            fault = Fault(at, pieces.expected, run.end_offset, "the file ends there")
-            break
-        pieces.add(memoryview(data))
-        at += len(data)
-        fault = pieces.fault
-    if fault is None and at == run_end:
-        fault = pieces.finish()
-        if fault is None and pieces.expected != run.end_offset:
-            fault = Fault(pieces.position, pieces.expected, run.end_offset, "the run goes on")
-    return Checked(pieces.position, pieces.expected, pieces.batch_count, fault, pieces.sum)
+    position, total, count = start, 0, 0
+    fault: Fault | None = None
+    wanted = _CHECKED_BYTES
+    while position < end and fault is None:
+        view = _read(file, position, min(wanted, run_end - position))
+        found = check_batches(view, rules, expected, position)
+        fault = found.fault
+        if fault is None and not found.batch_count:
+            size = batch_bounds(view, 0)[1] if len(view) >= LENGTH_END else HEADER_BYTES
+            if len(view) < wanted or size <= len(view):
+                fault = Fault(position, expected, run.end_offset, f"cut off: {len(view)} bytes")
+            wanted = size
+            continue
+        wanted = _CHECKED_BYTES
+        position, expected = found.position, found.end_offset
+        total += found.sum
+        count += found.batch_count
+    if fault is None and position == run_end and expected != run.end_offset:
+        fault = Fault(position, expected, run.end_offset, f"the run ends before {expected}")
+    return Checked(position, expected, count, fault, total & SUM_MASK)
+
+
+class _Memory(threading.local):
+    """What a thread reads into, since new memory costs more than the reading."""
+
+    view: memoryview | None = None
+
+
+_memory = _Memory()
+
+
+def _read(file: RegionFile, position: int, length: int) -> memoryview:
+    """Bytes of a file, until the thread's next call; fewer at its end."""
+    if length <= _CHECKED_BYTES:
+        if _memory.view is None:
+            _memory.view = memoryview(bytearray(_CHECKED_BYTES))
+        if file.peek(position, _memory.view[:length]) == length:
+            return _memory.view[:length]
+    return memoryview(file.read_at(position, length))
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
