@@ -11,8 +11,7 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from penstock.log.checking import OTHERS, Fault, Pieces, Rules, check_and_label
-from penstock.log.fetch.object_runs import ends_early
+from penstock.log.checking import OTHERS, Fault, Pieces, Rules, check_and_label, ends_early
 from penstock.metadata.leader_epochs import FIRST_EPOCH
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import StoredRun
