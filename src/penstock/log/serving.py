@@ -29,7 +29,13 @@ from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.keeper import Keeper
 from penstock.log.scrub import Scrubber
 from penstock.metadata.answers import AnyAnswer, BatchStatus, LogTrimmed, ProducerIds
-from penstock.metadata.changes import Change, HeadMoved, RunsMoved, TopicDeleted
+from penstock.metadata.changes import (
+    Change,
+    HeadMoved,
+    HistoryChanged,
+    RunsMoved,
+    TopicDeleted,
+)
 from penstock.metadata.commands import AllocateProducerIds, AnyCommand, TrimLog
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
@@ -301,6 +307,9 @@ class ServingLog(ABC):
                     self.tail.forget_before(change.partition_key, change.end)
             elif isinstance(change, TopicDeleted):
                 self._forget_topic(change)
+            elif isinstance(change, HistoryChanged):
+                # The block may have been given out by the lost rows, too.
+                self._producer_ids = []
 
     def _wake_readers(self, changes: Iterable[Change]) -> None:
         moved: list[PartitionKey] = []

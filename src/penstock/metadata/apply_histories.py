@@ -12,7 +12,7 @@ from penstock.metadata.answers import AnyAnswer, Done, HistoryNoted, Refusal, Re
 from penstock.metadata.changes import HistoryChanged
 from penstock.metadata.commands import CloseHistory, NoteLostHistory
 from penstock.metadata.context import ApplyContext
-from penstock.metadata.meta import LAST_HISTORY, OPEN_HISTORIES
+from penstock.metadata.meta import COUNTERS, LAST_HISTORY, OPEN_HISTORIES
 from penstock.metadata.numbers import INT64_MAX, is_number
 from penstock.metadata.rows import HistoryOutcome, LostHistory, LostReason
 from penstock.metadata.tables import Tables
@@ -107,6 +107,7 @@ def note_lost_history(context: ApplyContext, command: NoteLostHistory) -> AnyAns
                 int(HistoryOutcome.OPEN),
             ),
         )
+    _leave_lost_numbers(tables)
     _tell(context, history)
     return HistoryNoted(history)
 
@@ -146,6 +147,14 @@ def close_history(context: ApplyContext, command: CloseHistory) -> AnyAnswer:
         (CLOSED_KEPT,),
     )
     return Done()
+
+
+def _leave_lost_numbers(tables: Tables) -> None:
+    """Producers, drivers and WAL directories may go on with numbers that the lost rows gave out."""
+    for name, counter in COUNTERS.items():
+        moved = (tables.meta_int(name) or counter.first) + counter.after_loss
+        if counter.after_loss and moved < counter.limit:
+            tables.set_meta(name, moved)
 
 
 def _tell(context: ApplyContext, history: int) -> None:

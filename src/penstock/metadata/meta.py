@@ -39,22 +39,28 @@ absent: no walk is under way."""
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A number that only grows. `first`: where it begins; absent from `meta`, it is there.
-    `limit`: the state, or what carries it, holds no number from there on."""
+    """A number that only grows.
+
+    `first`: where it begins; absent from `meta`, it is there. `limit`: the state, or what carries
+    it, holds no number from there on. `after_loss`: how far it moves when the journal is found to
+    have lost rows, in which some may have been given out that are still in use: more than any
+    journal loses. 0: its numbers are used inside the state alone.
+    """
 
     first: int
     limit: int
+    after_loss: int = 0
 
 
 COUNTERS: Final = {
     # Partition keys, which are 20 bits longer, are SQLite's integers.
     NEXT_TOPIC_KEY: Counter(first=1, limit=1 << 43),
-    NEXT_PRODUCER_ID: Counter(first=0, limit=1 << 63),
+    NEXT_PRODUCER_ID: Counter(first=0, limit=1 << 63, after_loss=1 << 32),
     # 32 bits each of a run's place, whose highest bit is the sign.
     LAST_WAL_GENERATION: Counter(first=0, limit=1 << 32),
-    NEXT_WAL_KEY: Counter(first=1, limit=1 << 31),
+    NEXT_WAL_KEY: Counter(first=1, limit=1 << 31, after_loss=1 << 10),
     # Drivers and people read it as JSON, whose numbers are exact up to here.
-    NEXT_JOB: Counter(first=1, limit=1 << 53),
+    NEXT_JOB: Counter(first=1, limit=1 << 53, after_loss=1 << 20),
 }
 """A restore moves each on, at random, so that no two logs give out the same."""
 EPOCHS: Final = frozenset({EPOCH_FLOOR, LEADER_EPOCH})

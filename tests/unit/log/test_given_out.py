@@ -7,9 +7,10 @@ from typing import Any
 
 from penstock.log.point_in_time import Moment
 from penstock.metadata.answers import BatchStatus, JobOpened
-from penstock.metadata.commands import ClaimWal, OpenJob
+from penstock.metadata.commands import ClaimWal, NoteLostHistory, OpenJob
 from penstock.metadata.meta import COUNTERS
 from penstock.metadata.queries import Queries
+from penstock.metadata.rows import LostReason
 from penstock.metadata.view import MetadataView
 from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
@@ -196,3 +197,17 @@ def test_an_embedded_servers_epoch_is_its_clocks(tmp_path: Path) -> None:
         run_rig(tmp_path, test, clock=ManualClock(now_ms=now_ms))
     first = epoch_floor(NOW)
     assert epochs == [first, first + 1, first + 90, first + 91]
+
+
+def test_a_block_of_producer_ids_is_dropped_when_rows_were_lost(tmp_path: Path) -> None:
+    """An agent that had applied none of the lost rows goes on: it was given the same block."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        lost_id, _ = await agent.log.allocate_producer_id()
+        noted = NoteLostHistory(start=1, end=9, stamp_ms=1, crc=1, reason=LostReason.REPLICA)
+        await agent.log.commit([noted])
+        new_id, _ = await agent.log.allocate_producer_id()
+        assert new_id >= lost_id + (1 << 32)
+
+    run_cluster(tmp_path, test)

@@ -238,11 +238,17 @@ class ClusterTwin:
                     one.marks = mark
                 one.positions |= set(range(min(covered | one.positions), max(covered) + 1))
                 one.noted = self.position
+                self._leave_lost_numbers()
                 return HistoryNoted(one.number)
+        self._leave_lost_numbers()
         self.histories.append(
             HistoryState(len(self.histories) + 1, covered, mark, noted=self.position)
         )
         return HistoryNoted(len(self.histories))
+
+    def _leave_lost_numbers(self) -> None:
+        self.wal_count += 1 << 10
+        self.log.next_producer_id += 1 << 32
 
     def _close(self, command: CloseHistory) -> AnyAnswer:
         if command.records < 0:

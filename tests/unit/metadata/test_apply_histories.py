@@ -5,22 +5,36 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.answers import AnyAnswer, Condemned, Done, HistoryNoted, Refusal, Refused
+from penstock.metadata.answers import (
+    AnyAnswer,
+    Condemned,
+    Done,
+    HistoryNoted,
+    JobOpened,
+    ProducerIds,
+    Refusal,
+    Refused,
+    WalClaimed,
+)
 from penstock.metadata.apply import EntryOutcome, LogMachine
 from penstock.metadata.apply_histories import CLOSED_KEPT
 from penstock.metadata.commands import (
+    AllocateProducerIds,
     AnyCommand,
+    ClaimWal,
     CloseHistory,
     CommitRuns,
     CondemnObjects,
     CreateTopic,
     NoteLostHistory,
+    OpenJob,
     RegisterAgent,
     RunCommit,
     SetFeatureLevel,
     TrimLog,
 )
 from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.meta import COUNTERS, NEXT_WAL_KEY
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import HistoryOutcome, LostReason
 from penstock.metadata.view import MetadataView
@@ -128,6 +142,39 @@ def test_one_that_is_found_twice_is_one_and_what_overlaps_makes_it_larger(rig: R
         HistoryOutcome.OPEN,
     ]
     assert rig.one(lost(2, 12, crc=9)) == HistoryNoted(3)
+
+
+def test_what_the_lost_rows_gave_out_is_not_given_out_again(rig: Rig) -> None:
+    """Their producers, drivers and WAL directories go on."""
+
+    def given_out(number: int) -> tuple[int, int, int]:
+        pids, job, wal = rig.send(
+            AllocateProducerIds(count=10),
+            OpenJob(kind="k", name="n", lease_ms=1, age_max_ms=1),
+            ClaimWal(wal_id=bytes([number]) * 16),
+        )
+        assert isinstance(pids, ProducerIds)
+        assert isinstance(job, JobOpened)
+        assert isinstance(wal, WalClaimed)
+        return pids.first, job.job, wal.wal_key
+
+    assert [given_out(number) for number in range(2)] == [(0, 1, 1), (10, 2, 2)]
+    rig.send(lost(3, 9))
+    after = (20 + (1 << 32), 3 + (1 << 20), 3 + (1 << 10))
+    assert given_out(2) == after
+    # Found by another agent, too: nothing was given out since that the lost rows could know.
+    rig.send(lost(3, 9))
+    assert given_out(3) == (after[0] + 10, after[1] + 1, after[2] + 1)
+    # It was longer than was known.
+    rig.send(lost(3, 12, crc=8))
+    assert given_out(4)[0] == after[0] + 20 + (1 << 32)
+
+
+def test_numbers_move_only_while_there_is_room(rig: Rig) -> None:
+    near = COUNTERS[NEXT_WAL_KEY].limit - (1 << 10)
+    rig.machine.tables.set_meta(NEXT_WAL_KEY, near)
+    rig.send(lost(3, 9))
+    assert rig.machine.tables.meta_int(NEXT_WAL_KEY) == near
 
 
 def test_rows_of_closed_histories_are_bounded(rig: Rig) -> None:
