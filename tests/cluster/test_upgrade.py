@@ -43,6 +43,10 @@ def install(agent: Agent, level: int) -> None:
         unpack_release(OLD, release)
     source = release if level == OLD else REPOSITORY / "src"
     agent.server.environment["PYTHONPATH"] = str(source)
+    # A setting that the old release does not know. Its commands are of the new level.
+    agent.server.environment.pop("PENSTOCK_DIGEST_INTERVAL_MS", None)
+    if level == NEW:
+        agent.server.environment["PENSTOCK_DIGEST_INTERVAL_MS"] = "2000"
 
 
 def levels(world: World) -> set[int]:
@@ -97,6 +101,13 @@ def test_agents_are_upgraded_one_by_one_and_then_the_level_rises(old_world: Worl
         eventually(
             lambda: levels(world), lambda seen: seen == {NEW}, timeout_seconds=RISE_SECONDS_MAX
         )
+        # What is of the new level works from here on.
+        for agent in agents:
+            eventually(
+                lambda agent=agent: agent.status()["digest"],
+                lambda digest: digest["verdict"] == "equal" and digest["equal_position"] > 0,
+                timeout_seconds=RISE_SECONDS_MAX,
+            )
         risen_s = time.monotonic()
         probe.wait_accepted(risen_s)
         probe.wait_served(risen_s)

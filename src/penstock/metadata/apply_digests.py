@@ -36,7 +36,7 @@ def ask_digest(context: ApplyContext, command: AskDigest) -> AnyAnswer:
     execute("DELETE FROM digests")
     agents = [
         (agent.agent_id, agent.epoch)
-        for agent in context.tables.cluster.agents.values()
+        for _, agent in sorted(context.tables.cluster.agents.items())
         if agent.live
     ]
     context.tables.executemany(

@@ -20,6 +20,7 @@ from penstock.metadata.apply import Standing
 from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
 from penstock.metadata.commands import (
     AnyCommand,
+    AskDigest,
     ClaimShard,
     ClaimWal,
     CloseHistory,
@@ -35,11 +36,13 @@ from penstock.metadata.commands import (
     RegisterAgent,
     Relay,
     RemoveAgent,
+    ReportDigest,
     SaveGroup,
     SetFeatureLevel,
 )
 from penstock.metadata.entries import Entry
 from penstock.metadata.rows import AgentStatus
+from penstock.metadata.state_digest import StateDigest
 from unit.metadata.twin import Twin
 
 CLUSTER_ONLY = (Relay, Heartbeat, Fence, DrainAgent, RemoveAgent, ClaimWal, ClaimShard)
@@ -93,6 +96,9 @@ class ClusterTwin:
     raw: set[str] = field(default_factory=set)
     answers: dict[tuple[int, int, int], list[AnyAnswer]] = field(default_factory=dict)
     histories: list[HistoryState] = field(default_factory=list)
+    digest_position: int = 0
+    digests: dict[int, tuple[int, StateDigest | None]] = field(default_factory=dict)
+    """Of the agents that were asked: epoch and answer."""
     removed_epoch: int = 0
     wal_count: int = 0
     position: int = 0
@@ -163,6 +169,24 @@ class ClusterTwin:
                 return self._remove(command)
             case ClaimWal():
                 return self._claim_wal(entry, command)
+            case AskDigest():
+                if self.level < 4:
+                    return Refused(Refusal.LEVEL_NOT_ON)
+                if command.seen_position == self.digest_position:
+                    self.digest_position = self.position
+                    self.digests = {
+                        agent: (state.epoch, None)
+                        for agent, state in self.agents.items()
+                        if state.status is not AgentStatus.FENCED
+                    }
+                return Done()
+            case ReportDigest():
+                if self.level < 4:
+                    return Refused(Refusal.LEVEL_NOT_ON)
+                asked = self.digests.get(entry.agent, (0, None))
+                if (asked[0], self.digest_position) == (entry.epoch, command.position):
+                    self.digests[entry.agent] = (entry.epoch, command.digest)
+                return Done()
             case ClaimShard():
                 shard = self.shards[command.shard]
                 if shard.epoch != command.shard_epoch:

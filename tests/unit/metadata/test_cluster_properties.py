@@ -14,6 +14,7 @@ from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.cluster_tables import group_shard
 from penstock.metadata.commands import (
     AnyCommand,
+    AskDigest,
     ClaimShard,
     ClaimWal,
     CloseHistory,
@@ -29,6 +30,7 @@ from penstock.metadata.commands import (
     RegisterAgent,
     Relay,
     RemoveAgent,
+    ReportDigest,
     SaveGroup,
     SetFeatureLevel,
 )
@@ -47,6 +49,7 @@ from unit.metadata.histories import (
     segments,
     simple,
 )
+from unit.metadata.test_digest_plan import digest
 
 AGENTS = [1, 2, 3]
 WAL_IDS = [bytes([number]) * 16 for number in range(2)]
@@ -68,6 +71,9 @@ KINDS = [
     "lost",
     "lost",
     "close",
+    "ask",
+    "answer",
+    "answer",
     "to-wal",
     "to-wal",
     "raw",
@@ -132,6 +138,12 @@ def cluster_commands(draw: st.DrawFn, twin: ClusterTwin, position: int) -> AnyCo
                 give_up=draw(st.booleans()),
                 records=draw(st.integers(0, 2)),
             )
+        case "ask":
+            seen = draw(st.sampled_from([twin.digest_position] * 4 + [0, position]))
+            return AskDigest(seen_position=seen)
+        case "answer":
+            asked = twin.digest_position + draw(st.sampled_from([0, 0, 0, 1]))
+            return ReportDigest(position=asked, digest=digest(draw(st.sampled_from("ab"))))
         case "beat":
             return Heartbeat()
         case "to-wal":
@@ -206,6 +218,12 @@ def assert_cluster_equal(queries: Queries, view: MetadataView, twin: ClusterTwin
         number: (shard.epoch, shard.owner) for number, shard in claimed.items()
     }
     assert {row.key for row in queries.objects("", 99) if row.raw} == twin.raw
+    found = queries.digests()
+    assert found == view.digests
+    assert found.position == twin.digest_position
+    assert {agent: (epoch, found.answers.get(agent)) for agent, epoch in found.epochs.items()} == (
+        twin.digests
+    )
     lost = queries.lost_histories()
     assert [
         (one.history, one.start, one.end, one.crc, one.closed_ms is None, one.records)
