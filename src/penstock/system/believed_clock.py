@@ -7,10 +7,11 @@ must name a time all the same takes the earlier of the two (`least_ms`).
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
-from penstock.model.believed_time import BelievedTime, Reading, Turn
+from penstock.model.believed_time import STEP_MS, BelievedTime, Reading, Turn
 from penstock.ports.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class BelievedClock:
         self._after_ms = after_ms
         self._lock = threading.Lock()
         self._time = BelievedTime(self._read(), after_ms=after_ms)
+        self._base_ms = self._base()
+        """The believed time where the elapsed time is 0; NaN while there is a doubt."""
 
     def start_from(self, known_ms: int) -> None:
         """Say which time was known before this process's start, for example of the journal's last
@@ -43,13 +46,19 @@ class BelievedClock:
         if known_ms > 0:
             with self._lock:
                 self._tell(self._time.start_from(known_ms, self._read()))
+                self._base_ms = self._base()
 
     def look(self) -> None:
-        """Compare the clocks. Each reading does it; a server that reads no time calls it."""
+        """Compare the clocks, and follow drift. To be called about once a second."""
         self._look()
 
     def now_ms(self) -> int:
         """The later of the wall clock and the believed one."""
+        # Asked for at each request and entry: without the lock where nothing is wrong (0.3 us
+        # instead of 1.1). NaN is in no range.
+        wall_ms = self._wall_ms()
+        if -STEP_MS <= wall_ms - self._base_ms - self._elapsed_s() * 1000 <= STEP_MS:
+            return wall_ms
         reading = self._look()
         if self._time.doubt is None:
             return reading.wall_ms
@@ -93,6 +102,12 @@ class BelievedClock:
             f" {'ahead of' if off_ms > 0 else 'behind'} what was to be expected"
         )
 
+    def _base(self) -> float:
+        anchor = self._time.anchor
+        if self._time.doubt is not None:
+            return math.nan
+        return anchor.wall_ms - anchor.elapsed_s * 1000
+
     def _read(self) -> Reading:
         return Reading(self._wall_ms(), self._elapsed_s())
 
@@ -101,6 +116,7 @@ class BelievedClock:
             # Read under the lock: an older reading after a newer one would look like a step.
             reading = self._read()
             turn = self._time.look(reading)
+            self._base_ms = self._base()
             if turn is not None:
                 self._tell(turn)
         return reading

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from penstock.metadata.answers import Refusal, Refused
+from penstock.metadata.commands import SetJournalTime
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
 from penstock.testing.clock import ManualClock
@@ -178,3 +180,66 @@ def test_times_that_a_believed_clock_put_ahead_come_down_with_journal_time(tmp_p
         assert not rig.queries().objects("", 9)
 
     run_rig(tmp_path, test)
+
+
+def test_clocks_of_a_cluster_that_were_ahead_together_heal(tmp_path: Path) -> None:
+    """The database's and all agents': journal time follows them, and comes back with them."""
+
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        (key,) = await one.topic("t", retention__ms=str(7 * DAY_MS))
+        await one.append(key, b"a")
+        real = cluster.journal.clock
+        cluster.journal.clock = AheadClock(real, 30 * DAY_MS)
+        one.clock.skew_ms = two.clock.skew_ms = 30 * DAY_MS
+        await passing(5)
+        await one.append(key, b"b", producer=(1, 0, 0))
+        assert one.order.time_ms > real.now_ms() + 29 * DAY_MS
+        # In doubt, so that nothing goes by age: five of five would have gone.
+        for agent in (one, two):
+            assert await agent.log.keeper.trim_expired() == 0
+        await one.log.delete_records([(key, 1)])
+        assert await one.log.keeper.condemn_unreferenced() == 0
+        cluster.journal.clock = real
+        one.clock.skew_ms = two.clock.skew_ms = 0
+        await passing(5)
+        await one.append(key, b"c")
+        assert one.order.time_ms > real.now_ms() + 29 * DAY_MS
+        # They were apart while one was set and the other not: that is remembered for a while.
+        await passing(BELIEVED_AFTER_MS / 1000 + 5)
+        keepers = [agent.log.keeper for agent in (one, two)]
+        for keeper in keepers:
+            await keeper.run_once()
+        for agent in (one, two):
+            await agent.catch_up()
+            assert abs(agent.order.time_ms - real.now_ms()) <= 5_000
+            assert agent.log.keeper.time_setting.ahead_ms() <= 5_000
+        producers = one.queries.producers_page((-1, -1), limit=9)
+        assert all(seen <= one.order.time_ms for _, _, seen in producers)
+        one.pause_heartbeats()
+        two.pause_heartbeats()
+        await passing(1)
+        for agent in (one, two):
+            await agent.catch_up()
+        assert one.order.digest() == two.order.digest()
+        assert [value for _, value in await two.read_all(key)] == [b"b", b"c"]
+
+    run_cluster(tmp_path, test)
+
+
+def test_one_agents_clock_can_not_set_journal_time_back(tmp_path: Path) -> None:
+    """Were its clock a day behind for so long that it believes it, the database's is not."""
+
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1)
+        (key,) = await one.topic("t")
+        await one.append(key, b"a")
+        before = one.order.time_ms
+        (answer,) = await one.order.commit(
+            [SetJournalTime(time_ms=before - DAY_MS, rows_max=100, begins=True)]
+        )
+        assert isinstance(answer, Refused), answer
+        assert answer.reason is Refusal.CLOCKS_DISAGREE
+        assert one.order.time_ms >= before
+
+    run_cluster(tmp_path, test)
