@@ -38,10 +38,11 @@ class Ages:
         return None if self._is_doubted() else self._clock.believed_ms()
 
     def least_ms(self, journal_ms: int) -> int:
-        """The earliest of the times that it may be, for whoever is to be told one: by this time
-        nothing looks older than it is.
+        """The earliest of the times that it may be, for a caller that needs one even in doubt: by
+        this time nothing looks older than it is.
 
         Args:
-            journal_ms: journal time as the asker's moment of the state has it.
+            journal_ms: journal time as the caller's moment of the state has it.
         """
-        return min(self._clock.least_ms(), journal_ms)
+        least_ms = self._clock.least_ms()
+        return least_ms if self._journal_ms is None else min(least_ms, journal_ms)

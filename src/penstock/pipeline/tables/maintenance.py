@@ -121,7 +121,10 @@ def maintain_table(
             even so, where expiring failed alone.
     """
     clock, random = clock or SystemClock(), random or SystemRandom()
-    topics = client.topics(names=[settings.topic]).topics
+    answer = client.topics(names=[settings.topic])
+    topics = answer.topics
+    # Two clocks: by this process's own alone one that is ahead would delete what is in use.
+    now_ms = min(clock.now_ms(), answer.time_ms)
     if not topics:
         raise NotFoundError("maintain table", settings.topic, "there is no such topic")
     settings = resolve(settings, topics[0].configs)
@@ -134,7 +137,7 @@ def maintain_table(
             if is_native
             else _Upkeep(engine, settings, maintenance, random)
         )
-        return _maintain(table, upkeep, settings, maintenance, clock)
+        return _maintain(table, upkeep, settings, maintenance, now_ms)
 
 
 class _Way(Protocol):
@@ -152,7 +155,7 @@ class _Way(Protocol):
 
 
 def _maintain(
-    table: Table, way: _Way, settings: TableSettings, maintenance: Maintenance, clock: Clock
+    table: Table, way: _Way, settings: TableSettings, maintenance: Maintenance, now_ms: int
 ) -> MaintenanceSummary:
     joined = written = 0
     # Where the table moved on meanwhile, its small files are still there next time.
@@ -162,13 +165,13 @@ def _maintain(
     failure: PenstockError | None = None
     expired, not_expired = 0, ""
     try:
-        expired, not_expired = way.expire(table, clock.now_ms() - maintenance.snapshot_age_ms)
+        expired, not_expired = way.expire(table, now_ms - maintenance.snapshot_age_ms)
     except (ConflictError, RetryableError) as error:
         # Orphans are no part of what failed.
         failure = error
     table.refresh()
     files = TableFiles(files_options(table.io.properties))
-    deleted, deleted_bytes = _sweep(table, files, clock.now_ms() - maintenance.orphan_age_ms)
+    deleted, deleted_bytes = _sweep(table, files, now_ms - maintenance.orphan_age_ms)
     if failure is not None:
         raise failure
     return MaintenanceSummary(

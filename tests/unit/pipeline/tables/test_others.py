@@ -19,6 +19,8 @@ from penstock.pipeline.tables.catalog import ancestry, open_catalog, summary_of
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
+from penstock.system import SystemClock
+from penstock.testing.clock import ManualClock
 from support.door import Door
 from support.tables import Lake, follow, new_record, produce, produce_values, records_of
 
@@ -439,3 +441,18 @@ def test_a_catalog_that_somebody_else_makes_the_tables_of(tmp_path: Path) -> Non
     settings = CatalogSettings(warehouse=str(tmp_path), properties=properties)
     with open_catalog(settings) as catalog, pytest.raises(Exception, match="no such table"):
         catalog.list_namespaces()
+
+
+def test_upkeep_by_a_clock_that_is_ahead_takes_nothing(door: Door, lake: Lake, topic: str) -> None:
+    """A driver's clock alone: the server's says that all is young."""
+    for value in (b"a", b"b"):
+        produce_values(door, topic, [value])
+        follow(door, lake, topic)
+    orphan = lake.folder / "penstock" / topic / "data" / "of-another-driver.parquet"
+    orphan.write_bytes(b"just written, and not committed yet")
+    ahead = ManualClock(now_ms=SystemClock().now_ms() + 365 * 24 * HOUR_MS)
+    done = maintain_table(
+        door.client, LocalEngine(2), lake.settings(topic), Maintenance(), clock=ahead
+    )
+    assert (done.snapshots_expired, done.orphans_deleted) == (0, 0)
+    assert orphan.exists()
