@@ -11,12 +11,14 @@ deletes anything: what another has copied may be all that its cluster has.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from typing_extensions import Buffer
 
+from penstock.log.due_runs import DueOf
+from penstock.log.point_in_time import TakeObjects
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.ports.objects import ObjectStore
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_object_key
@@ -73,14 +75,14 @@ class CopiedObjects:
                 )
         return True
 
-    def noting(self, take: Callable[[Listed], None]) -> Callable[[Listed], None]:
+    def noting(self, take: TakeObjects) -> TakeObjects:
         """What takes objects, after a note of them; to be called in another thread than this."""
         loop = asyncio.get_running_loop()
 
-        def taken(listed: Listed) -> None:
+        def taken(listed: Listed, due: DueOf) -> None:
             self._named = frozenset(key for key, _ in listed)
             asyncio.run_coroutine_threadsafe(self._write_note(), loop).result()
-            take(listed)
+            take(listed, due)
 
         return taken
 

@@ -16,6 +16,7 @@ from penstock.app.copied_objects import CopiedObjects
 from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
 from penstock.log.backup import exists
+from penstock.log.due_runs import DueOf
 from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
 from penstock.log.verify import FindingKind, VerifyReport, verify
@@ -46,9 +47,9 @@ from penstock.segment.keys import SEGMENTS_PREFIX
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
-Transfer = Callable[[str, str, Sequence[tuple[str, int]]], None]
-"""Given the parent's store, the new cluster's ("": nothing is to be copied) and objects with their
-sizes: see `penstock.log.point_in_time.TakeObjects`."""
+Transfer = Callable[[str, str, Sequence[tuple[str, int]], DueOf], None]
+"""Given the parent's store, the new cluster's ("": nothing is to be copied), objects with their
+sizes and what must lie in each: see `penstock.log.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
 _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")

@@ -12,7 +12,7 @@ state, so that a restored directory needs no WAL.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-from penstock.log.copied_objects import CopiedObjects
+from penstock.log.due_runs import DueOf, check_object, due_runs
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.manifest import (
     BACKUP_VERSION,
@@ -202,7 +202,12 @@ class _Backup:
         finally:
             await self._in_pool(order.close)
         topics, rows = await self._in_pool(self._contents)
-        objects = await self._copy_objects(rows)
+        copy = ExitStack()
+        due = await self._in_pool(partial(copy.enter_context, due_runs(self.scratch / METADATA)))
+        try:
+            objects = await self._copy_objects(rows, due)
+        finally:
+            await self._in_pool(copy.close)
         objects.append(await self._put_state(snapshot))
         manifest = Manifest(
             version=BACKUP_VERSION,
@@ -359,8 +364,7 @@ class _Backup:
                 after = page[-1].key
             return len(copy.topic_rows()), rows
 
-    async def _copy_objects(self, rows: Sequence[ObjectRow]) -> list[BackupObject]:
-        checked = await self._in_pool(partial(CopiedObjects, self.scratch / METADATA))
+    async def _copy_objects(self, rows: Sequence[ObjectRow], due: DueOf) -> list[BackupObject]:
         total = sum(row.size_bytes for row in rows)
         copied = sum(known.bytes for known in self.written.values())
         contents = []
@@ -368,7 +372,7 @@ class _Backup:
             known = self.written.get(row.key)
             if known is None:
                 parts = await read_parts(self.store, row.key, row.size_bytes)
-                await self._in_pool(partial(checked.check, row.key, parts))
+                await self._in_pool(partial(_check, row.key, parts, due))
                 await put_once(self.to, row.key, parts)
                 known = BackupObject(
                     key=row.key, bytes=row.size_bytes, crc32c=await self._checksum(parts)
@@ -403,6 +407,10 @@ async def read_parts(source: ObjectStore, key: str, size_bytes: int) -> list[Buf
         await source.get_range(key, start, min(start + COPY_BYTES, size_bytes))
         for start in range(0, size_bytes, COPY_BYTES)
     ]
+
+
+def _check(key: str, parts: Sequence[Buffer], due: DueOf) -> None:
+    check_object(key, parts, due(key), "back up")
 
 
 def checksum(parts: Sequence[Buffer]) -> int:

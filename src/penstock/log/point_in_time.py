@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from penstock.log.due_runs import DueOf, due_runs
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.apply_segments import store_segment
 from penstock.metadata.commands import AnyCommand, Relay, StoreSegment
@@ -38,9 +39,9 @@ from penstock.replica.snapshot import write_snapshot
 
 T = TypeVar("T")
 
-TakeObjects = Callable[[Sequence[tuple[str, int]]], None]
-"""Given the parent's own objects, keys and sizes in bytes: reads them, and copies them where that
-is wanted. Blocking. Raises: CorruptDataError: some aren't whole."""
+TakeObjects = Callable[[Sequence[tuple[str, int]], DueOf], None]
+"""Given the parent's own objects, keys and sizes in bytes, and what must lie in each: reads them,
+and copies them where that is wanted. Blocking. Raises: CorruptDataError: some aren't whole."""
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ async def restore_state(
     if take is not None:
         named = await work.run(work.named_objects)
         own = [(key, size) for key, size, origin in named if not origin]
-        await work.run(partial(take, own))
+        await work.run(partial(work.hand_over, take, own))
     await work.run(
         partial(
             work.make_another,
@@ -320,6 +321,10 @@ class _Restore:
                 "SELECT key, bytes, origin FROM objects"
                 " WHERE live_runs > 0 AND condemned_position IS NULL"
             ).fetchall()
+
+    def hand_over(self, take: TakeObjects, objects: Sequence[tuple[str, int]]) -> None:
+        with due_runs(self.database) as due:
+            take(objects, due)
 
     def read_cluster_id(self) -> str:
         with closing(Queries(self.database)) as queries:

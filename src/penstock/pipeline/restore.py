@@ -2,7 +2,8 @@
 
 There is no cluster to ask yet, so executors open the stores themselves, by URLs without
 credentials and with what their own environment has. An object is whole if its header, its index
-and each batch's CRC say so; one that isn't is a finding, and keeps the restore from happening.
+and each batch's CRC say so, and its runs are those that the restored state names there; one that
+isn't is a finding, and keeps the restore from happening.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.log.due_runs import DueOf, DueRun, check_object
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects import open_reliable_store
 from penstock.objects.once import put_once
@@ -30,11 +32,12 @@ Watch = Callable[[int, int], None]
 
 
 class TransferItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Objects to read: keys and sizes in bytes. `target`: where to copy them; "": nowhere."""
+    """Objects to read: keys, sizes in bytes and the runs that lie there. `target`: where to copy
+    them; "": nowhere."""
 
     source: str
     target: str
-    objects: list[tuple[str, int]]
+    objects: list[tuple[str, int, list[DueRun]]]
 
 
 class Transferred(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,12 +54,14 @@ def transfer_objects(
     target: str,
     objects: Sequence[tuple[str, int]],
     *,
+    due: DueOf,
     watch: Watch | None = None,
 ) -> None:
     """Read all objects of a store, and copy them into another.
 
     Args:
         source, target: paths or URLs without credentials; an empty target: they're only read.
+        due: what must lie in each, for the items that are handed out next.
 
     Raises:
         CorruptDataError: some aren't whole.
@@ -65,9 +70,12 @@ def transfer_objects(
     total = sum(size for _, size in objects)
     done = 0
     faults: list[str] = []
-    items = [
-        TransferItem(source=source, target=target, objects=part) for part in _portions(objects)
-    ]
+    items = (
+        TransferItem(
+            source=source, target=target, objects=[(key, size, due(key)) for key, size in part]
+        )
+        for part in _portions(objects)
+    )
     for _, transferred in engine.run(transfer_item, items):
         done += transferred.bytes
         faults += transferred.faults
@@ -105,10 +113,11 @@ async def _transfer(item: TransferItem) -> Transferred:
     target = _open(item.target) if item.target else None
     faults: list[str] = []
     read_bytes = 0
-    for key, size_bytes in item.objects:
+    for key, size_bytes, due in item.objects:
         try:
             body = bytes(await source.get_range(key, 0, size_bytes))
             check_segment(body, subject=key)
+            check_object(key, [body], due, "restore")
         except (CorruptDataError, NotFoundError) as error:
             faults.append(str(error))
             continue

@@ -10,6 +10,7 @@ import pytest
 from penstock.app import recovery
 from penstock.app.copied_objects import NOTE, CopiedObjects
 from penstock.log.backup import exists
+from penstock.log.due_runs import DueRun
 from penstock.log.point_in_time import Moment, TakeObjects
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.objects import open_reliable_store
@@ -26,10 +27,14 @@ def open_store(folder: Path) -> ObjectStore:
     return open_reliable_store(str(folder), clock=SystemClock(), random=SystemRandom())
 
 
+def nothing(_key: str) -> list[DueRun]:
+    return []
+
+
 async def copy(store: ObjectStore, copied: CopiedObjects, keys: list[str]) -> None:
     """As a restore does: a note, then objects."""
-    take = copied.noting(lambda _: None)
-    await asyncio.to_thread(take, [(key, 1) for key in keys])
+    take = copied.noting(lambda *_: None)
+    await asyncio.to_thread(take, [(key, 1) for key in keys], nothing)
     for key in keys:
         await store.put(key, [b"x"])
 
@@ -129,7 +134,7 @@ def test_a_restore_that_finds_a_cluster_in_its_place_at_the_end_deletes_nothing(
             raise InvalidRequestError("restore", journals[0], "it is there already")
 
     async def copy_while_another_ends(*_: object, take: TakeObjects, **__: object) -> None:
-        await asyncio.to_thread(take, [(NEW, 1)])
+        await asyncio.to_thread(take, [(NEW, 1)], nothing)
         journals.append("the first's")
 
     monkeypatch.setattr(recovery, "_check_new", check_new)

@@ -17,6 +17,9 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.queries import Queries
 from penstock.model.ids import PartitionKey
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
+from penstock.records.sums import crcs_of
 from penstock.segment import job_object_key
 from support.cluster_rig import Cluster, run_cluster
 from support.log_rig import NOW, Rig, run_rig
@@ -25,17 +28,24 @@ from unit.log.test_backup import copy_to, memory_store, restore_to
 from unit.log.test_point_in_time import another_cluster, kill, restored
 
 SIZE = 500
+BATCH = bytes(
+    encode_batch([Record(offset_delta=0, timestamp=NOW, key=None, value=b"v", headers=())])
+)
 
 
 def write(job: int, key: PartitionKey, *, number: int, batch_id: int) -> CommitWrite:
-    batches = [70, 1, NOW, -1, -1, -1]
+    batches = [len(BATCH), 1, NOW, -1, -1, -1]
     return CommitWrite(
         job=job,
         writer_id="stream",
         batch_id=batch_id,
         incarnation="c",
         objects=[OutputObject(key=name_of(job, number), size_bytes=SIZE)],
-        runs=[WriteRun(partition_key=key, object=0, position=16, batches=batches)],
+        runs=[
+            WriteRun(
+                partition_key=key, object=0, position=16, batches=batches, crcs=crcs_of([BATCH])
+            )
+        ],
     )
 
 
@@ -53,7 +63,7 @@ async def open_job(log: Any) -> int:
 async def fill(log: Any, store: Any, key: PartitionKey, topic_id: bytes) -> int:
     """A written batch, what is clean, a table; the job, which stays open."""
     job = await open_job(log)
-    await store.put(name_of(job, 0), [b"x" * SIZE])
+    await store.put(name_of(job, 0), [bytes(16) + BATCH + bytes(SIZE - 16 - len(BATCH))])
     (answer,) = await log.commit([write(job, key, number=0, batch_id=7)])
     assert isinstance(answer, WriteCommitted), answer
     note = ReplacedPartition(partition_key=key, inputs=[], outputs=[], clean_end=1)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from penstock.cli.tables import print_json
 from penstock.system.clock import SystemClock
 from penstock.system.lock import DirectoryLock
 from penstock.system.randomness import SystemRandom
+
+if TYPE_CHECKING:
+    from penstock.log.due_runs import DueOf
 
 
 @click.command("restore")
@@ -159,7 +162,7 @@ def _of_cluster(
     from penstock.app.recovery import NewCluster, restore_cluster
     from penstock.log.point_in_time import Moment
 
-    def transfer(parent: str, into: str, listed: Sequence[tuple[str, int]]) -> None:
+    def transfer(parent: str, into: str, listed: Sequence[tuple[str, int]], due: "DueOf") -> None:
         from penstock.pipeline.restore import transfer_objects
 
         with open_engine(*engine) as running, Progress("bytes", total=1) as progress:
@@ -168,7 +171,7 @@ def _of_cluster(
                 progress.total = total
                 progress.update(done, done)
 
-            transfer_objects(running, parent, into, listed, watch=watch)
+            transfer_objects(running, parent, into, listed, due=due, watch=watch)
 
     reads = copies or engine[0] is not None or engine[1] is not None
 
