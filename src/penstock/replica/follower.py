@@ -139,7 +139,11 @@ class Follower(Generic[OutcomeT]):
         self._gap_s: tuple[int, float] | None = None
         """The first missing position, and since when."""
         self._is_checked = False
-        """Seen since the journal last failed that it still holds what was applied here."""
+        """It was looked, since the journal last failed, whether the journal still holds what was
+        applied here."""
+        self._is_same = False
+        """The look has found that it does. No head is confirmed before: a journal that came back
+        older may have grown past the replica's position."""
         self._mark = RowMark.parse(replica.local(LOCAL_MARK))
         self.position = replica.position
         """Applied and delivered."""
@@ -152,6 +156,7 @@ class Follower(Generic[OutcomeT]):
             clock=clock,
             interval_s=self._settings.head_ms / 1000,
             position=lambda: self.position,
+            is_same=lambda: self._is_same,
             wanted=self.nudge,
             answered=self._note_answer,
             on_reading=on_reading or (lambda _: None),
@@ -203,6 +208,9 @@ class Follower(Generic[OutcomeT]):
                 if not self._is_checked:
                     self._is_checked = True
                     await self._check_same_journal()
+                    # False if the journal failed meanwhile: then it is looked again.
+                    self._is_same = self._is_checked
+                    self.heads.moved(self.position)
                 await self._step()
                 backoff_ms = settings.backoff_min_ms
             except RetryableError as error:
@@ -319,7 +327,7 @@ class Follower(Generic[OutcomeT]):
     def _note_answer(self, error: RetryableError | None) -> None:
         if error is not None:
             # Whatever comes back may be another database: it is looked at first.
-            self._is_checked = False
+            self._is_checked = self._is_same = False
             self.answering_since_s = None
             self.away_detail = str(error)
         elif self.answering_since_s is None:

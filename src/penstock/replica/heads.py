@@ -42,6 +42,7 @@ class ConfirmedHeads:
         clock: Clock,
         interval_s: float,
         position: Callable[[], int],
+        is_same: Callable[[], bool],
         wanted: Callable[[], None],
         answered: Callable[[RetryableError | None], None],
         on_reading: Callable[[HeadReading], None],
@@ -49,6 +50,8 @@ class ConfirmedHeads:
         """
         Args:
             position: what is applied and told here.
+            is_same: whether the journal is known to hold what is applied here. Nothing is confirmed
+                before; whoever finds it out calls `moved`.
             wanted: called when the replica is to reach a head soon.
             answered: called with what became of each read of the journal.
             on_reading: called with each reading.
@@ -57,6 +60,7 @@ class ConfirmedHeads:
         self._clock = clock
         self._interval_s = interval_s
         self._position = position
+        self._is_same = is_same
         self._wanted = wanted
         self._answered = answered
         self._on_reading = on_reading
@@ -94,7 +98,7 @@ class ConfirmedHeads:
 
     def moved(self, position: int) -> None:
         """The replica has reached a position: answer those who wait for it."""
-        while self._rounds and self._rounds[0].target <= position:
+        while self._is_same() and self._rounds and self._rounds[0].target <= position:
             self._confirm(self._rounds.popleft())
 
     def read_all(self, began_s: float) -> None:

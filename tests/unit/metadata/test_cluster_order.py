@@ -25,6 +25,7 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.ports.journal import JournalRow
 from penstock.replica import Replica, state_digest
 from penstock.replica.follower import FollowerSettings
 from penstock.testing.journal import JournalFaults, SimulatedJournal
@@ -441,6 +442,41 @@ def test_a_start_learns_of_an_older_journal_whichever_read_tells_it_first(tmp_pa
         world.journal.faults = JournalFaults(delay_ms=(5, 5))
         with pytest.raises(JournalOlderError):
             await world.started(1)
+
+    play(tmp_path, scenario)
+
+
+def test_no_head_is_confirmed_before_the_last_row_was_compared(tmp_path: Path) -> None:
+    """A journal that came back older has grown to the replica's position: its head alone says
+    nothing."""
+
+    async def scenario(world: World) -> None:
+        one, two = await world.started(1), await world.started(2)
+        for _ in range(5):
+            await one.order.commit(ONE)
+        await two.order.confirm_head()
+        await two.close()
+        position = one.order.position
+        compares = asyncio.Event()
+        looks = one.journal.row
+
+        async def row(wanted: int) -> JournalRow | None:
+            await compares.wait()
+            return await looks(wanted)
+
+        one.journal.row = row  # type: ignore[method-assign]
+        world.journal.come_back_older(position - 3)
+        for _ in range(3):
+            await world.journal.connect().append(b"")
+        assert world.journal.head == position
+        confirming = asyncio.create_task(one.order.confirm_head(timeout_s=30))
+        await world.let_pass(10)
+        assert not confirming.done()
+        compares.set()
+        assert isinstance(await outcome(confirming), JournalOlderError)
+        await world.let_pass(1)
+        assert isinstance(one.stopped, JournalOlderError)
+        await one.close()
 
     play(tmp_path, scenario)
 
