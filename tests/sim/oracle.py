@@ -31,6 +31,7 @@ from penstock.metadata.commands import (
     RegisterAgent,
     ReplaceRuns,
     SaveGroup,
+    SetJournalTime,
     StoreSegment,
 )
 from penstock.metadata.entries import Entry, decode_entry
@@ -211,12 +212,24 @@ class Oracle:
         if self._machine.tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
             time_ms = self.time_ms
             if row.body:
-                own_ms = decode_entry(row.body, position=row.position).stamp_ms
+                entry = decode_entry(row.body, position=row.position)
+                own_ms = entry.stamp_ms
                 time_ms = max(time_ms, min(row.stamp_ms, own_ms + CLOCKS_AGREE_MS))
+                for command in entry.commands:
+                    if isinstance(command, SetJournalTime) and self._sets_back(
+                        command, row, own_ms
+                    ):
+                        time_ms = command.time_ms
+                        break
         found = self._machine.journal_time(self.time_ms, row.stamp_ms, row.body)
         if found != time_ms:
             self._violate("journal-time", f"position {row.position}: {found}, not {time_ms}")
         self.time_ms = time_ms
+
+    def _sets_back(self, command: SetJournalTime, row: JournalRow, own_ms: int) -> bool:
+        clocks = (command.time_ms, row.stamp_ms, own_ms)
+        agree = max(clocks) - min(clocks) <= CLOCKS_AGREE_MS
+        return agree and self.time_ms > command.time_ms + CLOCKS_AGREE_MS
 
     def _apply(self, position: int, body: bytes) -> None:
         machine = self._machine

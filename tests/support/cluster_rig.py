@@ -170,6 +170,7 @@ class ClusterAgent:
     queries: Queries
     journal: SimulatedConnection
     clock: VirtualClock
+    ages: Ages
     fatal: list[BaseException] = field(default_factory=list)
     stopped: list[PenstockError] = field(default_factory=list)
     beating: asyncio.Task[None] | None = None
@@ -364,7 +365,9 @@ class Cluster:
             await order.close()
             queries.close()
             raise
-        agent = ClusterAgent(self, agent_id, log, order, queries, connection, clock, fatal, stopped)
+        agent = ClusterAgent(
+            self, agent_id, log, order, queries, connection, clock, ages, fatal, stopped
+        )
         if beats:
             agent.beating = self.loop.create_task(self._beat(agent))
         self.agents.append(agent)

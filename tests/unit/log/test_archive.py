@@ -33,7 +33,8 @@ from penstock.replica.archive_format import (
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.dump import state_digest
 from penstock.testing.inline_executor import InlineExecutor
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from penstock.testing.virtual_loop import VirtualClock
+from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing, run_cluster
 
 SETTINGS = ArchiveSettings(interval_ms=1_000, snapshot_interval_ms=10_000, snapshot_entries=1_000)
 
@@ -65,7 +66,7 @@ def archiver_of(
         is_chosen=is_chosen,
         scratch=cluster.folder / f"scratch{agent.agent_id}",
         clock=agent.clock,
-        age_ms=agent.clock.now_ms,
+        age_ms=agent.ages.now_ms,
         executor=InlineExecutor(cluster.random),
         settings=settings,
     )
@@ -370,6 +371,39 @@ def test_old_snapshots_and_the_rows_before_them_are_deleted_past_the_window(
         assert min(name.first for name in stretches) <= left[0].position + 1
         assert min(name.last for name in stretches) > left[0].position
         assert await state_of(cluster, "new") == await true_state(agent)
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_snapshot_of_a_time_that_was_ahead_holds_back_nothing_for_ever(tmp_path: Path) -> None:
+    """And while a clock is in doubt nothing is deleted."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent, settings=ArchiveSettings(interval_ms=1_000, keep_ms=60_000))
+        names = []
+
+        async def snapshot() -> None:
+            await write(agent, 1)
+            names.append(await archiver.snapshot())
+            await passing(20)
+
+        for _ in range(3):
+            await snapshot()
+        ahead = VirtualClock(cluster.loop, skew_ms=10 * 365 * 86_400_000)
+        real, cluster.journal.clock = cluster.journal.clock, ahead
+        agent.clock.skew_ms = ahead.skew_ms
+        await passing(5)
+        await snapshot()
+        assert await archive_of(cluster).snapshots() == names, "by its journal time all are old"
+        cluster.journal.clock = real
+        agent.clock.skew_ms = 0
+        await passing(BELIEVED_AFTER_MS / 1000 + 5)
+        await agent.log.keeper.run_once()
+        assert abs(agent.order.time_ms - real.now_ms()) <= 5_000
+        for _ in range(8):
+            await snapshot()
+        assert await archive_of(cluster).snapshots() == names[-4:]
 
     run_cluster(tmp_path, test)
 

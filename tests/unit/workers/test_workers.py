@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.metadata.answers import AnyAnswer, JobOpened, Refused, TopicCreated
 from penstock.metadata.changes import AgentSeen, Change, HeadMoved
 from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.commands import AnyCommand, CreateTopic, OpenJob
+from penstock.metadata.commands import AnyCommand, CreateTopic, Noop, OpenJob
 from penstock.metadata.levels import LevelNotOnError
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
@@ -46,6 +46,7 @@ class Writer:
         self.lost_replies = 0
         self.refusals = 0
         self.level = CLUSTER_LEVEL
+        self.doubts = False
 
     async def start(self) -> None:
         self.order = Order.open(
@@ -62,6 +63,7 @@ class Writer:
             committer=self,
             position=lambda: self.order.position,
             flush=self.flush,
+            is_clock_doubted=lambda: self.doubts,
         )
         await self.hub.start()
 
@@ -160,6 +162,17 @@ def test_a_worker_hands_over_no_command_of_a_level_that_is_off(tmp_path: Path) -
                 await asyncio.sleep(0.01)
             (answer,) = await worker.order.commit([job])
             assert isinstance(answer, JobOpened)
+
+    asyncio.run(run())
+
+
+def test_a_worker_knows_whether_the_writer_doubts_its_clock(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with host(tmp_path) as (writer, (worker,)):
+            for doubts in (True, False):
+                writer.doubts = doubts
+                await worker.order.commit([Noop()])
+                assert worker.order.is_clock_doubted is doubts
 
     asyncio.run(run())
 
