@@ -24,6 +24,9 @@ TOPIC = "chaos"
 PARTITIONS = 3
 ACKED_MIN = 1000
 """Fewer would show little; a slow machine takes longer for them."""
+COMPARING = {"DIGEST_INTERVAL_MS": "5000"}
+"""Nothing that is done to agents here makes the state of one differ from the others'."""
+DIFFERENCES = ("writes stop:", "differ from the majority", "differs from that of the majority")
 
 
 def chaos(
@@ -47,7 +50,7 @@ def chaos(
 
     for sentence in missing:
         say(f"without one of the client libraries: {sentence}")
-    with World(folder, settings=settings) as world:
+    with World(folder, settings={**COMPARING, **(settings or {})}) as world:
         create_topic(world.agents.agents[0].address)
         load = LoadRun(
             lambda: world.agents.bootstrap,
@@ -64,9 +67,16 @@ def chaos(
         load.finish()
         say(f"faults: {counts}; agents started again: {world.restarts}")
         report = check(load.recorder.history)
-        if not report.ok or load.crashed:
+        logs = [agent.server.log.read_text("utf-8", "replace") for agent in world.agents.agents]
+        differing = [line for log in logs for line in log.splitlines() if is_difference(line)]
+        if not report.ok or load.crashed or differing:
             print(world.logs())
-        return report, load.crashed
+        return report, load.crashed + differing[:5]
+
+
+def is_difference(line: str) -> bool:
+    """Whether an agent says that states differ."""
+    return any(text in line for text in DIFFERENCES)
 
 
 def create_topic(address: str) -> None:
