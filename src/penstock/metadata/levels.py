@@ -135,8 +135,8 @@ def refuse_below_level(
 def level_needed(command: AnyCommand) -> int:
     """The level that a command belongs to, what its fields hold included.
 
-    An older release decodes a field that it doesn't know, by leaving it out: its state would be
-    another from there on.
+    An older release leaves out a field that it doesn't know: unless apply ignores the field below
+    the level, too, the state would be another from there on.
     """
     needed = LEVEL_OF[type(command)]
     match command:

@@ -14,6 +14,7 @@ from penstock.log.cluster_opening import open_cluster_order
 from penstock.metadata.answers import TopicCreated
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.metadata.commands import AskDigest, CreateTopic, Fence, Heartbeat, SetFeatureLevel
+from penstock.metadata.digest_pins import DigestPins
 from penstock.metadata.digest_plan import Verdict
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import INTEGRITY_LEVEL
@@ -357,3 +358,33 @@ def test_an_agent_that_cannot_hash_now_is_waited_for(tmp_path: Path) -> None:
             assert await writes(member, f"by-{member.agent_id}")
 
     play(tmp_path, scenario)
+
+
+def test_who_does_not_answer_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        first, second = await world.begin(2)
+        await first.order.commit([AskDigest(seen_position=0)])
+        await world.level_out()
+        # It lives, and its job does not come round; nor does the next round of the first one.
+        first.keeper._interval_s = 0
+        for _ in range(700):
+            await first.keeper.run_once()
+            await passing(1)
+        assert first.keeper.judged.verdict is Verdict.WAITING
+        assert second.ended == []
+
+    with caplog.at_level("WARNING"):
+        play(tmp_path, scenario)
+    told = [text for text in caplog.messages if "not answered" in text]
+    assert len(told) == 1
+    assert "agents 2 have not answered for 600 s" in told[0]
+
+
+def test_a_state_that_cannot_be_held_is_counted(tmp_path: Path) -> None:
+    pins = DigestPins(tmp_path / "missing.sqlite")
+    pins.pin(7)
+    assert pins.failure_count == 1
+    assert pins.take() is None
+    pins.close()
