@@ -18,11 +18,12 @@ from penstock.log.wal_name import new_wal_name, read_wal_name, refuse_others_wal
 from penstock.metadata.order import Order
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FORMAT_VERSION
-from penstock.model.errors import CorruptDataError
+from penstock.model.errors import CorruptDataError, OtherClusterError
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, JournalFiles
+from penstock.replica.bootstrap import drop_replica
 from penstock.wal import WalWriter, entries_after
 
 logger = logging.getLogger(__name__)
@@ -83,8 +84,14 @@ def open_order(
             journal=journal,
         )
 
+    is_new = not path.exists()
     try:
         order = open_once()
+    except OtherClusterError:
+        if is_new:
+            # It would look like a server's directory, which it isn't.
+            drop_replica(path)
+        raise
     except (CorruptDataError, *NOT_OURS) as error:
         # Damage of the database itself that no check has seen.
         is_its_own = not isinstance(error, CorruptDataError) or error.subject == str(path)

@@ -79,8 +79,11 @@ class Retrying:
                     raise
             except RetryableError as error:
                 # A store may refuse a large body by closing the connection before it has taken
-                # it all, so that its answer, a conflict, is never seen.
-                if not if_absent or not await self._exists(key):
+                # it all, so that its answer, a conflict, is never seen; and where a reply was
+                # lost, a look is less than a body again. One that is asked too much has refused.
+                if not if_absent or isinstance(error, OverloadedError):
+                    raise
+                if not await self._exists(key):
                     raise
                 if not await holds(self, key, parts):
                     raise ConflictError("put", key, "it is there already") from error

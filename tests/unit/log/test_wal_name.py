@@ -257,10 +257,12 @@ def test_an_embedded_server_does_not_begin_on_an_agents_wal(tmp_path: Path, name
         if not named:
             make_older(PosixDevice(folder))
         before = files_in(folder)
+        names = sorted(path.name for path in folder.iterdir())
         for _ in range(2):
             with pytest.raises(OtherClusterError):
                 await asyncio.to_thread(open_embedded, folder)
         assert files_in(folder) == before
+        assert sorted(path.name for path in folder.iterdir()) == names
 
     run_cluster(tmp_path, test)
 
