@@ -2,8 +2,11 @@
 
 from concurrent.futures import Executor
 
+from obstore.store import MemoryStore
+
 from penstock.log.damage import Damages
 from penstock.log.fetch.run_checks import RunChecks
+from penstock.objects.bucket import BucketStore
 from penstock.ports.clock import Clock
 from penstock.testing.clock import ManualClock
 
@@ -18,4 +21,6 @@ def run_checks(pool: Executor, *, clock: Clock | None = None, clean_end: int = 0
         epochs=lambda _: (),
         seed_of=lambda _: None,
         again_s=3600.0,
+        store=BucketStore(MemoryStore()),
+        topic_id_of=lambda _: None,
     )

@@ -125,6 +125,8 @@ class ServingLog(ABC):
                 epochs=view.epoch_starts,
                 seed_of=view.seed,
                 again_s=limits.check_again_after_ms / 1000,
+                store=store,
+                topic_id_of=self._topic_id_of,
             ),
             remote_runs=remote_runs,
             before_stored=before_stored,
@@ -268,6 +270,10 @@ class ServingLog(ABC):
         """
         if self._behind is not None and self._behind.is_behind:
             await self._behind.flush()
+
+    def _topic_id_of(self, key: PartitionKey) -> bytes | None:
+        topic = self._view.topic_by_key(topic_key_of(key))
+        return None if topic is None else bytes(topic.topic_id)
 
     def _partition_name(self, key: PartitionKey) -> str:
         topic = self._view.topic_by_key(topic_key_of(key))

@@ -231,10 +231,12 @@ def test_objects_that_changed_places_are_found(tmp_path: Path, read: Read, durab
     run_rig(tmp_path, test, flush_interval_ms=1)
 
 
-def test_a_longer_run_of_another_partition_is_found_at_its_end_at_the_latest(
-    tmp_path: Path,
+@pytest.mark.parametrize("index", [True, False])
+def test_a_longer_run_of_another_partition_is_found_by_its_index_or_its_sum(
+    tmp_path: Path, index: bool
 ) -> None:
-    """And from then on nothing of it is served, wherever a reader begins."""
+    """Before any of it is served; without an index at its end. From then on nothing of it is
+    served, wherever a reader begins."""
 
     async def test(rig: Rig) -> None:
         keys = await rig.topic("t", 2)
@@ -245,9 +247,12 @@ def test_a_longer_run_of_another_partition_is_found_at_its_end_at_the_latest(
         rig.forget_memory()
         one, other = (object_path(rig, runs_of(rig, key)[0]) for key in keys)
         other.replace(one)
+        if not index:
+            flip(one, one.stat().st_size - 1)
         for read in (read_parts, read_views):
-            _, error = await consume(rig, keys[0], read)
+            found, error = await consume(rig, keys[0], read)
             assert isinstance(error, DamagedError)
+            assert not (index and found)
             for offset in (0, 7, 19):
                 rig.clock.advance(2)
                 with pytest.raises(DamagedError):

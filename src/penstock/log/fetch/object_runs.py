@@ -231,7 +231,8 @@ class ObjectRuns:
         held = self._held(run, position)
         pieces = _pieces(held, position, run.position + run.length, self._block_bytes)
         self.check_count += 1
-        if waits and sum(map(len, pieces)) <= INLINE_BYTES:
+        needs_index = self._checks.needs_index(run, self._block_bytes)
+        if waits and not needs_index and sum(map(len, pieces)) <= INLINE_BYTES:
             found = check_pieces(pieces, self._checks.rules(run), expected, position, run)
             if found.fault is not None and self._checks.look_up(run):
                 found = check_pieces(pieces, self._checks.rules(run), expected, position, run)
@@ -251,6 +252,12 @@ class ObjectRuns:
         position: int,
         expected: int,
     ) -> None:
+        end = run.position + run.length
+        if self._checks.needs_index(run, self._block_bytes) and not (
+            await self._checks.look_at_index(run)
+        ):
+            await self._examine_now(run, run.position, run.base_offset, end - 1)
+            return
         rules = self._checks.rules(run)
         found = await self._checks.in_pool(
             partial(check_pieces, pieces, rules, expected, position, run)
@@ -263,7 +270,6 @@ class ObjectRuns:
         # The blocks may have left the cache meanwhile, and others come for them.
         is_same = all(self._blocks.peek(key) is block for key, block in held)
         if is_same and not self._passed(run, position, found):
-            end = run.position + run.length
             await self._examine_now(run, run.position, run.base_offset, end - 1)
             return
         if found.fault is not None and found.position == position:

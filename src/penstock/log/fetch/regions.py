@@ -237,6 +237,10 @@ class FileRuns:
             now_s = self._checks.now_s()
             if self._checked.end_of(object_key, start, now_s, identity) >= end:
                 return
+            if self._checks.needs_index(
+                run, self._stretch_bytes
+            ) and not await self._checks.look_at_index(run):
+                return  # reading it as blocks looks into it
             if self._checks.is_provable(run, self._stretch_bytes):
                 start_of_run, end_of_run = run.position, run.position + run.length
                 await self._check(file, identity, run, start_of_run, end_of_run, run.base_offset)

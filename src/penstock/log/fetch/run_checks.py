@@ -13,9 +13,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.log.checking import Checked, EpochStarts, Fault, Rules
 from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
+from penstock.log.fetch.placed import PlacedRuns
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
+from penstock.ports.objects import ObjectStore
 from penstock.records.sums import SUM_MASK
 
 T = TypeVar("T")
@@ -42,6 +44,7 @@ class RunChecks:
         epochs: a partition's leader epochs; empty: not known here.
         seed_of: of a partition's sums; None: its topic is gone.
         again_s: after how long what was checked is checked again.
+        store, topic_id_of: see `PlacedRuns`.
     """
 
     def __init__(
@@ -54,11 +57,16 @@ class RunChecks:
         epochs: Callable[[PartitionKey], EpochStarts],
         seed_of: Callable[[PartitionKey], int | None],
         again_s: float,
+        store: ObjectStore,
+        topic_id_of: Callable[[PartitionKey], bytes | None],
     ) -> None:
         self.damages = damages
         self.again_s = again_s
         self._clock = clock
         self._pool = pool
+        self._placed = PlacedRuns(
+            store, topic_id_of=topic_id_of, now_s=clock.monotonic_s, again_s=again_s
+        )
         self._ask_clean_end = clean_end
         self._epochs = epochs
         self.seed_of = seed_of
@@ -142,6 +150,19 @@ class RunChecks:
             and run.length <= bytes_max
             and (not self._broken or (run.object_key, run.position) not in self._broken)
         )
+
+    def needs_index(self, run: StoredRun, bytes_max: int) -> bool:
+        """Whether to look whether the object's index names a run, which is too long to be
+        compared with its sum before any of it is served."""
+        return run.sum is not None and run.length > bytes_max and not self._placed.is_known(run)
+
+    async def look_at_index(self, run: StoredRun) -> bool:
+        """Whether the object's index names the run; if not, all of the run is to be read before
+        any of it is served: the sum decides."""
+        if await self._placed.names(run):
+            return True
+        self.doubt(run)
+        return False
 
     def doubt(self, run: StoredRun) -> None:
         """The run's sum is another: nothing of it is served until all of it was read again."""
