@@ -1,6 +1,5 @@
 """What is damaged is neither copied nor deleted: moves name it and go on with the rest."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -48,11 +47,7 @@ def test_a_damaged_run_stays_in_the_wal_and_the_others_are_moved(
         # Right again: it is moved when it is looked at again.
         flip(path, bad.position + 80)
         rig.clock.advance(61)
-        rig.log.uploader.look_again()
-        for _ in range(1000):
-            if await rig.log.uploader.drain(1):
-                break
-            await asyncio.sleep(0)
+        assert await rig.log.uploader.drain(10)
         assert not [run for run in runs_of(rig, keys[1]) if run.generation]
         assert await consume(rig, keys[1], read_views) == (expected, None)
         assert not rig.log.uploader.damaged_bytes
@@ -89,11 +84,7 @@ def test_a_damaged_run_that_is_trimmed_is_forgotten(tmp_path: Path) -> None:
         assert await rig.log.delete_records([(key, 1)]) == [1]
         assert not rig.log.damages.known()
         rig.clock.advance(61)
-        rig.log.uploader.look_again()
-        for _ in range(1000):
-            if await rig.log.uploader.drain(1):
-                break
-            await asyncio.sleep(0)
+        assert await rig.log.uploader.drain(10)
         assert not rig.log.uploader.damaged_bytes
         assert object_path(rig, runs_of(rig, key)[0]).exists()
 

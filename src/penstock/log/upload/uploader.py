@@ -183,6 +183,9 @@ class Uploader:
     async def drain(self, deadline_s: float) -> bool:
         """Move everything to segments now. Returns whether it was done within `deadline_s`; false
         also when damaged runs are left."""
+        due_in_s = self._aside.due_in_s()
+        if due_in_s is not None and due_in_s <= 0:
+            self._idle.clear()  # until they were read again
         self._draining = True
         self._wake.set()
         try:
