@@ -20,13 +20,15 @@ from penstock.log.manifest import Manifest
 from penstock.log.opening import unapplied_entries
 from penstock.log.restore import is_unfinished, refuse_unfinished, restore_backup
 from penstock.log.verify import FindingKind, VerifyReport, verify
+from penstock.log.verify_journal import verify_journal
 from penstock.metadata.queries import Queries
-from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.model.errors import InvalidRequestError, NotFoundError, PenstockError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.replica.journal_format import FOLDER as JOURNAL_FOLDER
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.lock import LOCK_FILE
@@ -37,15 +39,19 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
 
-def find_data(path: Path) -> DataLayout:
+def find_data(path: Path, *, needs_database: bool = True) -> DataLayout:
     """The layout of an existing data directory.
+
+    Args:
+        needs_database: refuse one whose database is lost; else its journal is enough.
 
     Raises:
         NotFoundError: there is none.
         InvalidRequestError: a restore into it was cut.
     """
     layout = DataLayout(path.absolute())
-    if not layout.metadata.is_file():
+    has_journal = not needs_database and (layout.root / JOURNAL_FOLDER).is_dir()
+    if not layout.metadata.is_file() and not has_journal:
         raise NotFoundError(
             "open data directory", str(layout.root), f"there is no {layout.metadata.name} in it"
         )
@@ -60,16 +66,27 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
         InvalidRequestError: it is of a newer release.
     """
     device = PosixDevice(layout.root)
+    report = VerifyReport()
     try:
+        if not verify_journal(report, layout.metadata, device):
+            return report
         queries = Queries(layout.metadata)
-    except CorruptDataError as error:
+    except InvalidRequestError:
+        raise
+    except PenstockError as error:
         # So damaged that it can't be opened is a finding, too.
-        report = VerifyReport()
         report.add(FindingKind.DATABASE, error.subject, error.detail)
         return report
+    except OSError as error:
+        report.add(FindingKind.MISSING, str(error.filename or layout.root), str(error))
+        return report
     with closing(queries), closing(WalReader(device)) as wal:
-        store = open_objects(layout, queries)
-        return await verify(
+        try:
+            store = open_objects(layout, queries)
+        except PenstockError as error:
+            report.add(FindingKind.DATABASE, error.subject, error.detail)
+            return report
+        found = await verify(
             queries=queries,
             store=store,
             wal=wal,
@@ -77,6 +94,8 @@ async def verify_directory(layout: DataLayout, progress: Progress | None = None)
             find_wal=HostWals(layout, lambda: queries),
             progress=progress,
         )
+    found.findings[:0] = report.findings
+    return found
 
 
 def open_objects(

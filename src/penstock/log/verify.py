@@ -11,20 +11,21 @@ none that nothing names.
 Reads only, and needs no lock: beside a live server, what moved meanwhile is looked up again.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.log.checking import OTHERS
 from penstock.log.fetch.whole_runs import read_wal_run
-from penstock.log.opening import unapplied_entries
+from penstock.log.rebuild import NOT_OURS
+from penstock.log.verify_journal import verify_tail
+from penstock.log.verify_report import Finding, FindingKind, VerifyReport
 from penstock.metadata.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
 from penstock.metadata.queries import ObjectRow, Queries, StoredRun
 from penstock.metadata.rows import GENERATION_BITS, GENERATION_MASK
-from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
-from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
+from penstock.model.ids import PARTITION_COUNT_MAX, PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import (
@@ -41,63 +42,11 @@ from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from penstock.wal import WalReader
 from penstock.wal.recovery import check_named_frames, find_files
 
+__all__ = ["Finding", "FindingKind", "VerifyReport", "verify"]
+
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 20
 _SEGMENTS_PREFIX: Final = "segments/"
-
-
-class FindingKind(enum.StrEnum):
-    """What is wrong."""
-
-    DAMAGED = "damaged"
-    GAP = "gap"
-    OVERLAP = "overlap"
-    MISSING = "missing"
-    ORPHAN = "orphan"
-    DATABASE = "database"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is not as it must be. An orphan is not damage: it is deleted in time."""
-
-    kind: FindingKind
-    subject: str
-    detail: str
-
-    @property
-    def is_damage(self) -> bool:
-        """Whether acknowledged data is affected."""
-        return self.kind is not FindingKind.ORPHAN
-
-
-@dataclass(slots=True, kw_only=True)
-class VerifyReport:
-    """What was read and what was found."""
-
-    topics: int = 0
-    partitions: int = 0
-    runs: int = 0
-    batches: int = 0
-    records: int = 0
-    bytes: int = 0
-    objects: int = 0
-    unread_runs: int = 0
-    """In WALs that can't be read from here: a cluster's agents keep them."""
-    replayed_entries: int = 0
-    """Of the archived journal, which gave the same state as the snapshot behind them."""
-    not_replayed: str = ""
-    """Why a cluster's archived journal was not replayed."""
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """No damage was found."""
-        return not any(finding.is_damage for finding in self.findings)
-
-    def add(self, kind: FindingKind, subject: str, detail: str) -> None:
-        """Take note of a finding."""
-        self.findings.append(Finding(kind=kind, subject=subject, detail=detail))
 
 
 Progress = Callable[[int, int], None]
@@ -180,11 +129,16 @@ class _Verifier:
                 for wal_key in [0, *(wal.wal_key for wal in self._queries.wals())]:
                     for place in sorted(self._queries.wal_generations(wal_key)):
                         self._check_frames(wal_key, place)
-                self._check_tail(self._device)
+                verify_tail(self.report, self._device, self._queries.position)
             await self._check_objects()
-        except CorruptDataError as error:
+        except PenstockError as error:
             # Only the database's own pages end it: without them nobody knows what there must be.
             self.report.add(FindingKind.DATABASE, error.subject, error.detail)
+        except NOT_OURS as error:
+            # Rows that this program has not written, in a directory without a journal beside it.
+            self.report.add(
+                FindingKind.DATABASE, str(self._queries.path), f"{type(error).__name__}: {error}"
+            )
         return self.report
 
     def close(self) -> None:
@@ -210,7 +164,7 @@ class _Verifier:
             stretches = []
             for topic_key, topic_id, name, partitions, _ in queries.topic_rows():
                 report.topics += 1
-                for number in range(partitions):
+                for number in range(min(partitions, PARTITION_COUNT_MAX)):
                     key = partition_key(TopicKey(topic_key), number)
                     head = heads.pop(key, None)
                     if head is None:
@@ -461,24 +415,6 @@ class _Verifier:
                 # Still named, so it was not recycled while it was read.
                 self.report.add(*finding)
                 return
-
-    def _check_tail(self, device: Device) -> None:
-        """Walk the entries that the state does not have yet, as the next start would."""
-        before = ""
-        for _ in range(_ATTEMPTS):
-            position = self._queries.position()
-            try:
-                for _entry in unapplied_entries(device, position):
-                    pass
-            except FileNotFoundError:
-                continue
-            except CorruptDataError as error:
-                # What a server writes, or uses again, meanwhile is whole by the next look.
-                if str(error) != before or self._queries.position() != position:
-                    before = str(error)
-                    continue
-                self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
-            return
 
     def _named_end(self, wal_key: int, place: int) -> int:
         return max(

@@ -217,7 +217,7 @@ class Queries(PipelineQueries):
                 self._old = {
                     statement: _replaced(old, _VERSION_1) for statement, old in self._old.items()
                 }
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise translate(error, "open", str(path)) from error
         except BaseException:
@@ -574,7 +574,7 @@ class Queries(PipelineQueries):
             return self._connection.execute(
                 self._old.get(statement, statement), parameters
             ).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             translated = translate(error, "query", str(self.path))
             if self.on_damaged is not None and isinstance(translated, CorruptDataError):
                 self.on_damaged(translated)

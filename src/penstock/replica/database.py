@@ -184,8 +184,13 @@ def check_space(directory: str, *, entry_bytes: int, frees_space: bool = False) 
         )
 
 
-def translate(error: sqlite3.Error, operation: str, subject: str) -> PenstockError:
+def translate(
+    error: sqlite3.Error | UnicodeDecodeError, operation: str, subject: str
+) -> PenstockError:
     """What an error of a statement (not of COMMIT) means for the caller."""
+    if isinstance(error, UnicodeDecodeError):
+        # SQLite's own words about a damaged schema: it quotes what it has found.
+        return CorruptDataError(operation, subject, str(error), "restore it from a backup")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     detail = f"{name}: {error}"

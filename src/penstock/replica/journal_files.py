@@ -91,8 +91,10 @@ class JournalFiles:
         """Whose journal it is; 0: unknown."""
         self.cluster_id = ""
         """Of which cluster it is; empty: unknown."""
-        self.faults: list[str] = []
-        """What was found damaged, or in the way, when the files were opened."""
+        self.damaged: list[tuple[str, str]] = []
+        """What was found damaged, or in the way, when the files were opened: where and what."""
+        self.newest_name = ""
+        """Of the file with the highest number, whole or not; empty: there is none."""
 
     @classmethod
     def open(cls, device: Device, *, fsync: bool = True) -> "JournalFiles":
@@ -100,6 +102,11 @@ class JournalFiles:
         files = cls(device, fsync=fsync)
         files._find()
         return files
+
+    @property
+    def faults(self) -> list[str]:
+        """What was found damaged, for people."""
+        return [f"{subject}: {detail}" for subject, detail in self.damaged]
 
     # -- what there is -------------------------------------------------------------------------
 
@@ -300,18 +307,18 @@ class JournalFiles:
             first = first_of_name(entry)
             if first is None:
                 continue
-            name = f"{FOLDER}/{entry}"
+            name = self.newest_name = f"{FOLDER}/{entry}"
             file = self._device.open(name)
             try:
                 header = decode_file_header(file.read_at(0, FILE_HEADER_BYTES), subject=name)
             except CorruptDataError as error:
                 # Torn where it is the last one; else whoever needs its entries finds them missing.
-                self.faults.append(str(error))
+                self.damaged.append((error.subject, error.detail))
                 continue
             finally:
                 file.close()
             if header.first != first:
-                self.faults.append(f"{name} says that it begins at {header.first}")
+                self.damaged.append((name, f"it says that it begins at {header.first}"))
                 continue
             self._files.append(_Known(name, header))
         if self._files:
@@ -324,7 +331,7 @@ class JournalFiles:
                         pass
                     self.last, self._chain = block.header.end - 1, block.header.link
             except CorruptDataError as error:
-                self.faults.append(str(error))
+                self.damaged.append((error.subject, error.detail))
             self.agent_id = known.header.agent_id
             self.cluster_id = known.header.cluster_id
         self._written = self._synced = self.last

@@ -124,7 +124,7 @@ class Replica(Generic[OutcomeT]):
             )
             machine.bind(connection)
             transaction.replay()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             connection.close()
             raise translate(error, "open", str(path)) from error
         except BaseException:

@@ -88,9 +88,10 @@ def command(
     """Read everything that a data directory, a cluster's bucket or a cluster has, and say what is
     not as it must be.
 
-    Checks each batch's CRC, the offsets of each partition, the WAL's frames, the segments'
-    indexes, and that no object is missing. Orphans, which nothing names, are told too, but are no
-    damage: the server deletes them. Servers may be running.
+    Checks each batch's CRC, the offsets of each partition, the WAL's frames, the journal's files,
+    the state against what they give, the segments' indexes, and that no object is missing.
+    Orphans, which nothing names, are told too, but are no damage: the server deletes them. Servers
+    may be running.
 
     Of a cluster's bucket, what is only in an agent's WAL is counted and not read, and what lies
     between the archive's snapshots is replayed and compared. With --url what is in WALs is read
@@ -136,7 +137,9 @@ def command(
     if objects is None and data is None:
         raise click.UsageError("give --data, --config or --objects")
     try:
-        layout = None if objects is not None or data is None else find_data(data)
+        layout = (
+            None if objects is not None or data is None else find_data(data, needs_database=False)
+        )
     except (NotFoundError, InvalidRequestError) as error:
         # Exit status 2: what is not there, or not read, is not damaged.
         raise click.UsageError(str(error)) from error
