@@ -182,6 +182,36 @@ def test_times_that_a_believed_clock_put_ahead_come_down_with_journal_time(tmp_p
     run_rig(tmp_path, test)
 
 
+def test_a_time_that_was_set_back_is_set_back_after_a_crash_too(tmp_path: Path) -> None:
+    """What only WAL and journal files hold is applied again, with journal times for stamps."""
+    clock = ManualClock(now_ms=NOW)
+    left: list[tuple[int, int, bytes]] = []
+
+    async def write(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        rig.clock.set_wall(NOW + 3_650 * DAY_MS)
+        await rig.append(key, b"a", producer=(1, 0, 0))
+        rig.clock.set_wall(NOW)
+        await rig.log.keeper.run_once()
+        await rig.append(key, b"b")
+        left.append((rig.order.position, rig.order.time_ms, rig.order.digest()[1]))
+        assert rig.order.time_ms == NOW
+
+    async def look(rig: Rig) -> None:
+        entries = {entry.position: entry.time_ms for entry in rig.order.journal_after(0)}
+        position, time_ms, _ = left[0]
+        assert entries[position] == time_ms
+        assert max(entries.values()) == NOW + 3_650 * DAY_MS
+        assert rig.order.time_ms == NOW
+        (seen,) = (seen for _, _, seen in rig.queries().producers_page((-1, -1), limit=9))
+        assert seen == NOW
+
+    run_rig(tmp_path, write, clock=clock)
+    for name in ("metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    run_rig(tmp_path, look, clock=clock)
+
+
 def test_clocks_of_a_cluster_that_were_ahead_together_heal(tmp_path: Path) -> None:
     """The database's and all agents': journal time follows them, and comes back with them."""
 
