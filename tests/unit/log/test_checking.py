@@ -1,0 +1,58 @@
+"""What was found right has the sum that the slow twin gives, whole or piece by piece."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.checking import Pieces, Rules, check_batches
+from penstock.records.batch import patch_base_offset
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
+from penstock.records.sums import run_sum
+
+SEED = (1 << 64) - 9
+
+
+def _batches(sizes: list[tuple[int, int]]) -> list[bytes]:
+    """Batches of one record of so many bytes, labelled with so great an epoch, from offset 5 on."""
+    found = []
+    for offset, (size, epoch) in enumerate(sizes, start=5):
+        record = Record(offset_delta=0, timestamp=5, key=None, value=bytes(size), headers=())
+        batch = bytearray(encode_batch([record]))
+        patch_base_offset(memoryview(batch), offset, epoch)
+        found.append(bytes(batch))
+    return found
+
+
+SIZES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=1, max_size=8)
+
+
+@given(SIZES, st.data())
+def test_the_sum_is_that_of_the_batches_before_the_first_fault(
+    sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    batches = _batches(sizes)
+    # Labels aren't known here, so that each may be another.
+    rules = Rules(5 + len(batches), seed=SEED)
+    whole = memoryview(b"".join(batches))
+    checked = check_batches(whole, rules, 5)
+    assert (checked.fault, checked.sum) == (None, run_sum(whole, SEED))
+    assert check_batches(whole, rules._replace(seed=None), 5).sum == 0
+    damaged = data.draw(st.integers(0, len(batches) - 1))
+    body = bytearray(whole)
+    body[sum(map(len, batches[:damaged])) + 62] ^= 1
+    checked = check_batches(memoryview(body), rules, 5)
+    assert checked.fault is not None
+    assert checked.sum == run_sum(memoryview(b"".join(batches[:damaged])), SEED)
+
+
+@given(SIZES, st.lists(st.integers(0, 900), max_size=5))
+def test_pieces_have_the_sum_of_the_whole(sizes: list[tuple[int, int]], cuts: list[int]) -> None:
+    whole = memoryview(b"".join(_batches(sizes)))
+    pieces = Pieces(Rules(5 + len(sizes), seed=SEED), 5, 0)
+    bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    for start, end in pairwise(bounds):
+        pieces.add(whole[start:end])
+    assert pieces.finish() is None
+    assert pieces.sum == run_sum(whole, SEED)
