@@ -53,6 +53,7 @@ def _described(report: HistoryReport) -> dict[str, Any]:
         "noted_ms": history.noted_ms,
         "held_end": report.held_end,
         "closed": report.closed,
+        "moves": report.moves,
         "topics": report.topics,
         "partitions": [asdict(found) for found in report.partitions],
     }

@@ -26,10 +26,11 @@ from crc32c import crc32c
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.lost_histories import ASIDE_WAL
-from penstock.log.lost_records import LostBatch, LostPartition, LostRecords
+from penstock.log.lost_moves import lost_moves
+from penstock.log.lost_records import LostBatch, LostPartition, LostRecords, is_whole
 from penstock.log.lost_states import LostStates, lost_states
-from penstock.metadata.answers import BatchStatus, Done, Refused
-from penstock.metadata.commands import CloseHistory, CreateTopic
+from penstock.metadata.answers import BatchStatus, Done, Refused, SegmentStored
+from penstock.metadata.commands import CloseHistory, CreateTopic, StoreSegment
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import LostHistory
 from penstock.metadata.view import MetadataView
@@ -81,6 +82,8 @@ class HistoryReport:
     """The last position of it that the archive holds."""
     closed: bool = False
     partitions: list[LostPartition] = field(default_factory=list)
+    moves: int = 0
+    """Runs of the present log whose move from a WAL to a segment was lost."""
     topics: list[str] = field(default_factory=list)
     """Those that only the lost history has; a repair creates them."""
 
@@ -181,6 +184,7 @@ class HistoryRepair:
         report = HistoryReport(history=history, held_end=states.end)
         if appends and states.lost:
             await self._create_topics(states, report)
+        await self._move(states, report, moves=appends)
         done = await self._appended(history.history)
         with contextlib.ExitStack() as closes:
             common = None
@@ -247,6 +251,37 @@ class HistoryRepair:
                     logger.error("topic %s of a lost history: %s", name, answer.detail)
                 else:
                     report.topics.append(name)
+
+    async def _move(self, states: LostStates, report: HistoryReport, *, moves: bool) -> None:
+        """Name in segments what the lost history had moved out of WALs. First: a WAL's bytes may be
+        gone, and the present log is read below."""
+        commands = await self._in_executor(
+            partial(lost_moves, states.lost, self._queries, self._view)
+        )
+        for command in commands:
+            try:
+                size = await self._store.size(command.object_key)
+            except NotFoundError:
+                continue
+            if size != command.object_bytes or not await self._is_intact(command):
+                logger.error("a segment of a lost history is damaged: %s", command.object_key)
+                continue
+            if not moves:
+                report.moves += sum(len(run.runs) // 4 for run in command.runs)
+                continue
+            (answer,) = await self._log.commit([command])
+            if isinstance(answer, SegmentStored):
+                report.moves += answer.moved
+            elif isinstance(answer, Refused):
+                logger.error("%s can't be named again: %s", command.object_key, answer.detail)
+
+    async def _is_intact(self, command: StoreSegment) -> bool:
+        for run in command.runs:
+            end = run.position + sum(run.runs[3::4])
+            data = bytes(await self._store.get_range(command.object_key, run.position, end))
+            if not is_whole(data):
+                return False
+        return True
 
     async def _held(self, key: PartitionKey, offset: int) -> int | None:
         try:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from penstock.log.lost_moves import covering
 from penstock.log.lost_states import LostStates
 from penstock.log.wal_name import read_wal_id
 from penstock.metadata.queries import Queries
@@ -33,6 +34,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _PAGE_RUNS: Final = 500
+_NOTES_MAX: Final = 5
 
 HeldBatch = Callable[[PartitionKey, int], Awaitable[int | None]]
 """CRC-32C of the batch of the present log that begins at an offset; None: none begins there."""
@@ -145,7 +147,14 @@ class LostRecords:
                         if data is None:
                             continue
                         for offset, end_offset, batch in _split(run, data):
-                            if end_offset <= floor or await self._is_held(target, offset, batch):
+                            if end_offset <= floor:
+                                continue
+                            try:
+                                if await self._is_held(target, offset, batch):
+                                    continue
+                            except RetryableError as error:
+                                # The present log names bytes that no agent can read now.
+                                self._unread(name, number, end_offset - offset, str(error))
                                 continue
                             yield LostBatch(
                                 partition_key=target,
@@ -175,14 +184,20 @@ class LostRecords:
             offset = page[-1].end_offset
 
     def _same_run(self, target: PartitionKey, run: StoredRun) -> bool:
-        for held in self._present().runs_from(target, run.base_offset, limit=1):
-            if (held.base_offset, held.end_offset) != (run.base_offset, run.end_offset):
-                return False
-            if held.sum is not None and run.sum is not None:
-                return held.sum == run.sum
+        """Whether the present state has these batches: at the same place, or in runs whose sums add
+        up to this one's."""
+        present = self._present()
+        if covering(present, target, run):
+            return True
+        for held in present.runs_from(target, run.base_offset, limit=1):
             # A place in a WAL may have been given again, one in an object never is.
-            place = (run.object_key, run.position)
-            return bool(run.object_key) and (held.object_key, held.position) == place
+            place = (run.object_key, run.position, run.base_offset, run.end_offset)
+            return bool(run.object_key) and place == (
+                held.object_key,
+                held.position,
+                held.base_offset,
+                held.end_offset,
+            )
         return False
 
     async def _is_held(self, target: PartitionKey, offset: int, batch: bytearray) -> bool:
@@ -205,7 +220,7 @@ class LostRecords:
             except (NotFoundError, CorruptDataError) as error:
                 detail = str(error)
             else:
-                if _is_whole(data):
+                if is_whole(data):
                     return data
                 detail = f"{run.object_key} is damaged between bytes {run.position} and {end}"
         else:
@@ -217,15 +232,18 @@ class LostRecords:
                 except (RetryableError, CorruptDataError) as error:
                     detail = str(error)
                     continue
-                if _is_whole(data):
+                if is_whole(data):
                     return data
                 detail = f"damaged in the WAL with key {run.wal_key}"
             detail = detail or f"only in the WAL with key {run.wal_key}, of another agent"
-        found = self._partition(topic, number)
-        found.unread += run.end_offset - run.base_offset
-        if detail not in found.notes and len(found.notes) < 5:
-            found.notes.append(detail)
+        self._unread(topic, number, run.end_offset - run.base_offset, detail)
         return None
+
+    def _unread(self, topic: str, number: int, records: int, detail: str) -> None:
+        found = self._partition(topic, number)
+        found.unread += records
+        if detail not in found.notes and len(found.notes) < _NOTES_MAX:
+            found.notes.append(detail)
 
     def _open_wals(self, queries: Queries, closes: ExitStack) -> dict[int, list[WalReader]]:
         """Copies of WALs at hand, by the keys that the lost state knows them by."""
@@ -282,7 +300,8 @@ def _split(run: StoredRun, data: bytes) -> Iterator[tuple[int, int, bytearray]]:
         position += header.length
 
 
-def _is_whole(data: bytes) -> bool:
+def is_whole(data: bytes) -> bool:
+    """Whether a stretch holds whole batches whose CRC-32C is right, and nothing else."""
     position = 0
     while position + HEADER_BYTES <= len(data):
         length = stored_header(data, position).length

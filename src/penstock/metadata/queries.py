@@ -382,6 +382,14 @@ class Queries(PipelineQueries):
         )
         return _active_producer(*rows[0]) if rows else None
 
+    def first_wal_run(self, key: PartitionKey) -> int | None:
+        """The base offset of a partition's first run in a WAL; None: all lie in objects."""
+        rows = self._execute(
+            "SELECT min(base_offset) FROM wal_runs WHERE partition_key = ?", (key,)
+        )
+        first: int | None = rows[0][0]
+        return first
+
     def producer_ranges(self, key: PartitionKey, producer_id: int) -> tuple[int, list[int]] | None:
         """A producer's epoch in a partition, and its last sequence ranges as
         `penstock.metadata.sequences.unpack_ranges` gives them; None: it isn't known there."""

@@ -29,6 +29,7 @@ REPORT = {
     "noted_ms": 5,
     "held_end": 18,
     "closed": False,
+    "moves": 6,
     "topics": ["gone"],
     "partitions": [PARTITION],
 }
@@ -48,7 +49,14 @@ def test_records_are_listed_by_partition_with_what_could_not_be_read() -> None:
     status, output, asked = run("--history", reports=[REPORT])
     assert asked == [{"action": "append", "history": None}]
     assert status == 1, "it is still open"
-    for text in ("positions 10 to 20", "up to position 18", "topic gone", "3 to 7", "key 3"):
+    for text in (
+        "positions 10 to 20",
+        "up to position 18",
+        "topic gone",
+        "6 runs",
+        "3 to 7",
+        "key 3",
+    ):
         assert text in output
     assert next(line for line in output.splitlines() if line.startswith("t-0")).split() == [
         "t-0",

@@ -1,6 +1,8 @@
 """A lost history's acknowledged records are appended again, or given up; then it is closed."""
 
 import asyncio
+import contextlib
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from penstock.log.history_repair import HistoryRepair
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.commands import AlterTopicConfigs
 from penstock.metadata.rows import HistoryOutcome
-from penstock.model.errors import ConflictError, NotFoundError
+from penstock.model.errors import ConflictError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.replica.aside import set_aside
 from penstock.testing.inline_executor import InlineExecutor
@@ -249,6 +251,44 @@ def test_what_another_agent_has_appended_leaves_no_gap(tmp_path: Path) -> None:
             b"in an object",
             b"in the WAL",
         ]
+
+    run_cluster(tmp_path, test)
+
+
+def test_what_lost_rows_moved_out_of_a_wal_is_named_in_its_segment_again(tmp_path: Path) -> None:
+    """The present log names bytes in a WAL whose files are used again by now."""
+
+    async def test(cluster: Cluster) -> None:
+        keys: list[PartitionKey] = []
+
+        async def before(agent: ClusterAgent) -> None:
+            keys.extend(await agent.topic("t", 2))
+            for number in range(4):
+                assert await agent.append(keys[0], b"common %d" % number) == (STORED, number)
+            await agent.append(keys[1], b"common there")
+
+        async def after(agent: ClusterAgent) -> None:
+            assert agent.log.uploader is not None
+            assert await agent.log.uploader.drain(30)
+            assert agent.queries.first_wal_run(keys[0]) is None
+            await agent.append(keys[0], b"lost")
+
+        survivor = await lost_life(cluster, before, after, wal=True, durability="wal")
+        assert survivor.queries.first_wal_run(keys[0]) == 0
+        shutil.rmtree(cluster.folder / "agent1" / "wal")
+        (report,) = await repair_of(survivor, cluster.folder / "agent1").look()
+        assert report.moves == 5
+        (report,) = await repair_of(survivor, cluster.folder / "agent1").append()
+        assert (report.moves, report.closed) == (5, True)
+        assert survivor.queries.first_wal_run(keys[0]) is None
+        assert survivor.queries.first_wal_run(keys[1]) is None
+        with contextlib.suppress(RetryableError):
+            await survivor.read_all(keys[0])  # tells what befell the repair's look
+        assert [value for _, value in await survivor.read_all(keys[0])] == [
+            *(b"common %d" % number for number in range(4)),
+            b"lost",
+        ]
+        assert [value for _, value in await survivor.read_all(keys[1])] == [b"common there"]
 
     run_cluster(tmp_path, test)
 

@@ -95,6 +95,10 @@ def _print(reports: list[dict[str, Any]]) -> None:
                 f"  the archive holds it up to position {report['held_end']}: an agent that isn't"
                 " running may have more"
             )
+        if report["moves"]:
+            click.echo(
+                f"  {report['moves']} runs of the log lie in segments that only this history names"
+            )
         for topic in report["topics"]:
             click.echo(f"  topic {topic} is only in this history")
         if report["partitions"]:
