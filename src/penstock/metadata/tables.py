@@ -19,7 +19,7 @@ from penstock.metadata.schema import INTEGRITY_LEVEL, STORED_ENTRIES
 from penstock.metadata.sequences import ProducerState, pack_ranges, unpack_ranges
 from penstock.metadata.stored_answers import as_if_stored, decode_stored, encode_stored, restate
 from penstock.model.ids import PARTITION_BITS, PARTITION_COUNT_MAX, TopicId, TopicKey
-from penstock.records.sums import epoch_seed, partition_seed
+from penstock.records.sums import epoch_seed, seed_within, topic_seed
 from penstock.replica.statements import insert_rows
 
 PRODUCERS_CACHED_MAX: Final = 20_000
@@ -115,7 +115,8 @@ class Tables:
         self._new_entries: dict[int, StoredEntry] = {}
         self.topics_by_id: dict[bytes, TopicRow] = {}
         self.topics_by_name: dict[str, TopicRow] = {}
-        self._topic_ids: dict[int, TopicId] = {}
+        self._seeds: dict[int, int] = {}
+        """Of topics by key, for new runs: with the leader epoch."""
         self.partitions: dict[int, PartitionRow] = {}
         self.producers: dict[tuple[int, int], ProducerState] = {}
         self.agents: dict[int, AgentRow] = {}
@@ -134,7 +135,7 @@ class Tables:
         for topic_key, topic_id, name, partitions, configs in self.execute("SELECT * FROM topics"):
             topic = TopicRow(topic_key, topic_id, name, partitions, msgspec.json.decode(configs))
             self.topics_by_id[topic_id] = self.topics_by_name[name] = topic
-            self._topic_ids[topic_key] = topic_id
+            self._keep_seed(topic)
         self._cluster = ClusterTables(self._connection)
         self._loaded = True
 
@@ -169,7 +170,7 @@ class Tables:
     def save_topic(self, topic: TopicRow) -> None:
         """Insert or update."""
         self.topics_by_id[topic.topic_id] = self.topics_by_name[topic.name] = topic
-        self._topic_ids[topic.topic_key] = topic.topic_id
+        self._keep_seed(topic)
         self.execute(
             "INSERT INTO topics VALUES (?, ?, ?, ?, ?) ON CONFLICT (topic_key)"
             " DO UPDATE SET partitions = excluded.partitions, configs = excluded.configs",
@@ -225,10 +226,12 @@ class Tables:
                 partitions[key] = PartitionRow(log_start, next_offset, size, self._seed(key))
 
     def _seed(self, key: int) -> int:
-        topic_id = self._topic_ids[key >> PARTITION_BITS]
-        seed = partition_seed(topic_id, key & PARTITION_COUNT_MAX)
+        return seed_within(self._seeds[key >> PARTITION_BITS], key & PARTITION_COUNT_MAX)
+
+    def _keep_seed(self, topic: TopicRow) -> None:
         # The leader epoch changes in no entry.
-        return epoch_seed(seed, self.meta_int(LEADER_EPOCH))
+        epoch = self.meta_int(LEADER_EPOCH)
+        self._seeds[topic.topic_key] = epoch_seed(topic_seed(topic.topic_id), epoch)
 
     def remove_topic(self, topic: TopicRow) -> None:
         """Delete a topic's own rows and what is bounded by its partitions. Its runs, producers and
@@ -244,7 +247,7 @@ class Tables:
         self.execute("DELETE FROM table_progress WHERE topic_id = ?", (topic.topic_id,))
         self.execute("DELETE FROM topics WHERE topic_key = ?", (topic.topic_key,))
         del self.topics_by_id[topic.topic_id], self.topics_by_name[topic.name]
-        del self._topic_ids[topic.topic_key]
+        del self._seeds[topic.topic_key]
         for number in range(topic.partitions):
             self.partitions.pop(first + number, None)
         self.producers = {

@@ -54,7 +54,12 @@ def topic_seed(topic_id: bytes) -> int:
 @lru_cache(maxsize=16_384)
 def partition_seed(topic_id: bytes, partition: int) -> int:
     """Where the sums of a partition's batches start from."""
-    return (topic_seed(topic_id) + partition * _PARTITION_STEP) & _MASK
+    return seed_within(topic_seed(topic_id), partition)
+
+
+def seed_within(seed: int, partition: int) -> int:
+    """`partition_seed` by the topic's seed, also by the topic's for batches of one leader epoch."""
+    return (seed + partition * _PARTITION_STEP) & _MASK
 
 
 def epoch_seed(seed: int, leader_epoch: int) -> int:
