@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.commands.repair import command
+from penstock.cli.main import root
 from support.http_stub import Agent
 
 PARTITION = {
@@ -39,7 +39,7 @@ def run(*arguments: str, reports: list[dict[str, Any]]) -> tuple[int, str, list[
     body = json.dumps({"histories": reports}).encode()
     agent = Agent(lambda _number, _request, _body: (200, body))
     try:
-        found = CliRunner().invoke(command, [*arguments, "--http", agent.url])
+        found = CliRunner().invoke(root, ["repair", *arguments, "--http", agent.url])
         return found.exit_code, found.output, [json.loads(asked[3]) for asked in agent.asked]
     finally:
         agent.close()
