@@ -115,3 +115,18 @@ def test_an_ended_epoch_is_swept_once_and_reads_no_other_objects(
         assert kept == {2}
 
     run_cluster(tmp_path, test)
+
+
+def test_a_sweep_that_was_due_by_a_clock_ahead_is_due_by_the_right_one(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        await fence(one, two)
+        found = one.log.keeper._orphans
+        now_ms = cluster.clock.now_ms()
+        await found.condemn(now_ms + 10 * 365 * 86_400_000)
+        await found.condemn(now_ms)
+        assert not found._swept
+        await found.condemn(now_ms + GRACE_S * 1000 + 1)
+        assert found._swept == {(2, two.order.epoch)}
+
+    run_cluster(tmp_path, test)

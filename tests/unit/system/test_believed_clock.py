@@ -2,9 +2,11 @@
 
 import time
 
+import pytest
+
 from penstock.ports.clock import AgeClock, Clock
 from penstock.system import BelievedClock, SystemClock
-from penstock.system.clock import elapsed_s
+from penstock.system.clock import _clock_through_sleep, elapsed_s
 from penstock.testing.clock import ManualClock
 
 NOW = 1_790_000_000_000
@@ -66,3 +68,13 @@ def test_a_doubt_is_described_with_numbers() -> None:
     wall.advance(100)
     assert clock.describe() == "this host's clock is 3600.0 s behind what was to be expected"
     assert clock.believed_in_s == 500.0
+
+
+def test_where_no_clock_goes_on_in_sleep_the_monotonic_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: int) -> float:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(time, "clock_gettime", refuse)
+    assert _clock_through_sleep() is time.monotonic

@@ -99,7 +99,8 @@ class Orphans:
     async def _sweep(self, now_ms: int) -> int:
         count = 0
         for epoch, due_ms in list(self._ended.items()):
-            if due_ms is None:
+            # One that a clock put far ahead, which was wrong, counts from now on.
+            if due_ms is None or due_ms > now_ms + self._grace_ms:
                 self._ended[epoch] = now_ms + self._grace_ms
         due = [epoch for epoch, due_ms in self._ended.items() if due_ms and due_ms < now_ms]
         for epoch in due[:_EPOCHS_PER_PASS]:
