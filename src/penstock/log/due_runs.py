@@ -60,8 +60,9 @@ class _Due:
         self._database = database
         with closing(Queries(database)) as state:
             self._epochs = state.epoch_starts()
-            keys = [key for key, _, _ in state.heads()]
-            self._clean_ends = {key: row.clean_end for key, row in state.clean_rows(keys).items()}
+            self._starts = {key: start for key, start, _ in state.heads()}
+            clean = state.clean_rows(list(self._starts))
+            self._clean_ends = {key: row.clean_end for key, row in clean.items()}
             self._seeds: dict[PartitionKey, int] = {
                 partition_key(TopicKey(topic_key), number): partition_seed(topic_id, number)
                 for topic_key, topic_id, _, partitions, _ in state.topic_rows()
@@ -79,6 +80,8 @@ class _Due:
                 self._seeds.get(run.partition_key),
             )
             for run in runs
+            # What was deleted or trimmed and not cleared yet is named no more.
+            if run.end_offset > self._starts.get(run.partition_key, run.end_offset)
         ]
 
 

@@ -25,7 +25,7 @@ from penstock.metadata.digest_plan import DigestRound
 from penstock.metadata.leader_epochs import EpochStart, epoch_starts
 from penstock.metadata.leftovers import TRIM
 from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH, TIME_WALK
-from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, RUN_ROWS, PipelineQueries
+from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.metadata.rows import (
     GENERATION_BITS,
     ActiveProducer,
@@ -37,6 +37,16 @@ from penstock.metadata.rows import (
     Shard,
     StoredRun,
     Wal,
+)
+from penstock.metadata.run_statements import (
+    FIRST_RUN_AT_TIME,
+    OBJECTS,
+    RUN_WITH_MAX_TIMESTAMP,
+    RUNS_FROM,
+    RUNS_OF_OBJECT,
+    WAL_GENERATIONS,
+    WAL_RUNS,
+    statements_of_version,
 )
 from penstock.metadata.schema import APPLICATION_ID, FORMAT_VERSION, STORED_ENTRIES
 from penstock.metadata.sequences import unpack_ranges
@@ -62,113 +72,11 @@ __all__ = [
     "Wal",
 ]
 
-_WAL_RUN: Final = (
-    "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
-    " batch_count, 0, 0, '',"
-    # A restore leaves nothing in a WAL.
-    " coalesce((SELECT value FROM meta WHERE name = 'leader_epoch'), 0), sum"
-)
-_OBJECT_RUN: Final = (
-    "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
-    " r.max_timestamp, r.batch_count, o.bytes, o.raw, o.origin,"
-    " max(o.raw - 1, 0), r.sum"
-)
-
-# Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
-# before it. One statement for both tables: a segment stored between two would hide a run.
-_RUNS_FROM: Final = f"""
-SELECT * FROM (
-    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = :key AND r.end_offset > :offset AND r.base_offset >= coalesce(
-        (SELECT max(base_offset) FROM object_runs
-            WHERE partition_key = :key AND base_offset <= :offset),
-        :offset)
-    ORDER BY r.base_offset LIMIT :limit)
-UNION ALL
-SELECT * FROM (
-    SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = :key AND end_offset > :offset AND base_offset >= coalesce(
-        (SELECT max(base_offset) FROM wal_runs
-            WHERE partition_key = :key AND base_offset <= :offset),
-        :offset)
-    ORDER BY base_offset LIMIT :limit)
-ORDER BY 2 LIMIT :limit
-"""  # noqa: S608
-
-# What lies below is a leftover that a later entry clears.
-_START: Final = "(SELECT log_start FROM partitions WHERE partition_key = :key)"
-
-_FIRST_RUN_AT_TIME: Final = f"""
-SELECT * FROM (
-    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = :key AND r.max_timestamp >= :time_ms AND r.end_offset > {_START}
-    ORDER BY r.base_offset LIMIT 1)
-UNION ALL
-SELECT * FROM (
-    SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = :key AND max_timestamp >= :time_ms AND end_offset > {_START}
-    ORDER BY base_offset LIMIT 1)
-ORDER BY 2 LIMIT 1
-"""  # noqa: S608
-
-_RUN_WITH_MAX_TIMESTAMP: Final = f"""
-SELECT * FROM (
-    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
-    WHERE r.partition_key = :key AND r.end_offset > {_START} AND (r.max_timestamp < :newest
-        OR r.max_timestamp = :newest AND r.base_offset > :base)
-    ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
-UNION ALL
-SELECT * FROM (
-    SELECT {_WAL_RUN} FROM wal_runs
-    WHERE partition_key = :key AND end_offset > {_START} AND (max_timestamp < :newest
-        OR max_timestamp = :newest AND base_offset > :base)
-    ORDER BY max_timestamp DESC, base_offset LIMIT 1)
-ORDER BY 8 DESC, 2 LIMIT 1
-"""  # noqa: S608
-
-_RUNS_OF_OBJECT: Final = (
-    f"SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)"  # noqa: S608
-    " WHERE o.key = ? ORDER BY r.position"
-)
-_WAL_RUNS: Final = (
-    f"SELECT {_WAL_RUN} FROM wal_runs WHERE generation >= ? AND generation < ?"  # noqa: S608
-    " ORDER BY generation, position"
-)
-_WAL_GENERATIONS: Final = (
-    "SELECT DISTINCT generation FROM wal_runs WHERE generation >= ? AND generation < ?"
-)
-_OBJECTS: Final = (
-    "SELECT key, bytes, live_runs, condemned_ms, raw, origin FROM objects WHERE key > ?"
-    " ORDER BY key LIMIT ?"
-)
-
-_VERSION_1: Final = (
-    ("o.raw, o.origin, max(o.raw - 1, 0)", "0, '', 0"),
-    ("raw, origin", "0, ''"),
-)
-"""What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
-verifying a directory or a backup only reads it."""
-_VERSIONS_1_TO_4: Final = (
-    (", coalesce(sum, -1)", ", -1"),
-    (", r.sum", ", NULL"),
-    (", sum", ", NULL"),
-)
-"""What files of these versions have instead."""
-
 _PIPELINE_VERSION: Final = 3
 _LEADER_EPOCHS_VERSION: Final = 4
-_SUMS_VERSION: Final = 5
 _LEFTOVERS_VERSION: Final = 5
 _HISTORIES_VERSION: Final = 5
 _DIGESTS_VERSION: Final = 5
-
-_OF_RUNS: Final = (
-    _RUNS_FROM,
-    _FIRST_RUN_AT_TIME,
-    _RUN_WITH_MAX_TIMESTAMP,
-    _RUNS_OF_OBJECT,
-    _WAL_RUNS,
-)
 
 _NEWEST: Final = 2**63 - 1
 _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM producers"
@@ -207,16 +115,8 @@ class Queries(PipelineQueries):
             self._has_leader_epochs = version >= _LEADER_EPOCHS_VERSION
             self._has_histories = version >= _HISTORIES_VERSION
             self._has_digests = version >= _DIGESTS_VERSION
-            if version < _SUMS_VERSION:
-                self._old = {
-                    statement: _replaced(statement, _VERSIONS_1_TO_4)
-                    for statement in (*_OF_RUNS, *RUN_ROWS, _OBJECTS)
-                }
-            if version == 1:
-                self._has_cluster = False
-                self._old = {
-                    statement: _replaced(old, _VERSION_1) for statement, old in self._old.items()
-                }
+            self._has_cluster = version > 1
+            self._old = statements_of_version(version)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise translate(error, "open", str(path)) from error
@@ -234,7 +134,7 @@ class Queries(PipelineQueries):
         """Runs that end past an offset, ascending, at most `limit`."""
         return [
             StoredRun(*row)
-            for row in self._execute(_RUNS_FROM, {"key": key, "offset": offset, "limit": limit})
+            for row in self._execute(RUNS_FROM, {"key": key, "offset": offset, "limit": limit})
         ]
 
     def has_leftovers(self) -> bool:
@@ -259,16 +159,16 @@ class Queries(PipelineQueries):
 
     def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
         """All runs whose bytes are in a WAL, by generation and position."""
-        return [StoredRun(*row) for row in self._execute(_WAL_RUNS, _generations(wal_key))]
+        return [StoredRun(*row) for row in self._execute(WAL_RUNS, _generations(wal_key))]
 
     def runs_of_object(self, key: str) -> list[StoredRun]:
         """All runs that lie in an object, by position. Reads all runs that there are: the tables
         have no index by object."""
-        return [StoredRun(*row) for row in self._execute(_RUNS_OF_OBJECT, (key,))]
+        return [StoredRun(*row) for row in self._execute(RUNS_OF_OBJECT, (key,))]
 
     def wal_generations(self, wal_key: int = 0) -> set[int]:
         """The places (WAL key << 32 | generation) of a WAL that runs lie in."""
-        return {row[0] for row in self._execute(_WAL_GENERATIONS, _generations(wal_key))}
+        return {row[0] for row in self._execute(WAL_GENERATIONS, _generations(wal_key))}
 
     def last_wal_generation(self, wal_key: int = 0) -> int:
         """The highest file generation of a WAL that a command ever named; 0: none."""
@@ -281,7 +181,7 @@ class Queries(PipelineQueries):
 
     def first_run_at_time(self, key: PartitionKey, timestamp_ms: int) -> StoredRun | None:
         """The first run by offset that holds a record of this time or later."""
-        return self._run(_FIRST_RUN_AT_TIME, {"key": key, "time_ms": timestamp_ms})
+        return self._run(FIRST_RUN_AT_TIME, {"key": key, "time_ms": timestamp_ms})
 
     def run_with_max_timestamp(
         self, key: PartitionKey, *, before: StoredRun | None = None
@@ -290,7 +190,7 @@ class Queries(PipelineQueries):
         that comes next in that order."""
         newest = _NEWEST if before is None else before.max_timestamp
         base = -1 if before is None else before.base_offset
-        return self._run(_RUN_WITH_MAX_TIMESTAMP, {"key": key, "newest": newest, "base": base})
+        return self._run(RUN_WITH_MAX_TIMESTAMP, {"key": key, "newest": newest, "base": base})
 
     def partition_bytes(self, keys: Sequence[PartitionKey] | None) -> dict[PartitionKey, int]:
         """Bytes of live runs per partition; all partitions when `keys` is None."""
@@ -349,7 +249,7 @@ class Queries(PipelineQueries):
 
     def objects(self, after: str, limit: int) -> list[ObjectRow]:
         """A page of all objects by key, past `after` ("" to begin)."""
-        rows = self._execute(_OBJECTS, (after, limit))
+        rows = self._execute(OBJECTS, (after, limit))
         return [ObjectRow(*row) for row in rows]
 
     def origins(self) -> list[str]:
@@ -592,12 +492,6 @@ class Queries(PipelineQueries):
 def _generations(wal_key: int) -> tuple[int, int]:
     """The half-open range of a WAL's places."""
     return wal_key << GENERATION_BITS, (wal_key + 1) << GENERATION_BITS
-
-
-def _replaced(statement: str, pairs: Sequence[tuple[str, str]]) -> str:
-    for columns, instead in pairs:
-        statement = statement.replace(columns, instead)
-    return statement
 
 
 def _active_producer(

@@ -84,3 +84,14 @@ def test_an_object_of_another_history_is_refused(data: Path, tmp_path: Path, raw
     with pytest.raises(CorruptDataError, match=f"1 objects aren't whole: restore {key}.*their sum"):
         transfer(data, tmp_path / "copy")
     assert not (tmp_path / "copy" / key).exists()
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE partitions SET log_start = next_offset", "DELETE FROM partitions"]
+)
+def test_runs_that_wait_to_be_cleared_are_not_looked_at(data: Path, statement: str) -> None:
+    """Of a deleted topic nothing is known any more that its batches could be checked by."""
+    with closing(sqlite3.connect(data / "metadata.sqlite")) as connection, connection:
+        assert connection.execute(statement).rowcount
+    with due_runs(data / "metadata.sqlite") as due:
+        assert [due(key) for key, _, _ in objects_of(data)] == [[]] * len(list(objects_of(data)))
