@@ -75,6 +75,31 @@ def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -
     verify(host.data)
 
 
+@CLIENTS_WARN
+@pytest.mark.usefixtures("tidied")
+def test_nothing_is_lost_when_the_shared_database_is(tmp_path: Path) -> None:
+    """Worker 0 makes it again; the others, which read the one that is gone, begin anew as well."""
+    with workers_host(tmp_path, 2) as host:
+        create_topic(host.address(0))
+        load = LoadRun(lambda: host.bootstrap, topic=TOPIC, partitions=PARTITIONS)
+        load.start()
+        for _ in range(2):
+            wait_acked(load, load.recorder.acked + 200, host)
+            other = host.workers()[1]
+            for suffix in ("", "-wal", "-shm"):
+                (host.data / f"metadata.sqlite{suffix}").unlink(missing_ok=True)
+            host.signal(0, signal.SIGKILL)
+            eventually(lambda other=other: not other.is_running(), timeout_seconds=60)
+            host.wait_serving()
+        wait_acked(load, load.recorder.acked + 200, host)
+        load.finish()
+        report = check(load.recorder.history)
+        assert report.ok, report.text() + host.server.tail(20000)
+        assert not load.crashed, load.crashed
+        assert host.stop() == 0, host.server.tail()
+    verify(host.data)
+
+
 def wait_acked(load: LoadRun, count: int, host: WorkersHost, seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while load.recorder.acked < count:

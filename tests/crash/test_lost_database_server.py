@@ -1,4 +1,4 @@
-"""A server that is killed under load, and whose metadata.sqlite is then deleted, cut or damaged,
+"""A server that is killed under load, and whose metadata.sqlite is then deleted, cut or changed,
 keeps every promise: records, group offsets, topics, producers' sequences.
 
     PENSTOCK_CRASH_KILLS=20   how many times it is killed
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from support.crash_load import CrashLoad
@@ -29,6 +31,18 @@ SETTINGS = {
 }
 
 
+KINDS = ["deleted", "deleted with its WAL", "cut", "emptied", "header", "page", "cell", "bit"]
+CELLS = [
+    "UPDATE partitions SET next_offset = next_offset + 7",
+    "UPDATE partitions SET log_start = next_offset",
+    "UPDATE group_offsets SET committed_offset = committed_offset / 2",
+    "UPDATE producers SET epoch = epoch + 1",
+    "UPDATE object_runs SET position = position + 64",
+    "UPDATE objects SET condemned_ms = 1, condemned_position = 1",
+]
+"""What SQLite's own checks take for right."""
+
+
 def say(text: str) -> None:
     """Progress that pytest shows with the failure, or with -s."""
     print(text, file=sys.stderr, flush=True)
@@ -37,7 +51,13 @@ def say(text: str) -> None:
 def damage(path: Path, chance: random.Random) -> str:
     """Delete, cut or overwrite a database. Returns what was done."""
     wal = path.with_name(path.name + "-wal")
-    kind = chance.choice(["deleted", "deleted with its WAL", "cut", "emptied", "header", "page"])
+    kind = chance.choice(KINDS)
+    if kind in {"cell", "bit"}:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            if kind == "cell":
+                connection.execute(chance.choice(CELLS))
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     if kind.startswith("deleted"):
         path.unlink()
         if kind != "deleted":
@@ -48,6 +68,10 @@ def damage(path: Path, chance: random.Random) -> str:
         del data[chance.randrange(len(data)) :]
     elif kind == "emptied":
         data.clear()
+    elif kind == "cell":
+        return kind
+    elif kind == "bit":
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     elif kind == "header":
         data[chance.randrange(16)] ^= 1 << chance.randrange(8)
     else:

@@ -85,6 +85,7 @@ class EmbeddedParts(Parts):
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
             Job(name="upkeep of the journal", interval_s=1.0, run=self.upkeep.run_once),
+            Job(name="checkpoints", interval_s=1.0, run=self.upkeep.checkpoint),
         ]
 
     def status(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from penstock.log.fetch.remote_wal import DirectoryWals
 from penstock.log.ordering import Applied
 from penstock.metadata.ages import Ages
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import InvalidRequestError, PenstockError
+from penstock.model.errors import FatalStorageError, InvalidRequestError, PenstockError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
@@ -228,6 +228,13 @@ class WorkerParts(Parts):
         self.shards.follow()
 
     def _on_reset(self) -> int:
+        if self.queries.is_replaced:
+            # Worker 0 has made the database again. The parent starts this process again, too.
+            error = FatalStorageError(
+                "follow the journal", str(self.queries.path), "the database was made again"
+            )
+            self.environment.on_fatal(error)
+            raise error
         self.view.reload(self.queries())
         self.log.begin_anew()
         # Who coordinates a group may have changed meanwhile.

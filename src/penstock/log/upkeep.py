@@ -106,6 +106,7 @@ class Upkeep:
         self._last: _Last | None = None
         self._base: _Last | None = None
         """The oldest snapshot that is kept: what the next check goes on from."""
+        self._is_checkpointing = False
         self.check_count = 0
         self.failed_check_count = 0
         """Of a damaged snapshot, or of damaged entries, so that the state is not known."""
@@ -119,8 +120,7 @@ class Upkeep:
                 must end.
             PenstockError: to be tried again.
         """
-        if self._journal.checkpoint_due:
-            await self._in_pool(self._journal.checkpoint)
+        await self.checkpoint()
         if self._last is None:
             self._base, self._last = await self._find_kept()
         now_s = self._clock.monotonic_s()
@@ -130,6 +130,19 @@ class Upkeep:
             # One that fails wrote much for nothing: not again at once.
             self._not_before_s = now_s + _RETRY_S
             await self.snapshot()
+
+    async def checkpoint(self) -> None:
+        """Make the database durable, if enough was written to it. A job of its own: a snapshot or a
+        check may take minutes, and a commit that finds 64 MiB would have to do it.
+
+        Raises: as `run_once`.
+        """
+        if self._journal.checkpoint_due and not self._is_checkpointing:
+            self._is_checkpointing = True
+            try:
+                await self._in_pool(self._journal.checkpoint)
+            finally:
+                self._is_checkpointing = False
 
     def _snapshot_is_due(self, last: "_Last", now_s: float) -> bool:
         if last.position < self._journal.base_position:
