@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from penstock.metadata.leader_epochs import EpochStart, epoch_of_offset
 from penstock.metadata.rows import StoredRun
+from penstock.model.errors import CorruptDataError
 from penstock.records.batch import (
     CRC_FROM,
     HEADER,
@@ -133,7 +134,9 @@ def check_and_label(data: memoryview, run: StoredRun, seed: int | None = None) -
         seed: of the partition's sums; None: the run's isn't compared.
 
     Returns:
-        The fault; its position counts from the run's first byte.
+        The fault; its position counts from the run's first byte. Batches before it are right: the
+        sum, which is that of the headers, shows that the run is this one. Where it doesn't, for
+        example of another object's bytes, the fault is at the first byte.
     """
     unpack, pack = HEADER.unpack_from, HEADER.pack_into
     at, end, offset = 0, len(data), run.base_offset
@@ -158,23 +161,35 @@ def check_and_label(data: memoryview, run: StoredRun, seed: int | None = None) -
             offset += delta + 1
             at += length
     fault = Fault(at, offset, run.end_offset, detail) if detail else None
-    if not detail:
+    if fault is not None:
+        if places and not _has_sum(data, run, seed):
+            return Fault(0, run.base_offset, run.end_offset, f"at byte {at}: {detail}")
+    else:
         # Each batch is one that some producer sent: which of them are another run's is unknown.
         if offset != run.end_offset or len(places) != run.batch_count:
             detail = (
                 f"{len(places)} batches up to offset {offset - 1}, the journal names "
                 f"{run.batch_count} up to {run.end_offset - 1}"
             )
-        elif seed is not None and run.sum is not None:
-            start, epoch = run.base_offset, run.leader_epoch
-            if run_sum(data, seed, base_offset=start, leader_epoch=epoch) != run.sum:
-                detail = OTHERS
+        elif not _has_sum(data, run, seed):
+            detail = OTHERS
         if detail:
             return Fault(0, run.base_offset, run.end_offset, detail)
     for at, offset in places:
         fields = unpack(data, at)
         pack(data, at, offset, fields[1], run.leader_epoch, *fields[3:])
     return fault
+
+
+def _has_sum(data: memoryview, run: StoredRun, seed: int | None) -> bool:
+    """Whether bytes have the headers that the journal ordered, or nobody knows their sum."""
+    if seed is None or run.sum is None:
+        return True
+    start, epoch = run.base_offset, run.leader_epoch
+    try:
+        return run_sum(data, seed, base_offset=start, leader_epoch=epoch) == run.sum
+    except CorruptDataError:
+        return False
 
 
 class Pieces:

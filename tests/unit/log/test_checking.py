@@ -5,7 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.checking import Pieces, Rules, check_batches
+from penstock.log.checking import Pieces, Rules, check_and_label, check_batches
+from penstock.metadata.rows import StoredRun
+from penstock.model.ids import PartitionKey
 from penstock.records.batch import patch_base_offset
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
@@ -56,3 +58,34 @@ def test_pieces_have_the_sum_of_the_whole(sizes: list[tuple[int, int]], cuts: li
         pieces.add(whole[start:end])
     assert pieces.finish() is None
     assert pieces.sum == run_sum(whole, SEED)
+
+
+def _raw(values: list[bytes]) -> bytes:
+    """A run as producers sent it: batches of one record each."""
+    records = [
+        Record(offset_delta=0, timestamp=5, key=None, value=value, headers=()) for value in values
+    ]
+    return b"".join(bytes(encode_batch([record])) for record in records)
+
+
+def test_batches_before_a_fault_are_right_only_where_the_headers_are_the_runs() -> None:
+    right = _raw([b"a", b"bb", b"ccc"])
+    total = run_sum(memoryview(right), SEED, base_offset=7, leader_epoch=0)
+    run = StoredRun(PartitionKey(1), 7, 10, 0, "o", 16, len(right), 5, 3, 500, raw=1, sum=total)
+    assert check_and_label(memoryview(bytearray(right)), run, SEED) is None
+    # A bit of the last record: its batch alone is damaged.
+    flipped = bytearray(right)
+    flipped[-2] ^= 1
+    fault = check_and_label(memoryview(flipped), run, SEED)
+    assert fault is not None
+    assert (fault.position, fault.offset) == (len(_raw([b"a", b"bb"])), 9)
+    # Another run's bytes of that length: a batch is whole and is nothing of this run.
+    others = _raw([b"zz", b"yyyyyyyyy"])
+    others += bytes(len(right) - len(others))
+    fault = check_and_label(memoryview(bytearray(others)), run, SEED)
+    assert fault is not None
+    assert (fault.position, fault.offset, fault.end_offset) == (0, 7, 10)
+    # Where no sum is known, nothing tells the two apart.
+    fault = check_and_label(memoryview(bytearray(others)), run, None)
+    assert fault is not None
+    assert fault.position > 0
