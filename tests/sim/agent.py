@@ -127,6 +127,7 @@ class Agent:
             journal=journal,
             cluster_id=(world.other_journal if is_astray else world.journal).cluster_id,
             store=SimulatedStore(world.other_bucket if is_astray else world.bucket, link),
+            parent=SimulatedStore(world.parent_bucket or world.bucket, link),
             pool=InlineExecutor(chance.fork(), workers=4),
             replica_pool=InlineExecutor(chance.fork(), workers=1),
             random=chance.fork(),
@@ -196,6 +197,13 @@ class Agent:
             self._die()
         self.world.rot.forget_device(self.device)
         self.device = self.device.power_loss(chance)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def move_to_another_host(self) -> None:
+        """Nothing that it kept is there."""
+        self.crash()
+        self.world.rot.forget_device(self.device)
+        self.device = SimulatedDevice()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pause(self) -> None:

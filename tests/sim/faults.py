@@ -260,11 +260,13 @@ class Faults:
         agent.come_home()
 
     async def _skew(self) -> None:
-        """One agent's wall clock is up to an hour off, either way."""
+        """One agent's wall clock is off, up to an hour either way, or 30 days ahead."""
         if any(agent.clock.skew_ms for agent in self.world.agents):
             return
         agent = self._victim()
         agent.clock.skew_ms = self.chance.below(2 * HOUR_MS) - HOUR_MS
+        if self.world.profile.clock_days and self.chance.happens(0.7):
+            agent.clock.skew_ms = self.world.profile.clock_days * DAY_MS
         self.world.note(f"{agent} clock {agent.clock.skew_ms} ms off")
         await self._for(0.5, 8)
         agent.clock.skew_ms = 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
@@ -72,6 +74,7 @@ class Twin:
         self._wals: dict[int, tuple[int, int]] = {}
         self._shards: dict[int, int] = {}
         self._condemned: set[str] = set()
+        self.named: set[str] = set()
         self.jobs: set[int] = set()
         """That are open."""
         self._commits: dict[int, int] = {}
@@ -113,6 +116,7 @@ class Twin:
                 return
             self._commits[command.job] = command.n
         for key in names_of(command, answer):
+            self.named.add(key)
             if key in self._condemned:
                 self._violate("condemned-named", f"{where}: {key}")
         match command:
@@ -175,15 +179,24 @@ def names_of(command: Any, answer: Any) -> list[str]:
 class Oracle:
     """Applies each entry by itself, as no agent does."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any, *, snapshot: Path | None = None, time_ms: int = 0) -> None:
+        """
+        Args:
+            snapshot: the state to begin with, of a restored cluster; None: none.
+            time_ms: journal time there.
+        """
         self._world = world
         self._journal = world.journal
         self._machine = LogMachine()
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
-        self._machine.create(self._connection)
+        if snapshot is None:
+            self._machine.create(self._connection)
+        else:
+            with closing(sqlite3.connect(snapshot)) as source:
+                source.backup(self._connection)
         self._machine.bind(self._connection)
         self.position = 0
-        self.time_ms = 0
+        self.time_ms = time_ms
         self._heads: dict[int, tuple[int, int]] = {}
         self._twin = Twin(self._violate)
         self.cleaned = Cleaned(world, self._connection)
@@ -411,6 +424,31 @@ class Oracle:
             wrong = self._connection.execute(statement).fetchall()
             if wrong:
                 self._violate("counts", f"{what} (key, noted, found): {wrong[:3]}")
+
+    @property
+    def feature_level(self) -> int:
+        """What is on."""
+        self._machine.tables.ensure_loaded()
+        return int(self._machine.tables.meta_int("feature_level"))
+
+    def live_objects(self) -> set[str]:
+        """Keys of the objects in which runs lie."""
+        self.catch_up()
+        rows = self._connection.execute("SELECT key FROM objects WHERE live_runs > 0")
+        return {key for (key,) in rows}
+
+    def has_named(self, key: str) -> bool:
+        """Whether an entry that was applied has named an object."""
+        return key in self._twin.named
+
+    def bounds(self, place: Place) -> tuple[int, int] | None:
+        """Log start and end of a partition; None: there is none."""
+        found: tuple[int, int] | None = self._connection.execute(
+            "SELECT log_start, next_offset FROM partitions WHERE partition_key ="
+            " (SELECT topic_key FROM topics WHERE name = ?) << 20 | ?",
+            place,
+        ).fetchone()
+        return found
 
     def group_offsets(self, group_id: str) -> dict[tuple[bytes, int], int]:
         """A group's committed offsets."""

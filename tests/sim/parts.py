@@ -55,6 +55,8 @@ class Parts:
     journal: SimulatedConnection
     cluster_id: str
     store: SimulatedStore
+    parent: SimulatedStore
+    """Of the cluster that this one was restored from, if it was."""
     pool: InlineExecutor
     replica_pool: InlineExecutor
     random: Chance
@@ -106,7 +108,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         ),
         journal=parts.journal,
         cluster_id=parts.cluster_id,
-        open_store=lambda _: parts.store,
+        open_store=lambda url: parts.parent if url else parts.store,
         open_queries=open_queries,
         replica=agent.folder / DATABASE,
         scratch=agent.folder / "scratch",

@@ -41,10 +41,14 @@ class Profile:
     commit_timeout_s: float = 4.0
     """After which a commit that is not answered is given up as in doubt."""
     wal_files_max: int = 6
+    clock_days: int = 0
+    """By which an agent's clock jumps ahead."""
     archives: bool = False
     """Whether there is an archive in any case."""
     older_share: float = 0.15
     """Of the runs at whose end the journal comes back older."""
+    restored_share: float = 0.1
+    """Of the other runs with an archive at whose end a cluster is restored from it."""
     between_s_max: float = 10.0
     """Mean time between two faults."""
 
@@ -74,7 +78,8 @@ MOVING_SHARDS = Profile(
 """Coordinators lose their groups to others while they hang, and wake with commits before them."""
 JUMPING_CLOCK = Profile(
     name="jumping clock",
-    faults=("journal_clock", "journal_clock"),
+    faults=("journal_clock", "journal_clock", "skew"),
+    clock_days=30,
     between_s_max=1.0,
 )
 """The journal's clock is wrong for moments, and everything that goes by age must not be."""
@@ -125,7 +130,21 @@ RECYCLED_WAL = Profile(
     between_s_max=0.4,
 )
 """Agents that lag behind the journal read of WAL files that their owners have used again."""
-PROFILES = (KEPT_WAL, MOVING_SHARDS, JUMPING_CLOCK, ROT, ASTRAY, OLDER, DOUBTS, RECYCLED_WAL)
+RESTORED = Profile(
+    name="restored", archives=True, mode="object", older_share=0.0, restored_share=1.0
+)
+"""A cluster is restored while producers hold what its parent gave out later."""
+PROFILES = (
+    KEPT_WAL,
+    MOVING_SHARDS,
+    JUMPING_CLOCK,
+    ROT,
+    ASTRAY,
+    OLDER,
+    DOUBTS,
+    RECYCLED_WAL,
+    RESTORED,
+)
 SHARE = 0.6
 """Of the runs that have one."""
 

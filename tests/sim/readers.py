@@ -186,6 +186,25 @@ class Watcher(Actor):
         end, _ = self.history.partitions[place].end.at(self.loop.time())
         await self._read(agent, place, self.chance.below(max(1, end)))
 
+    async def records(self, agent: Agent, place: Place, start: int, end: int) -> dict[int, bytes]:
+        """All that an agent gives of a range of offsets, however long that takes."""
+        found: dict[int, bytes] = {}
+        position = start
+        while position < end:
+            try:
+                code, records, following, _, _ = await self.client.fetch(agent, *place, position)
+            except BrokenError:
+                code, records, following = 7, [], position
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                # Retention goes on.
+                position += 1
+            elif code or following == position:
+                await asyncio.sleep(0.2)
+            else:
+                found.update(records)
+                position = following
+        return found
+
     async def _read(self, agent: Agent, place: Place, offset: int) -> None:
         began_s = self.loop.time()
         code, records, following, _, _ = await self.client.fetch(agent, *place, offset)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.kafka.errors import ErrorCode
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -43,6 +44,7 @@ from sim.pipeline import StreamWriter
 from sim.producer import Producer
 from sim.profiles import profile_of
 from sim.readers import Consumer, Watcher
+from sim.restored import restore
 from sim.rot import Rot
 from sim.wire import BrokenError
 
@@ -81,6 +83,14 @@ class WatchedBucket(SimulatedBucket):
         super().__init__(loop, **options)
         self.ever_put: set[str] = set()
         self.ever_deleted: set[str] = set()
+        self.on_overwrite: Callable[[str], None] = lambda _key: None
+
+    async def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
+        """See the port. A segment's key never gets other bytes."""
+        found = self.objects.get(key)
+        if not (if_absent or self.away) and found is not None and found.data != data:
+            self.on_overwrite(key)
+        await super().put(key, data, if_absent=if_absent)
 
 
 class WatchedJournal(SimulatedJournal):
@@ -167,6 +177,8 @@ class World:
                 cluster_id="simulated-cluster-0002",
             )
         self.other_bucket = SimulatedBucket(loop)
+        self.parent_bucket: SimulatedBucket | None = None
+        """Of the cluster that this one was restored from."""
         self.bucket = WatchedBucket(loop, list_lag_s=chance.pick((0.0, 0.0, 3.0)))
         self.store_permille = often
         self.rot = Rot(self)
@@ -176,6 +188,9 @@ class World:
         self.restore_window_ms = Chance(seed ^ WINDOW_STREAM).pick((2_000, 2_000, 4_000))
         self.bucket.on_put = self.bucket.ever_put.add
         self.bucket.on_delete = self._deleting
+        self.bucket.on_overwrite = self._overwriting
+        self.lost_live: set[str] = set()
+        """Objects that entries named which the journal has lost."""
         self.mode = chance.pick(("object", "wal", "wal", "mixed"))
         self.mode = self.profile.mode or self.mode
         self.flush_bytes = chance.pick((200, 2_000))
@@ -312,7 +327,17 @@ class World:
         for agent in self.agents:
             agent.set_store_weather(0)
 
+    def _overwriting(self, key: str) -> None:
+        if key.startswith(self.segments_prefix) and not self.rot.is_stored:
+            self.violated(ViolationError("object-overwritten", f"object-overwritten: {key}"))
+
     def _deleting(self, key: str) -> None:
+        if key in self.lost_live:
+            # Whoever is behind still, or the keeper of what it takes for orphans.
+            self.oracle.catch_up()
+            if not self.oracle.has_named(key):
+                text = f"lost-history-deleted: {key}, which acknowledged records lie in"
+                self.violated(ViolationError("lost-history-deleted", text))
         try:
             if not self.was_condemned(key):
                 self.oracle.deleting(key)
@@ -371,7 +396,9 @@ class World:
             self.agents.append(agent)
             agent.start()
         for agent in self.agents:
-            await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+            await self.within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+        # Records that are ordered before have no sums, and nothing proves whose they are.
+        await self.within(HEAL_S, self._until_level(FEATURE_LEVEL_MAX), "the level doesn't rise")
         await self._prepare()
         faults = Faults(self)
         loop = self.loop
@@ -396,6 +423,31 @@ class World:
         chance = Chance(self.seed ^ OLDER_STREAM)
         if chance.happens(self.profile.older_share):
             await self._go_back(chance)
+        elif self.archives and chance.happens(self.profile.restored_share):
+            await restore(self, chance)
+            await self._compare_replicas()
+
+    def become(self, cluster_id: str) -> None:
+        """Be another cluster, which inherits objects of this one."""
+        for agent in self.agents:
+            agent.crash()
+        self.parent_bucket, self.bucket = self.bucket, WatchedBucket(self.loop)
+        self.bucket.on_put = self.bucket.ever_put.add
+        self.bucket.on_delete = self._deleting
+        self.bucket.on_overwrite = self._overwriting
+        self.parent_bucket.on_delete = self._deleting_of_the_parent
+        with self.loop.on(self.loop.world):
+            self.journal = WatchedJournal(
+                random=self.chance.fork(), clock=self.journal_clock, cluster_id=cluster_id
+            )
+
+    def _deleting_of_the_parent(self, key: str) -> None:
+        self.violated(ViolationError("inherited-deleted", f"inherited-deleted: {key}"))
+
+    async def _until_level(self, level: int) -> None:
+        while self.oracle.feature_level < level:
+            await asyncio.sleep(0.05)
+            self.oracle.catch_up()
 
     async def _go_back(self, chance: Chance) -> None:
         """The journal comes back older, as after a failover that lost something, and grows again:
@@ -411,6 +463,7 @@ class World:
         lost, self.oracle = self.oracle, Oracle(self)
         # Until they notice, agents delete what the lost entries have condemned.
         self.was_condemned = lost.is_condemned
+        self.lost_live = lost.live_objects() - self.oracle.live_objects()
         until_s = self.loop.time() + HEAL_S
         while any(agent.life == lives[agent] or not agent.ready.is_set() for agent in ahead):
             if self.loop.time() > until_s:
@@ -432,23 +485,23 @@ class World:
         if chance.happens(0.5) and len(self.agents) < AGENTS_MAX:
             self.join()
         for agent in self.agents:
-            await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+            await self.within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
         topic = "grown"
         self.places.clear()
         admin = Admin(self, "admin-grown")
         create = admin.create(topic, 1, **self.durability())
-        await self._within(HEAL_S, self._on_node("admin-grown", create), "create")
+        await self.within(HEAL_S, self.on_node("admin-grown", create), "create")
         self.stopping = False
         producer = Producer(self, "grows", 10 + chance.below(40))
-        await self._within(HEAL_S, self._on_node("grows", producer.run()), "produce again")
+        await self.within(HEAL_S, self.on_node("grows", producer.run()), "produce again")
         self.stopping = True
         # So long that what was archived before is looked at again, and what is due is deleted.
         await asyncio.sleep(chance.uniform(0, 6))
         reader = Watcher(self, "grown-reader")
         for agent in chance.shuffled(self.agents)[:2]:
-            await self._within(
+            await self.within(
                 HEAL_S,
-                self._on_node("grown-reader", self._read_all(reader, agent, (topic, 0))),
+                self.on_node("grown-reader", self.read_all(reader, agent, (topic, 0))),
                 f"{topic} can't be read from {agent}",
             )
         self.history.count("grew again")
@@ -456,20 +509,20 @@ class World:
     async def _prepare(self) -> None:
         chance = self.chance
         admin = Admin(self, "admin")
-        await self._within(
-            HEAL_S, self._on_node("admin0", admin.create("t0", 2, **self.durability())), "create"
+        await self.within(
+            HEAL_S, self.on_node("admin0", admin.create("t0", 2, **self.durability())), "create"
         )
-        await self._within(
-            HEAL_S, self._on_node("admin1", admin.create("t1", 1, **self.durability())), "create"
+        await self.within(
+            HEAL_S, self.on_node("admin1", admin.create("t1", 1, **self.durability())), "create"
         )
         if chance.happens(0.3):
             create = admin.create("kept-short", 1, retention_bytes="1500", **self.durability())
-            await self._within(HEAL_S, self._on_node("admin3", create), "create")
+            await self.within(HEAL_S, self.on_node("admin3", create), "create")
             self.history.expires("kept-short")
         members = max(chance.pick((0, 2, 3)), self.profile.members_min)
         if members:
             create = admin.create(GROUP_TOPIC, 2, **self.durability())
-            await self._within(HEAL_S, self._on_node("admin2", create), "create")
+            await self.within(HEAL_S, self.on_node("admin2", create), "create")
         self.actors = [admin, Watcher(self, "watch0"), Consumer(self, "reads0")]
         self.actors += [
             Producer(self, f"p{number}", self.profile.records_times * (20 + chance.below(60)))
@@ -492,8 +545,8 @@ class World:
         chance = Chance(self.seed ^ 0x6B65796564)
         if not chance.happens(KEYED_SHARE):
             return
-        await self._within(
-            HEAL_S, self._on_node("admin4", create_topic(self, admin, chance)), "create"
+        await self.within(
+            HEAL_S, self.on_node("admin4", create_topic(self, admin, chance)), "create"
         )
         self.actors += [
             KeyedProducer(self, f"k{number}", 30 + chance.below(60))
@@ -506,10 +559,12 @@ class World:
         mode = self.mode if self.mode != "mixed" else self.chance.pick(("object", "wal"))
         return {"penstock_durability": mode} if self.mode == "mixed" else {}
 
-    async def _on_node(self, name: str, work: Any) -> Any:
+    async def on_node(self, name: str, work: Any) -> Any:
+        """Have a client's work done in a process of its own."""
         return await self.loop.spawn(self.loop.node(name), work, name=name)
 
-    async def _within(self, seconds: float, work: Any, what: str) -> Any:
+    async def within(self, seconds: float, work: Any, what: str) -> Any:
+        """Wait for it; a run in which it takes longer has failed."""
         try:
             async with asyncio.timeout(seconds):
                 return await work
@@ -530,16 +585,16 @@ class World:
     async def _final_check(self) -> None:
         """All agents agree with the journal and serve everything that was acknowledged."""
         for agent in self.agents:
-            await self._within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
+            await self.within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
         reader = Watcher(self, "final")
         readers = self.chance.shuffled(self.agents)[:2]
         for place in sorted(self.history.partitions):
             if self.history.is_deleted(place[0]):
                 continue
             for agent in readers:
-                await self._within(
+                await self.within(
                     HEAL_S,
-                    self._on_node("final", self._read_all(reader, agent, place)),
+                    self.on_node("final", self.read_all(reader, agent, place)),
                     f"{place} can't be read from {agent}",
                 )
         self.oracle.catch_up()
@@ -550,7 +605,8 @@ class World:
         self.oracle.check_counts()
         await self._compare_replicas()
 
-    async def _read_all(self, reader: Watcher, agent: Agent, place: Place) -> None:
+    async def read_all(self, reader: Watcher, agent: Agent, place: Place) -> None:
+        """Read a partition whole, and look for all that was acknowledged."""
         client, history = reader.client, self.history
         began_s = self.loop.time()
         start = await self._listed(reader, agent, place, latest=False)
