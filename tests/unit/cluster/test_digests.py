@@ -277,6 +277,28 @@ def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(tmp_path: Pa
     play(tmp_path, scenario)
 
 
+def test_a_third_agent_settles_who_of_two_is_wrong(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        good, bad = await world.begin(2)
+        bad.flip()
+        await world.a_round()
+        assert good.keeper.judged.verdict is Verdict.SPLIT
+        third = Member(world, 3)
+        world.members.append(third)
+        await third.start()
+        await world.ticks(5)
+        (error,) = bad.ended
+        assert "differs from that of the majority" in str(error)
+        for member in (good, third):
+            assert member.keeper.judged.verdict is Verdict.MAJORITY
+            assert await writes(member, f"by-{member.agent_id}")
+        await bad.start()
+        await world.ticks(5)
+        assert bad.keeper.judged.verdict is Verdict.EQUAL
+
+    play(tmp_path, scenario)
+
+
 def test_an_agent_that_differs_twice_does_not_start_again(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         _, bad, _ = await world.begin(3)
