@@ -313,6 +313,7 @@ async def open_agent(
         archive=archive,
         committer=order,
         view=view,
+        queries=queries,
         folder=ports.replica.parent,
         scratch=ports.scratch,
         executor=ports.pool,
@@ -324,6 +325,7 @@ async def open_agent(
         # A state that may be wrong becomes no snapshot, and nothing is trimmed after it.
         is_chosen=lambda: _is_chosen(view, me) and order.write_stop.error is None,
         note_lost=lost.note,
+        drop_lost=lost.drop_archived,
         scratch=ports.scratch,
         write_snapshot=ports.write_snapshot,
         clock=clock,

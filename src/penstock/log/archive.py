@@ -10,7 +10,7 @@ or one that stalled and goes on, put the same or further objects, and do no harm
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -88,6 +88,7 @@ class Archiver:
         settings: ArchiveSettings,
         write_snapshot: WriteSnapshot | None = None,
         note_lost: NoteLost | None = None,
+        drop_lost: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         """
         Args:
@@ -96,6 +97,8 @@ class Archiver:
                 is deleted.
             note_lost: journals that the journal has lost what was archived, so that it can be set
                 aside; None: nothing is archived then.
+            drop_lost: given a journal time, deletes what is archived of lost histories that were
+                closed before.
             is_chosen: whether this agent should archive now.
             scratch: a folder for the snapshot on its way.
         """
@@ -103,6 +106,7 @@ class Archiver:
         self._order = order
         self._write_snapshot = write_snapshot or order.snapshot
         self._note_lost = note_lost
+        self._drop_lost = drop_lost
         self._archive = archive
         self._is_chosen = is_chosen
         self._scratch = scratch
@@ -345,6 +349,8 @@ class Archiver:
         if now_ms is None:
             return
         horizon_ms = min(known.newest_ms, now_ms) - self._settings.keep_ms
+        if self._drop_lost is not None:
+            await self._drop_lost(horizon_ms)
         doomed: list[SnapshotName] = []
         # The window's first moment needs the last snapshot before it.
         candidates = known.snapshots[: 1 - SNAPSHOTS_MIN]

@@ -20,6 +20,7 @@ from penstock.metadata.answers import AnyAnswer, HistoryNoted
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import AnyCommand, NoteLostHistory
 from penstock.metadata.levels import LevelNotOnError
+from penstock.metadata.queries import Queries
 from penstock.metadata.rows import LostHistory, LostReason
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import CorruptDataError
@@ -62,6 +63,7 @@ class LostHistories:
         archive: Archive,
         committer: Committer,
         view: MetadataView,
+        queries: Callable[[], Queries],
         folder: Path,
         scratch: Path,
         executor: Executor | None,
@@ -74,6 +76,7 @@ class LostHistories:
         self._archive = archive
         self._committer = committer
         self._view = view
+        self._queries = queries
         self._folder = folder
         self._scratch = scratch
         self._executor = executor
@@ -133,6 +136,30 @@ class LostHistories:
                     logger.error("a lost history can't be noted yet: %s", error)  # noqa: TRY400
                 return
         await self._drop_closed()
+
+    async def drop_archived(self, before_ms: int) -> None:
+        """Delete what is archived of histories that were closed before a journal time.
+
+        Raises:
+            PenstockError: to be tried again.
+        """
+        archived = await self._archive.lost_histories()
+        if not archived:
+            return
+        rows = await self._in_executor(lambda: self._queries().lost_histories())
+        known = {row.history: row for row in rows}
+        newest = max(known, default=0)
+        for history in archived:
+            row = known.get(history)
+            # One without a row was closed long ago: only the last rows are kept.
+            is_over = (
+                history < newest
+                if row is None
+                else row.closed_ms is not None and row.closed_ms < before_ms
+            )
+            if is_over:
+                count = await self._archive.delete_lost(history)
+                logger.info("deleted %d objects of lost history %d", count, history)
 
     # -- keeping -----------------------------------------------------------------------------------
 

@@ -249,6 +249,15 @@ class Archive:
         found = [parse_lost_key(info.key) async for info in self._store.list(LOST_PREFIX)]
         return sorted({name.lost for name in found if name is not None})
 
+    async def delete_lost(self, history: int) -> int:
+        """Delete all that is kept of a lost history; how many objects there were."""
+        keys = [info.key async for info in self._store.list(lost_prefix(history))]
+        # What a repair noted goes last: it says which of the others' records are appended.
+        snapshots_and_rows = [key for key in keys if parse_lost_key(key) is not None]
+        await self._store.delete(snapshots_and_rows)
+        await self._store.delete([key for key in keys if parse_lost_key(key) is None])
+        return len(keys)
+
     async def delete(self, names: Sequence[SnapshotName | StretchName]) -> None:
         """Delete objects; those that are gone are ignored."""
         await self._store.delete([name.key for name in names])

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -56,6 +56,7 @@ def archiver_of(
     settings: ArchiveSettings = SETTINGS,
     is_chosen: Callable[[], bool] = lambda: True,
     note_lost: NoteLost | None = None,
+    drop_lost: Callable[[int], Awaitable[None]] | None = None,
 ) -> Archiver:
     cluster = agent.cluster
     return Archiver(
@@ -63,6 +64,7 @@ def archiver_of(
         order=agent.order,
         archive=archive_of(cluster, f"archive{agent.agent_id}"),
         note_lost=note_lost,
+        drop_lost=drop_lost,
         is_chosen=is_chosen,
         scratch=cluster.folder / f"scratch{agent.agent_id}",
         clock=agent.clock,

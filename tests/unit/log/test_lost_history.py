@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.archive import ArchiveSettings
 from penstock.log.lost_histories import ASIDE_WAL, LostHistories
 from penstock.metadata.answers import BatchStatus, Condemned, Done
 from penstock.metadata.apply import LogMachine
@@ -187,6 +188,7 @@ def lost_of(agent: ClusterAgent, folder: Path | None = None) -> LostHistories:
         archive=archive_of(cluster, f"lost{agent.agent_id}"),
         committer=agent.order,
         view=agent.log._view,
+        queries=lambda: agent.queries,
         folder=folder or cluster.folder / f"agent{agent.agent_id}",
         scratch=cluster.folder / f"lostscratch{agent.agent_id}",
         executor=InlineExecutor(cluster.random),
@@ -431,5 +433,36 @@ def test_a_wal_is_copied_before_it_is_opened_while_a_lost_history_is_open(tmp_pa
         await lost.run_once()
         assert not copied.exists()
         assert (folder / "wal").exists()
+
+    run_cluster(tmp_path, test)
+
+
+def test_what_is_archived_of_a_closed_history_goes_with_the_restore_window(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent, 3)
+        await archiver_of(agent).snapshot()
+        await lose(cluster, agent.order.position)
+        survivor = cluster.agents[0]
+        lost = lost_of(survivor)
+        archiver = archiver_of(
+            survivor,
+            settings=ArchiveSettings(keep_ms=60_000),
+            note_lost=lost.note,
+            drop_lost=lost.drop_archived,
+        )
+        await archiver.snapshot()
+        await cluster.store.put("archive/lost/00000001/appended/t-0-1-0", [b"[]"])
+        for _ in range(2):
+            await passing(100)
+            await archiver.snapshot()
+        assert len(keys(cluster, "archive/lost/")) >= 3, "open, however old"
+        await close_history(survivor, 1)
+        await passing(30)
+        await archiver.snapshot()
+        assert len(keys(cluster, "archive/lost/")) >= 3
+        await passing(100)
+        await archiver.snapshot()
+        assert not keys(cluster, "archive/lost/")
 
     run_cluster(tmp_path, test)
