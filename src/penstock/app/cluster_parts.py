@@ -205,7 +205,11 @@ class ClusterParts(Parts):
         """See `Parts`."""
         from penstock.app.repair_api import RepairSources
 
-        return RepairSources(histories=self.agent.history_repair)
+        return RepairSources(
+            damage=self.log.damage_repair,
+            partition_name=self.log.partition_name,
+            histories=self.agent.history_repair,
+        )
 
     def peer_sources(self) -> "PeerSources":
         """See `Parts`."""

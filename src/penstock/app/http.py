@@ -111,8 +111,9 @@ def application(sources: HttpSources) -> ASGIApp:
     agents = sources.agents
     if agents is not None and (sources.secret is not None or agents.without_secret):
         routes += agent_routes(agents)
-    if sources.repair is not None and sources.secret is not None:
-        routes += repair_routes(sources.repair)
+    repair = sources.repair
+    if repair is not None and (sources.secret is not None or repair.without_secret):
+        routes += repair_routes(repair)
     pipeline = sources.pipeline
     if pipeline is not None and (sources.secret is not None or pipeline.without_secret):
         routes += pipeline_routes(pipeline)

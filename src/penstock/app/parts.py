@@ -180,9 +180,15 @@ class Parts(ABC):
         """What the HTTP calls about agents are answered from; None: there is one agent."""
         return None
 
-    def repair_sources(self) -> "RepairSources | None":
-        """What the HTTP calls of `penstock repair` are answered by; None: there is nothing to."""
-        return None
+    def repair_sources(self) -> "RepairSources":
+        """What the HTTP calls of `penstock repair` are answered by."""
+        from penstock.app.repair_api import RepairSources
+
+        return RepairSources(
+            damage=self.log.damage_repair,
+            partition_name=self.log.partition_name,
+            without_secret=True,
+        )
 
     def pipeline_sources(self) -> "PipelineSources":
         """What jobs of the pipeline are answered from."""

@@ -1,6 +1,6 @@
 """The HTTP calls of `penstock repair`: what is found, and what is to be done about it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -10,14 +10,20 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.app.agents_api import answered, json_response
+from penstock.log.damage_repair import DamageRepair
 from penstock.log.history_repair import HistoryRepair, HistoryReport
+from penstock.model.ids import PartitionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairSources:
     """What the calls are answered by. None: this server can't have such damage."""
 
+    damage: DamageRepair | None = None
+    partition_name: Callable[[PartitionKey], str] = str
     histories: HistoryRepair | None = None
+    without_secret: bool = False
+    """The servers of one host need none: whoever reaches their ports may make a backup as well."""
 
 
 class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,8 +33,48 @@ class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     history: int | None = None
 
 
+class DamageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What POST /v1/repair/damage takes."""
+
+    action: Literal["look", "accept_loss"] = "look"
+
+
 def repair_routes(sources: RepairSources) -> Sequence[BaseRoute]:
     """Routes for an application that has checked the secret."""
+    return [*_damage_routes(sources), *_history_routes(sources)]
+
+
+def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
+    repair = sources.damage
+    if repair is None:
+        return []
+
+    async def damage(request: Request) -> Response:
+        wanted = msgspec.json.decode(await request.body(), type=DamageRequest)
+        accept = wanted.action == "accept_loss"
+        reports = await (repair.accept_loss() if accept else repair.look())
+        return json_response(
+            {
+                "runs": [
+                    {
+                        "partition": sources.partition_name(report.partition_key),
+                        "start": report.start,
+                        "end": report.end,
+                        "place": report.place,
+                        "state": report.state,
+                        "lost": report.lost,
+                        "kept_batches": report.kept_batches,
+                        "note": report.note,
+                    }
+                    for report in reports
+                ]
+            }
+        )
+
+    return [Route("/v1/repair/damage", answered(damage), methods=["POST"])]
+
+
+def _history_routes(sources: RepairSources) -> Sequence[BaseRoute]:
     repair = sources.histories
     if repair is None:
         return []

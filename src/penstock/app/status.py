@@ -42,6 +42,7 @@ def status(parts: Parts, *, kafka: Address, http: Address | None, ready_s: float
         },
         "clock": _clock(parts),
         "damage": log.damages.status(),
+        "lost_ranges": log.lost_ranges(),
         "scrub": log.scrubber.status(),
         **parts.status(),
     }
@@ -60,6 +61,7 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
         "penstock_block_cache_bytes": log.blocks.bytes,
         "penstock_block_cache_hits_total": log.blocks.hit_count,
         "penstock_block_cache_loads_total": log.blocks.load_count,
+        "penstock_lost_ranges": len(log.lost_ranges()),
         "penstock_scrubbed_bytes_total": log.scrubber.read_bytes,
         "penstock_scrub_passes_total": log.scrubber.pass_count,
         "penstock_damaged_ranges": len(log.damages.known()),

@@ -169,6 +169,12 @@ class Damages:
                 place,
             )
 
+    def given_up(self, key: PartitionKey, start: int, end: int) -> None:
+        """What was damaged in offsets [start, end) is in the log no more."""
+        for name, known in list(self._known.items()):
+            if name[0] == key and start <= known.damage.start and known.damage.end <= end:
+                del self._known[name]
+
     def known(self) -> list[Damage]:
         """All that is damaged, as far as is known; what was trimmed meanwhile is left out."""
         self._forget_trimmed()

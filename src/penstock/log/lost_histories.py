@@ -23,15 +23,13 @@ from penstock.metadata.levels import LevelNotOnError
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import LostHistory, LostReason
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import CorruptDataError, StorageFullError
+from penstock.model.errors import CorruptDataError
 from penstock.ports.journal import Journal
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import AsideReplica, drop_aside, find_aside
-from penstock.replica.database import sync_directory
 from penstock.replica.snapshot import SnapshotInfo, write_snapshot
-from penstock.system.files import sync_descriptor
 
 T = TypeVar("T")
 
@@ -238,22 +236,5 @@ def _copy_tree(source: Path, target: Path) -> None:
     partial_copy = target.with_name(target.name + ".new")
     shutil.rmtree(partial_copy, ignore_errors=True)
     (partial_copy / _WAL).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.copytree(source, partial_copy / _WAL)
-        # The files that were copied are used again as soon as the WAL is open.
-        for path in sorted(partial_copy.rglob("*")):
-            if path.is_file():
-                with path.open("rb") as file:
-                    sync_descriptor(file.fileno())
-        sync_directory(partial_copy / _WAL)
-        sync_directory(partial_copy)
-        partial_copy.rename(target)
-        sync_directory(target.parent)
-    except OSError as error:
-        shutil.rmtree(partial_copy, ignore_errors=True)
-        raise StorageFullError(
-            "copy WAL",
-            str(source),
-            str(error),
-            "it may hold records of a lost history: free some space, then start this agent again",
-        ) from error
+    shutil.copytree(source, partial_copy / _WAL)
+    partial_copy.rename(target)

@@ -9,12 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from penstock.log.append.broken import KnownProducer
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan, PartitionAppend
 from penstock.log.damage import DamagedError, Damages, Troubles
+from penstock.log.damage_repair import DamageRepair
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import Behind, LogReader, Missing
 from penstock.log.fetch.regions import PartsRead
@@ -47,6 +48,9 @@ from penstock.records.batch import patch_base_offset
 from penstock.wal import WalReader
 
 _PINNED_SHARE: Final = 4
+
+
+_ANYWHERE: Final = 1 << 62
 
 
 class ServingLog(ABC):
@@ -103,7 +107,7 @@ class ServingLog(ABC):
         self._instruments = instruments or NoInstruments()
         self.damages = Damages(
             clock=clock,
-            partition_name=self._partition_name,
+            partition_name=self.partition_name,
             log_start=self._log_start,
             on_found=self._instruments.damaged,
             on_healed=self._instruments.healed,
@@ -132,9 +136,19 @@ class ServingLog(ABC):
             before_stored=before_stored,
             behind=behind,
         )
+        self.damage_repair = DamageRepair(
+            damages=self.damages,
+            examiner=self.reader.examiner,
+            checks=self.reader.checks,
+            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            let_queries_find=self.let_queries_find,
+            committer=self,
+            epochs=view.epoch_starts,
+        )
         is_local = isinstance(store, FileStore)
         self.scrubber = Scrubber(
-            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            # What was appended just now is read at the next pass.
+            queries=queries,
             view=view,
             examiner=self.reader.examiner,
             clock=clock,
@@ -210,7 +224,7 @@ class ServingLog(ABC):
         line of its own, say so in the log."""
         self._instruments.read_failed(type(error).__name__)
         if not isinstance(error, DamagedError):
-            self._troubles.met(error, self._partition_name(key))
+            self._troubles.met(error, self.partition_name(key))
 
     @property
     def loads_max(self) -> int:
@@ -275,7 +289,15 @@ class ServingLog(ABC):
         topic = self._view.topic_by_key(topic_key_of(key))
         return None if topic is None else bytes(topic.topic_id)
 
-    def _partition_name(self, key: PartitionKey) -> str:
+    def lost_ranges(self) -> list[dict[str, Any]]:
+        """Offsets whose loss was accepted, at most 1,000 ranges; for `/v1/status`."""
+        return [
+            {"partition": self.partition_name(key), "start": start, "end": end, "time_ms": time_ms}
+            for key, start, end, time_ms in self._queries().lost_ranges(1_000)
+        ]
+
+    def partition_name(self, key: PartitionKey) -> str:
+        """A partition for people, such as `flights-3`."""
         topic = self._view.topic_by_key(topic_key_of(key))
         name = "(a deleted topic)" if topic is None else topic.name
         return f"{name}-{partition_of(key)}"
@@ -369,6 +391,9 @@ def _unpin(request: AppendRequest) -> None:
 
 
 def _clean_end(queries: Queries, key: PartitionKey) -> int:
-    """Up to where a partition was compacted by key."""
+    """Up to where batches may be missing: where a partition was compacted by key, and anywhere in a
+    partition of which a loss was accepted. There the sums of runs alone tell what is missing."""
+    if queries.lost_ranges_of(key):
+        return _ANYWHERE
     row = queries.clean_rows([key]).get(key)
     return 0 if row is None else row.clean_end

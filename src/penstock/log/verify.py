@@ -202,6 +202,8 @@ class _Verifier:
         clean; their bytes add up."""
         report, name = self.report, stretch.name
         expected, length, is_first = stretch.start, 0, True
+        # By the offset at which a loss that was accepted begins, where it ends.
+        lost = dict(self._queries.lost_ranges_of(stretch.key))
         for run in self._runs(stretch):
             if run.end_offset <= stretch.start:
                 # Below the log start: a leftover that a later entry clears.
@@ -209,6 +211,8 @@ class _Verifier:
                 if run.object_key:
                     live_runs[run.object_key] += 1
                 continue
+            while expected < run.base_offset and expected in lost:
+                expected = lost[expected]
             if run.base_offset > max(expected, stretch.clean_end):
                 report.add(
                     FindingKind.GAP,
@@ -226,6 +230,8 @@ class _Verifier:
             length += run.length
             if run.object_key:
                 live_runs[run.object_key] += 1
+        while expected < stretch.end and expected in lost:
+            expected = lost[expected]
         if expected < stretch.end:
             report.add(
                 FindingKind.GAP, name, f"offsets {expected} to {stretch.end - 1} have no run"

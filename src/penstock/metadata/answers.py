@@ -159,6 +159,12 @@ class JournalTimeSet(Answer, frozen=True, tag="time"):
     is_done: bool
 
 
+class LossAccepted(Answer, frozen=True, tag="loss"):
+    """The offsets that are lost: flat pairs start, end (half-open)."""
+
+    ranges: list[int]
+
+
 class Condemned(Answer, frozen=True, tag="condemn"):
     """The keys that are condemned."""
 
@@ -212,6 +218,7 @@ AnyAnswer = (
     | SegmentStored
     | LogTrimmed
     | LeftoversCleared
+    | LossAccepted
     | JournalTimeSet
     | Condemned
     | JobOpened

@@ -300,6 +300,31 @@ class SetJournalTime(Command, frozen=True, tag="time"):
     begins: bool
 
 
+KEPT_FIELDS: Final = 7
+"""Integers per run in `AcceptLoss.kept`."""
+
+
+class AcceptLoss(Command, frozen=True, tag="loss"):
+    """Give up records of one run that are damaged or missing, by an operator's word.
+
+    The run is named as it was seen. `kept`: what is right of it and stays where it lies; flat,
+    KEPT_FIELDS integers per run: base offset, end offset, byte position, length, max timestamp in
+    ms, batch count, sum (-1: unknown); in offset order. The offsets between are lost: a gap, as
+    compaction leaves them. Answer: LossAccepted, or Refused (UNKNOWN_PARTITION, INPUT_CHANGED,
+    INVALID_REPLACEMENT).
+    """
+
+    partition_key: int
+    base_offset: int
+    end_offset: int
+    position: int
+    length: int
+    wal: int = 0
+    """WAL key << 32 | generation of the file; 0: the run lies in the object `object_key`."""
+    object_key: str = ""
+    kept: list[int] = []
+
+
 class ForgetObjects(Command, frozen=True, tag="forget"):
     """Condemned objects were deleted from the store: drop their rows. Answer: Done."""
 
@@ -556,6 +581,7 @@ AnyCommand = (
     | ExpireProducers
     | CondemnObjects
     | ClearLeftovers
+    | AcceptLoss
     | SetJournalTime
     | ForgetObjects
     | OpenJob

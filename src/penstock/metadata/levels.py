@@ -58,6 +58,7 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.SaveTable: PIPELINE_LEVEL,
     commands.DropTable: PIPELINE_LEVEL,
     commands.ClearLeftovers: INTEGRITY_LEVEL,
+    commands.AcceptLoss: INTEGRITY_LEVEL,
     commands.NoteLostHistory: INTEGRITY_LEVEL,
     commands.CloseHistory: INTEGRITY_LEVEL,
     commands.AskDigest: INTEGRITY_LEVEL,

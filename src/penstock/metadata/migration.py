@@ -10,6 +10,7 @@ from penstock.metadata.schema import (
     LEADER_EPOCHS,
     LEFTOVERS,
     LOST_HISTORIES,
+    LOST_RANGES,
     PIPELINE_JOBS,
     TABLE_PROGRESS,
     WALS,
@@ -38,6 +39,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         LEFTOVERS,
         LOST_HISTORIES,
         DIGESTS,
+        LOST_RANGES,
     ),
 }
 

@@ -157,6 +157,22 @@ class Queries(PipelineQueries):
         rows = self._execute("SELECT key FROM leftovers WHERE kind = ?", (TRIM,))
         return {PartitionKey(key) for (key,) in rows}
 
+    def lost_ranges(self, limit: int) -> list[tuple[PartitionKey, int, int, int]]:
+        """(partition key, start, end, journal time in ms) of offsets whose loss was accepted."""
+        if not self._has_leftovers:
+            return []
+        return self._execute("SELECT * FROM lost_ranges LIMIT ?", (limit,))
+
+    def lost_ranges_of(self, key: PartitionKey) -> list[tuple[int, int]]:
+        """(start, end) of a partition, ascending."""
+        if not self._has_leftovers:
+            return []
+        return self._execute(
+            "SELECT start_offset, end_offset FROM lost_ranges WHERE partition_key = ?"
+            " ORDER BY start_offset",
+            (key,),
+        )
+
     def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
         """All runs whose bytes are in a WAL, by generation and position."""
         return [StoredRun(*row) for row in self._execute(WAL_RUNS, _generations(wal_key))]

@@ -80,6 +80,13 @@ LEADER_EPOCHS: Final = """CREATE TABLE leader_epochs (
         PRIMARY KEY (partition_key, epoch)
     ) STRICT, WITHOUT ROWID"""
 
+LOST_RANGES: Final = """CREATE TABLE lost_ranges (
+        partition_key INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, start_offset)
+    ) STRICT, WITHOUT ROWID"""
 LEFTOVERS: Final = """CREATE TABLE leftovers (
         kind INTEGER NOT NULL,
         key INTEGER NOT NULL,
@@ -213,6 +220,7 @@ SCHEMA: Final = (
     CLEAN,
     LEADER_EPOCHS,
     LEFTOVERS,
+    LOST_RANGES,
     LOST_HISTORIES,
     DIGESTS,
 )

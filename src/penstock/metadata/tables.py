@@ -239,7 +239,7 @@ class Tables:
         self.flush()
         first = topic.topic_key << PARTITION_BITS
         keys = (first, first + (1 << PARTITION_BITS))
-        for table in ("partitions", "clean", "leader_epochs"):
+        for table in ("partitions", "clean", "leader_epochs", "lost_ranges"):
             self.execute(
                 f"DELETE FROM {table} WHERE partition_key >= ? AND partition_key < ?",  # noqa: S608
                 keys,

@@ -131,6 +131,12 @@ _TABLE: Final = (
         "penstock_damaged_ranges", _G, "Ranges of offsets that are known to be damaged or missing."
     ),
     Metric(
+        "penstock_lost_ranges",
+        _G,
+        "Ranges of offsets whose loss an operator accepted, and that are not trimmed; 1,000 at "
+        "most are counted.",
+    ),
+    Metric(
         "penstock_scrubbed_bytes_total", _C, "Stored bytes that the scrubber has read and checked."
     ),
     Metric(

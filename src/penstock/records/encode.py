@@ -1,5 +1,6 @@
 """Encoding records into a batch (magic 2): for the command line's producer and for tests."""
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -54,6 +55,16 @@ def encode_batch(
     batch += body
     batch[17:21] = crc32c(memoryview(batch)[CRC_FROM:]).to_bytes(4, "big")
     return batch
+
+
+def empty_batch(start: int, end: int, leader_epoch: int) -> bytes:
+    """A batch without records over offsets [start, end), at most 2^31 of them, as compaction leaves
+    one at the end of a log (Kafka docs, "Compaction")."""
+    count_bytes = bytes(4)
+    # Attributes, last offset delta, both timestamps, producer id, epoch, base sequence, records.
+    body = struct.pack(">hiqqqhi", 0, end - start - 1, -1, -1, -1, -1, -1) + count_bytes
+    head = struct.pack(">iBI", leader_epoch, 2, crc32c(body))
+    return struct.pack(">qi", start, len(head) + len(body)) + head + body
 
 
 def compress(codec: str, body: bytes) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.replica.database import state_position, sync_directory
+from penstock.replica.database import state_position
 from penstock.replica.marks import LOCAL_MARK, RowMark
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,6 @@ def set_aside(path: Path) -> AsideReplica | None:
     path.rename(target)
     for suffix in _SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    sync_directory(path.parent)
     _drop_oldest(path.parent, keep=target)
     return AsideReplica(target, mark)
 

@@ -94,7 +94,10 @@ async def fill(rig: Rig) -> None:
 
 
 def begin_epoch(data: Path) -> None:
-    """What a restore does to the state: what comes after is of leader epoch 1."""
+    """What a restore does to the state: what comes after is of leader epoch 1. Nothing is left that
+    the state before could be made of again."""
+    shutil.rmtree(data / "journal")
+    shutil.rmtree(data / "objects" / "snapshots")
     with closing(sqlite3.connect(data / "metadata.sqlite")) as connection, connection:
         begin_leader_epoch(connection)
 

@@ -93,7 +93,56 @@ def test_no_open_history_is_no_error() -> None:
     assert run("--history", reports=[])[:2] == (0, "no lost history is open\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["--history", "--dry-run", "--give-up"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--give-up"],
+        ["--number", "1"],
+        ["--dry-run", "--accept-loss"],
+        ["--history", "--accept-loss"],
+        ["--history", "--dry-run", "--give-up"],
+    ],
+)
 def test_wrong_usage_asks_nothing(arguments: list[str]) -> None:
     status, _, asked = run(*arguments, reports=[])
     assert (status, asked) == (2, [])
+
+
+def damage_run(state: str, **others: Any) -> dict[str, Any]:
+    return {
+        "partition": "t-0",
+        "start": 0,
+        "end": 10,
+        "place": "segments/aa/1-1-1.seg",
+        "state": state,
+        "lost": [[5, 6]],
+        "kept_batches": 9,
+        "note": "",
+        **others,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "action", "state", "status"),
+    [
+        ([], "look", "damaged", 1),
+        (["--dry-run"], "look", "right", 0),
+        (["--accept-loss"], "accept_loss", "lost", 0),
+        (["--accept-loss"], "accept_loss", "unknown", 1),
+    ],
+)
+def test_damage_is_listed_and_given_up_only_when_asked(
+    arguments: list[str], action: str, state: str, status: int
+) -> None:
+    body = json.dumps({"runs": [damage_run(state, note="ask agent 3")]}).encode()
+    agent = Agent(lambda _number, _request, _body: (200, body))
+    try:
+        found = CliRunner().invoke(root, ["repair", *arguments, "--http", agent.url])
+        asked = [(one[1], json.loads(one[3])) for one in agent.asked]
+    finally:
+        agent.close()
+    assert asked == [("/v1/repair/damage", {"action": action})]
+    assert found.exit_code == status
+    assert "0 to 9" in found.output
+    assert "5 to 5" in found.output
+    assert "ask agent 3" in found.output

@@ -1,8 +1,6 @@
 """A journal that came back older and grew again: nobody stands on the history that it has lost."""
 
-import errno
 import logging
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +13,7 @@ from penstock.metadata.answers import BatchStatus, Condemned, Done
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import CloseHistory, CondemnObjects, Fence
 from penstock.metadata.rows import LostReason
-from penstock.model.errors import JournalOlderError, StorageFullError
+from penstock.model.errors import JournalOlderError
 from penstock.replica import Replica
 from penstock.replica.archive_format import (
     JOURNAL_PREFIX,
@@ -466,36 +464,5 @@ def test_what_is_archived_of_a_closed_history_goes_with_the_restore_window(tmp_p
         await passing(100)
         await archiver.snapshot()
         assert not keys(cluster, "archive/lost/")
-
-    run_cluster(tmp_path, test)
-
-
-def test_without_space_for_the_copy_the_wal_is_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1, wal=True, durability="wal")
-        (key,) = await agent.topic("t")
-        await agent.append(key, b"common")
-        folder = cluster.folder / "agent1"
-        position = agent.order.position
-        await agent.append(key, b"of the lost history")
-        await agent.close(0)
-        cluster.agents.clear()
-        assert set_aside(folder / "replica.sqlite") is not None
-        cluster.journal.come_back_older(position)
-        survivor = await cluster.agent(2)
-        lost = lost_of(survivor, folder)
-
-        def full(*_: object, **__: object) -> None:
-            raise OSError(errno.ENOSPC, "no space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(shutil, "copytree", full)
-            with pytest.raises(StorageFullError, match="free some space"):
-                await lost.prepare()
-        assert not list(folder.glob(f"{ASIDE_WAL}*"))
-        await lost.prepare()
-        assert list(folder.glob(f"{ASIDE_WAL}1-*/wal"))
 
     run_cluster(tmp_path, test)

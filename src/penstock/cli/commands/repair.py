@@ -24,6 +24,11 @@ UNREPAIRED_EXIT_STATUS = 1
     type=click.IntRange(min=1),
     help="With --history: this lost history alone; without it all that are open.",
 )
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Without --history: give up the records that are damaged or missing.",
+)
 @click.option("--dry-run", is_flag=True, help="List what is lost, and change nothing.")
 @click.option("--give-up", is_flag=True, help="Append nothing: what is lost may be deleted.")
 @http_option("HTTP port of an agent of the cluster, or its URL.")
@@ -42,13 +47,21 @@ def command(
     context: click.Context,
     of_history: bool,
     number: int | None,
+    accept_loss: bool,
     dry_run: bool,
     give_up: bool,
     url: str,
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Bring back acknowledged records that are not in the log any more.
+    """Repair what is damaged, or bring back what the journal has lost.
+
+    Without --history: each run of records that is known to be damaged or missing
+    (docs/operations.md, "Damage"; readers, the scrubber and `penstock verify` find them) is read
+    once more, and what is still lost is listed. Put objects back under their keys first, from a
+    backup or from the bucket's older versions. With --accept-loss what is still lost is given up:
+    consumers step over those offsets as in a compacted log, and the status keeps the list until
+    retention has passed them. Records that were only damaged in part of their run stay.
 
     With --history: of each open lost history (docs/operations.md, "A database that failed over to
     an older state") the records are listed per partition and appended again, at new offsets; a
@@ -61,7 +74,14 @@ def command(
     repaired.
     """
     if not of_history:
-        raise click.UsageError("say what to repair: --history")
+        if number is not None or give_up:
+            raise click.UsageError("--number and --give-up are for --history")
+        if dry_run and accept_loss:
+            raise click.UsageError("give either --dry-run or --accept-loss")
+        _repair_damage(context, url, accept_loss=accept_loss, timeout_s=timeout_s, as_json=as_json)
+        return
+    if accept_loss:
+        raise click.UsageError("--accept-loss is not for --history")
     if dry_run and give_up:
         raise click.UsageError("give either --dry-run or --give-up")
     action = "look" if dry_run else "give_up" if give_up else "append"
@@ -78,6 +98,44 @@ def command(
     else:
         _print(answer["histories"])
     if not dry_run and not all(report["closed"] for report in answer["histories"]):
+        context.exit(UNREPAIRED_EXIT_STATUS)
+
+
+def _repair_damage(
+    context: click.Context, url: str, *, accept_loss: bool, timeout_s: float, as_json: bool
+) -> None:
+    answer = call(
+        "repair",
+        url,
+        "/v1/repair/damage",
+        method="POST",
+        body={"action": "accept_loss" if accept_loss else "look"},
+        timeout_s=timeout_s,
+    )
+    runs = answer["runs"]
+    if as_json:
+        print_json(answer)
+    elif not runs:
+        click.echo("no damage is known: penstock verify reads everything")
+    else:
+        print_table(
+            ["PARTITION", "OFFSETS", "STATE", "LOST", "KEPT BATCHES", "PLACE"],
+            [
+                [
+                    run["partition"],
+                    f"{run['start']} to {run['end'] - 1}",
+                    run["state"],
+                    ", ".join(f"{start} to {end - 1}" for start, end in run["lost"]) or "-",
+                    str(run["kept_batches"]),
+                    run["place"],
+                ]
+                for run in runs
+            ],
+        )
+        for run in runs:
+            if run["note"]:
+                click.echo(f"  {run['partition']}: {run['note']}")
+    if any(run["state"] in ("damaged", "unknown") for run in runs):
         context.exit(UNREPAIRED_EXIT_STATUS)
 
 

@@ -77,6 +77,22 @@ class Examiner:
             raise await self._load_failed(run, run.base_offset, bad)
         self._checks.right(run, run.position, run.position + run.length)
 
+    async def stored_bytes(self, run: StoredRun) -> memoryview:
+        """All bytes of a run as they are stored, right or not; empty where they are missing.
+
+        Raises:
+            RetryableError: the store is away, or the run lies elsewhere by now.
+        """
+        end = run.position + run.length
+        try:
+            if run.generation:
+                wal = self._wals[run.wal_key]
+                read = partial(wal.read, run.file_generation, run.position, run.length)
+                return memoryview(await self._checks.in_pool(read))
+            return memoryview(await get_directly(self._store, run.object_key, run.position, end))
+        except (NotFoundError, CorruptDataError):
+            return memoryview(b"")
+
     async def _raw(self, run: StoredRun) -> Fault | None:
         end = run.position + run.length
         data = memoryview(

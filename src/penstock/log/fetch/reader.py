@@ -28,9 +28,11 @@ from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
+from penstock.records.encode import empty_batch
 from penstock.wal import WalReader
 
 _WINDOW_RUNS: Final = 64
+_DELTA_MAX: Final = (1 << 31) - 1
 
 
 class Behind(Protocol):
@@ -93,6 +95,7 @@ class LogReader:
         )
         self._raw_runs = RawRuns(blocks=blocks, store=store, checks=checks, limits=limits)
         self._whole = WholeRuns(blocks=blocks, load_failed=self._load_failed)
+        self.checks = checks
         self.examiner = Examiner(
             store=store, wals=wals, checks=checks, load_failed=self._load_failed
         )
@@ -141,6 +144,8 @@ class LogReader:
             if run is None:
                 if not views and may_load and self._is_behind():
                     return Missing(self._start_flush())
+                if not views:
+                    return self._lost_end(key, offset)
                 break
             found = self._read_run(run, offset, bytes_max - length, first=not views)
             if isinstance(found, Missing):
@@ -175,6 +180,8 @@ class LogReader:
             if run is None:
                 if not parts and may_load and self._is_behind():
                     return Missing(self._start_flush())
+                if not parts:
+                    return self._lost_end(key, offset)
                 break
             found = self._read_run_parts(files, key, run, offset, bytes_max - length, not parts)
             if isinstance(found, Missing) and not parts:
@@ -187,6 +194,16 @@ class LogReader:
             if length >= bytes_max or offset < run.end_offset:
                 break
         return PartsRead(parts, length, offset) if parts else None
+
+    def _lost_end(self, key: PartitionKey, offset: int) -> TailRead | None:
+        """An empty batch over lost offsets that no run follows, as compaction leaves one at the end
+        of a log: a consumer steps over it, and isn't left waiting before the high watermark."""
+        for start, end in self._queries.lost_ranges_of(key):
+            if start <= offset < end:
+                end = min(end, offset + _DELTA_MAX)
+                batch = memoryview(empty_batch(offset, end, self._checks.leader_epoch(key, offset)))
+                return TailRead([batch], len(batch), end)
+        return None
 
     def _read_run_parts(
         self,

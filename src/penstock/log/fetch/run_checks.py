@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from penstock.log.checking import Checked, EpochStarts, Fault, Rules
 from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
 from penstock.log.fetch.placed import PlacedRuns
+from penstock.metadata.leader_epochs import epoch_of_offset
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
@@ -103,6 +104,11 @@ class RunChecks:
             self._clean_ends.clear()
         known = self._clean_ends[key] = self._ask_clean_end(key)
         return end_offset <= known
+
+    def leader_epoch(self, key: PartitionKey, offset: int) -> int:
+        """The label of an offset's batch."""
+        epochs = self._epochs(key)
+        return epoch_of_offset(epochs, offset) if epochs else 0
 
     def look_up(self, run: StoredRun) -> bool:
         """Ask the database about a partition's gaps. Whether `rules` are others now."""

@@ -1,0 +1,100 @@
+"""Applying AcceptLoss: records that are gone for good leave the log, by an operator's word.
+
+Offsets never change: what is lost becomes a gap, as compaction leaves gaps. The run that held the
+lost records is replaced by what is right of it, which stays where it lies.
+"""
+
+from typing import Final
+
+from penstock.metadata.answers import AnyAnswer, LossAccepted, Refusal, Refused
+from penstock.metadata.changes import RunsMoved
+from penstock.metadata.commands import KEPT_FIELDS, AcceptLoss
+from penstock.metadata.context import ApplyContext
+from penstock.metadata.numbers import are_int64
+from penstock.model.ids import PartitionKey
+
+_FOUND: Final = {
+    "wal_runs": "SELECT end_offset, generation, position, length FROM wal_runs"
+    " WHERE partition_key = ? AND base_offset = ?",
+    "object_runs": "SELECT end_offset, object_id, position, length FROM object_runs"
+    " WHERE partition_key = ? AND base_offset = ?",
+}
+
+
+def accept_loss(context: ApplyContext, command: AcceptLoss) -> AnyAnswer:
+    """Replace one run by what is right of it, and note the offsets between as lost."""
+    tables = context.tables
+    tables.flush()
+    key = command.partition_key
+    partition = tables.partition(key)
+    if partition is None:
+        return Refused(Refusal.UNKNOWN_PARTITION, f"partition key {key}")
+    table, place = "wal_runs", command.wal
+    if command.object_key:
+        known = tables.object_state(command.object_key)
+        table, place = "object_runs", -1 if known is None else known[0]
+    found = tables.execute(_FOUND[table], (key, command.base_offset)).fetchone()
+    seen = (command.end_offset, place, command.position, command.length)
+    if found != seen:
+        return Refused(Refusal.INPUT_CHANGED, f"the run at {command.base_offset} is another now")
+    kept = _kept(command)
+    lost = None if kept is None else _lost(command, kept)
+    if kept is None or not lost:
+        return Refused(Refusal.INVALID_REPLACEMENT, "what is kept does not lie within the run")
+    tables.execute(
+        f"DELETE FROM {table} WHERE partition_key = ? AND base_offset = ?",  # noqa: S608
+        (key, command.base_offset),
+    )
+    tables.executemany(
+        f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        (
+            (key, base, end, place, position, length, newest, batches, None if sum_ < 0 else sum_)
+            for base, end, position, length, newest, batches, sum_ in kept
+        ),
+    )
+    if command.object_key:
+        tables.add_live_runs(place, len(kept) - 1)
+    partition.bytes_live -= command.length - sum(row[3] for row in kept)
+    tables.dirty_partitions.add(key)
+    tables.executemany(
+        "INSERT OR REPLACE INTO lost_ranges VALUES (?, ?, ?, ?)",
+        ((key, start, end, context.time_ms) for start, end in lost),
+    )
+    context.changes.append(
+        RunsMoved(
+            partition_key=PartitionKey(key),
+            start=command.base_offset,
+            end=command.end_offset,
+            cleaned=True,
+        )
+    )
+    return LossAccepted([number for pair in lost for number in pair])
+
+
+def _kept(command: AcceptLoss) -> list[tuple[int, ...]] | None:
+    """The rows of what is kept; None: they don't ascend within the run."""
+    numbers = command.kept
+    if len(numbers) % KEPT_FIELDS or not are_int64((*numbers, command.partition_key)):
+        return None
+    rows = [tuple(numbers[at : at + KEPT_FIELDS]) for at in range(0, len(numbers), KEPT_FIELDS)]
+    offset, byte = command.base_offset, command.position
+    for base, end, position, length, _, batches, _ in rows:
+        if base < offset or end <= base or position < byte or length <= 0 or batches <= 0:
+            return None
+        offset, byte = end, position + length
+    if offset > command.end_offset or byte > command.position + command.length:
+        return None
+    return rows
+
+
+def _lost(command: AcceptLoss, kept: list[tuple[int, ...]]) -> list[tuple[int, int]]:
+    """The offsets of the run between what is kept."""
+    lost = []
+    offset = command.base_offset
+    for base, end, *_ in kept:
+        if base > offset:
+            lost.append((offset, base))
+        offset = end
+    if offset < command.end_offset:
+        lost.append((offset, command.end_offset))
+    return lost
