@@ -146,24 +146,34 @@ def _join(item: JoinItem, partition: ItemPartition, space: memoryview) -> Segmen
                 base_offset=base_offset, operation=_OPERATION, subject=subject, seed=seed
             )
         before = described.sum
-        described.add(
-            view,
-            checks_crc=True,
-            raw_offset=base_offset if raw else -1,
-            leader_epoch=raw - 1,
-        )
-        if described.end_offset != end_offset:
-            raise CorruptDataError(
-                _OPERATION,
-                subject,
-                f"batches up to offset {described.end_offset - 1} in a run that ends at "
-                f"{end_offset - 1}",
+        try:
+            described.add(
+                view,
+                checks_crc=True,
+                raw_offset=base_offset if raw else -1,
+                leader_epoch=raw - 1,
             )
+        except CorruptDataError as error:
+            raise _damaged(subject, item, base_offset, end_offset, index, error.detail) from error
+        if described.end_offset != end_offset:
+            detail = f"its batches end at offset {described.end_offset - 1}"
+            raise _damaged(subject, item, base_offset, end_offset, index, detail)
         if view.nbytes == length:
             partition.check_sum(run, described.sum - before)
     assert described is not None, "the last batch is always kept"
     return described.describe(
         bytes.fromhex(partition.topic_id), partition.partition, [space[kept_from:]]
+    )
+
+
+def _damaged(
+    subject: str, item: JoinItem, base_offset: int, end_offset: int, index: int, detail: str
+) -> CorruptDataError:
+    return CorruptDataError(
+        _OPERATION,
+        f"{subject} offsets {base_offset} to {end_offset - 1} in {item.objects[index].key}",
+        detail,
+        "the inputs stay as they are",
     )
 
 

@@ -177,7 +177,7 @@ def test_damage_is_refused_and_nothing_is_put(position: int) -> None:
     body = bytearray(world.store.objects["in-0"])
     body[position] ^= 0x41
     world.store.objects["in-0"] = bytes(body)
-    with pytest.raises(CorruptDataError, match=FIRST):
+    with pytest.raises(CorruptDataError, match=f"{FIRST} offsets 0 to 3 in in-0"):
         join_runs(world.item(), world.store)
     assert set(world.store.objects) == {"in-0"}
 
@@ -188,7 +188,9 @@ def test_a_run_that_ends_elsewhere_is_refused(raw: bool) -> None:
     world = World()
     world.add((FIRST, 0), 0, [2, 2], raw=raw)
     world.inputs[FIRST, 0][1] = 5
-    with pytest.raises(CorruptDataError, match="in a run that ends at 4"):
+    with pytest.raises(
+        CorruptDataError, match="offsets 0 to 4 in in-0: its batches end at offset 3"
+    ):
         join_runs(world.item(), world.store)
 
 
