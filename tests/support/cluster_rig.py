@@ -317,6 +317,7 @@ class Cluster:
             identity=AgentIdentity(agent_id=agent_id, level_max=LEVEL),
             cluster_id=self.journal.cluster_id,
             clock=believed,
+            wall=clock,
             random=self.random,
             executor=InlineExecutor(self.random, workers=1),
             settings=ClusterOrderSettings(

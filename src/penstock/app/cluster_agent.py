@@ -373,6 +373,7 @@ async def _open_order(ports: AgentPorts, plan: AgentPlan, archive: Archive) -> C
         identity=plan.identity,
         cluster_id=ports.cluster_id,
         clock=ports.environment.clock,
+        wall=ports.environment.clock.wall,
         random=ports.environment.random,
         executor=ports.applier,
         settings=plan.order,

@@ -49,6 +49,7 @@ async def open_cluster_order(
     identity: AgentIdentity,
     cluster_id: str,
     clock: Clock,
+    wall: Clock | None = None,
     random: Random,
     executor: Executor | None,
     settings: ClusterOrderSettings | None = None,
@@ -58,6 +59,7 @@ async def open_cluster_order(
 
     Args:
         path: of the replica's database.
+        wall: see `ClusterOrder.open`.
         wal: the directory in which this agent may have a WAL.
         executor: of one thread, for applying.
 
@@ -84,6 +86,7 @@ async def open_cluster_order(
                 identity=identity,
                 cluster_id=cluster_id,
                 clock=clock,
+                wall=wall,
                 random=random,
                 executor=executor,
                 settings=settings,

@@ -95,6 +95,7 @@ class ClusterOrder:
         identity: AgentIdentity,
         cluster_id: str,
         clock: Clock,
+        wall: Clock | None,
         random: Random,
         executor: Executor | None,
         settings: ClusterOrderSettings,
@@ -105,6 +106,7 @@ class ClusterOrder:
         self._machine = machine
         self._identity = identity
         self._clock = clock
+        self._wall = wall or clock
         self._random = random
         self._executor = executor
         self._settings = settings
@@ -140,6 +142,7 @@ class ClusterOrder:
         identity: AgentIdentity,
         cluster_id: str,
         clock: Clock,
+        wall: Clock | None = None,
         random: Random,
         executor: Executor | None = None,
         settings: ClusterOrderSettings | None = None,
@@ -149,6 +152,8 @@ class ClusterOrder:
         Args:
             replica: opened with `machine`, `fsync=False` and `keeps_journal=False`; the order's
                 from now on, closed with it.
+            wall: the clock that is compared with the journal's; None: `clock`. While the wall clock
+                is in doubt `clock` may go on by itself, and would hide what is to be repaired.
             cluster_id: the journal's; the replica must be of the same cluster or empty.
             executor: of one thread, for applying; None: the loop's own.
 
@@ -166,6 +171,7 @@ class ClusterOrder:
             identity=identity,
             cluster_id=cluster_id,
             clock=clock,
+            wall=wall,
             random=random,
             executor=executor,
             settings=settings or ClusterOrderSettings(),
@@ -312,7 +318,7 @@ class ClusterOrder:
         return Follower(
             self._journal,
             self._replica,
-            clock=self._clock,
+            clock=self._wall,
             executor=self._executor,
             deliver=self._deliver,
             settings=self._settings.follower,

@@ -30,6 +30,8 @@ class BelievedClock:
     def __init__(
         self, clock: Clock, *, after_ms: int, elapsed_s: Callable[[], float] | None = None
     ) -> None:
+        self.wall = clock
+        """The clock that is doubted."""
         self._wall_ms = clock.now_ms
         self._elapsed_s = elapsed_s or clock.monotonic_s
         # Asked for a dozen times per request: without a call between.

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from penstock.metadata.answers import Refusal, Refused
-from penstock.metadata.commands import SetJournalTime
+from penstock.metadata.commands import Heartbeat, SetJournalTime
+from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
 from penstock.testing.clock import ManualClock
@@ -271,5 +274,21 @@ def test_one_agents_clock_can_not_set_journal_time_back(tmp_path: Path) -> None:
         assert isinstance(answer, Refused), answer
         assert answer.reason is Refusal.CLOCKS_DISAGREE
         assert one.order.time_ms >= before
+
+    run_cluster(tmp_path, test)
+
+
+def test_an_agent_whose_clock_steps_back_refuses_writes_at_once(tmp_path: Path) -> None:
+    """Its stamps go on by the believed clock; the machine is to be repaired all the same."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        await agent.append(key, b"a")
+        agent.clock.skew_ms = -3_600_000
+        await passing(3)
+        assert -3_601_000 < agent.order.clock_skew_ms < -3_599_000
+        with pytest.raises(RetryableError, match="behind the journal's"):
+            await agent.order.commit([Heartbeat()])
 
     run_cluster(tmp_path, test)
