@@ -43,7 +43,7 @@ def rebuild(
     fault: str,
     snapshots: str = SNAPSHOTS_FOLDER,
 ) -> None:
-    """Set the database aside and make its base again; whoever opens it applies the entries.
+    """Set the database aside and make its base again; the open that follows applies the entries.
 
     Raises:
         CorruptDataError: no snapshot is whole, or entries past it are damaged; nothing was moved.

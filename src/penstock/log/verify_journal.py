@@ -81,7 +81,8 @@ def verify_tail(report: VerifyReport, device: Device, position: Callable[[], int
 def _check_files(report: VerifyReport, journal: JournalFiles) -> None:
     newest = journal.newest_name
     for subject, detail in journal.damaged:
-        # What a power cut leaves of the last file is no damage: `verify_tail` says if entries lack.
+        # What a power cut leaves of the last file is not damage; `verify_tail` says if an entry
+        # is missing.
         if subject.split(" ")[0] < newest:
             report.add(FindingKind.DAMAGED, subject, detail)
 

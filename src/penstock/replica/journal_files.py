@@ -312,7 +312,7 @@ class JournalFiles:
             try:
                 header = decode_file_header(file.read_at(0, FILE_HEADER_BYTES), subject=name)
             except CorruptDataError as error:
-                # Torn where it is the last one; else whoever needs its entries finds them missing.
+                # Torn where it is the last one; else a reader of its entries finds them missing.
                 self.damaged.append((error.subject, error.detail))
                 continue
             finally:

@@ -571,3 +571,37 @@ def test_clearing_scratch_removes_databases_alone(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     clear_scratch(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_a_restored_directory_outlives_the_loss_of_its_database(tmp_path: Path) -> None:
+    """Its state began with no entry: a restore leaves a snapshot of it beside."""
+    run_rig(tmp_path / "data", fill)
+    source = open_store(tmp_path / "backup")
+    copy_to(tmp_path / "data", source)
+    restored = tmp_path / "restored"
+    restore_to(restored, source)
+    shutil.copytree(restored, tmp_path / "unused")
+    found: list[Any] = []
+
+    async def look(rig: Rig) -> None:
+        found.append(
+            (
+                rig.order.cluster_id,
+                {
+                    (topic.name, number): await rig.read_all(partition_key(topic.topic_key, number))
+                    for topic in rig.view.topics()
+                    for number in range(topic.partitions)
+                },
+            )
+        )
+
+    run_rig(restored, look)
+    (restored / "metadata.sqlite").unlink()
+    run_rig(restored, look)
+    assert found[0] == found[1]
+    assert any(found[0][1].values())
+    assert not verify_path(restored).findings
+    # Before its first start there is no entry that says how far it got: that is said, not guessed.
+    (tmp_path / "unused" / "metadata.sqlite").unlink()
+    with pytest.raises(CorruptDataError, match="it is missing, and no whole snapshot"):
+        run_rig(tmp_path / "unused", look)

@@ -208,7 +208,7 @@ def test_what_is_the_same_bit_by_bit_is_as_it_was_left(tmp_path: Path) -> None:
     assert not is_as_left(path)
 
 
-def test_a_damaged_base_is_named_and_the_next_check_begins_anew(
+def test_a_damaged_base_is_named_and_the_next_check_begins_after_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(rig: Rig) -> None:
