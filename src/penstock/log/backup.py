@@ -308,6 +308,14 @@ class _Backup:
                 return read_wal_run(wals[run.wal_key], run, seed)
             except RetryableError:
                 return None
+            except CorruptDataError as error:
+                raise CorruptDataError(
+                    "back up",
+                    f"{error.subject}, offsets {run.base_offset} to {run.end_offset - 1} of"
+                    f" partition key {run.partition_key}",
+                    error.detail,
+                    "penstock verify names all that is damaged",
+                ) from error
 
         def read_all() -> list[list[memoryview | None]]:
             return [[read(run) for run in move.runs] for move in moves]

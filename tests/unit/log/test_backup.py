@@ -46,6 +46,7 @@ from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
 from penstock.wal import WalReader
+from penstock.wal.format import FILE_HEADER_BYTES, generation_of
 from support.log_contents import contents, verify_path
 from support.log_rig import NOW, Rig, run_rig
 
@@ -488,6 +489,26 @@ def test_a_damaged_source_is_named_and_gives_no_backup(source: Path, tmp_path: P
     (tmp_path / "no-wal").mkdir()
     with pytest.raises(CorruptDataError, match="WAL generation"):
         copy_to(source, to, wal=WalReader(PosixDevice(tmp_path / "no-wal")))
+    assert MANIFEST not in keys_of(to)
+
+
+def test_a_damaged_run_of_the_wal_is_named_and_gives_no_backup(
+    source: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(source, tmp_path / "damaged"))
+    with closing(Queries(path / "metadata.sqlite")) as queries:
+        run = queries.wal_runs()[-1]
+    for file in (path / "wal").glob("*.wal"):
+        with file.open("r+b") as opened:
+            if generation_of(opened.read(FILE_HEADER_BYTES)) == run.file_generation:
+                opened.seek(run.position + 70)
+                byte = opened.read(1)[0]
+                opened.seek(run.position + 70)
+                opened.write(bytes([byte ^ 4]))
+    to = memory_store(tmp_path)
+    offsets = f"offsets {run.base_offset} to {run.end_offset - 1} of partition key"
+    with pytest.raises(CorruptDataError, match=f"{offsets} {run.partition_key}.*CRC-32C differs"):
+        copy_to(path, to)
     assert MANIFEST not in keys_of(to)
 
 
