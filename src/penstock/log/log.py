@@ -24,7 +24,7 @@ from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog, take_batches
 from penstock.log.takeover import Takeovers
-from penstock.log.upload.pending import committed_runs
+from penstock.log.upload.pending import RunSeeds, committed_runs
 from penstock.log.upload.uploader import Uploader, WalFiles
 from penstock.metadata.ages import Ages
 from penstock.metadata.answers import AnyAnswer
@@ -90,6 +90,7 @@ class Log(ServingLog):
             instruments=instruments,
         )
         self._on_delivered = on_delivered
+        self._seeds = RunSeeds(self._view)
         self._order = order
         self.position = 0
         """Of the last entry that was delivered here; `time_ms`: journal time there."""
@@ -328,7 +329,7 @@ class Log(ServingLog):
             return
         leader_epoch = self._view.leader_epoch
         stored = take_batches(self.tail, plan, delivery.appends, leader_epoch=leader_epoch)
-        runs = committed_runs(plan, place, leader_epoch=leader_epoch, seed_of=self._view.seed)
+        runs = committed_runs(plan, place, leader_epoch=leader_epoch, seeds=self._seeds)
         self.uploader.added(stored, generation=place.generation, runs=runs)
 
     def _deliver_flight(self, flight: Flight) -> None:

@@ -13,34 +13,49 @@ from typing import Final
 from penstock.log.append.plan import FramePlan
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.rows import StoredRun
+from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT, epoch_seed
 from penstock.wal import WalPlace
 
 RUNS_MAX: Final = 200_000
 """More are read from the database; 200,000 take about 40 MB."""
+SEEDS_MAX: Final = 100_000
+"""Of partitions, some 10 MB."""
+
+
+class RunSeeds(dict[PartitionKey, int | None]):
+    """What the sums of a partition's new runs start from, looked up once: there may be a run per
+    record.
+
+    Args:
+        view: says it. Its leader epoch is constant, and keys are never given twice.
+    """
+
+    def __init__(self, view: MetadataView) -> None:
+        super().__init__()
+        self._view = view
+
+    def __missing__(self, key: PartitionKey) -> int | None:
+        seed = self._view.seed(key)
+        if seed is None:
+            return None  # its topic is gone
+        if len(self) >= SEEDS_MAX:
+            self.clear()
+        found = self[key] = epoch_seed(seed, self._view.leader_epoch)
+        return found
 
 
 def committed_runs(
-    plan: FramePlan,
-    place: WalPlace,
-    *,
-    leader_epoch: int,
-    seed_of: Callable[[PartitionKey], int | None],
+    plan: FramePlan, place: WalPlace, *, leader_epoch: int, seeds: RunSeeds
 ) -> list[StoredRun]:
-    """The runs that applying a frame's `CommitRuns` made of what was stored.
-
-    Args:
-        seed_of: of a partition's sums; None: its topic is gone.
-    """
+    """The runs that applying a frame's `CommitRuns` made of what was stored."""
     runs: list[StoredRun] = []
     at = place.generation
     # All by position, since one is made per partition and commit: names cost more.
     label = leader_epoch
     for key, start, group in plan.runs:
-        seed = seed_of(key)
-        if seed is not None:
-            seed = epoch_seed(seed, leader_epoch)
+        seed = seeds[key]
         position = place.position + start
         run_start = position
         first = end = newest = count = total = 0
