@@ -17,6 +17,7 @@ from penstock.config.addresses import Address
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardSettings
+from penstock.kafka.server import KafkaServer
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.limits import LogLimits
@@ -67,6 +68,7 @@ class Parts:
     door: Starlette | None = None
     quiet_agents: Callable[[], frozenset[int]] | None = None
     groups: GroupCoordinator | None = None
+    kafka: KafkaServer | None = None
     closes: list[Callable[[], None]] = field(default_factory=list)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -148,6 +150,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     )
     parts.quiet_agents = lambda: core.quiet_agents
     parts.groups = core.groups
+    parts.kafka = KafkaServer(core.broker)
     parts.broker = core.broker
 
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.log.point_in_time import Moment, restore_state
-from penstock.model.errors import RetryableError
+from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
 from penstock.replica.archive import Archive
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.simulated_link import SimulatedLink
@@ -30,6 +30,7 @@ PARENT_URL = "s3://parent"
 CLUSTER_ID = "simulated-cluster-0003"
 TOPIC = "grown"
 STEP_S = 90.0
+TRIES = 20
 
 
 class KnownProducer(Producer):
@@ -50,7 +51,7 @@ async def restore(world: World, chance: Chance) -> None:
     """Restore as of the archive's end, and go on there."""
     store = _store(world, chance)
     pool = InlineExecutor(chance.fork(), workers=2)
-    while True:
+    for _ in range(TRIES):
         try:
             state = await restore_state(
                 store,
@@ -62,10 +63,14 @@ async def restore(world: World, chance: Chance) -> None:
                 clock=world.clock,
                 random=chance.fork(),
             )
-        except RetryableError:
-            await asyncio.sleep(0.2)
+        except (RetryableError, NotFoundError, CorruptDataError):
+            # There is no snapshot yet, or a listing lags behind the archiver.
+            await asyncio.sleep(0.5)
         else:
             break
+    else:
+        world.history.count("no archive to restore from")
+        return
     world.note(f"restored as of {state.parent_position}, archived {state.archived_position}")
     # The parent goes on for a while: its ids of that time are in use after it is gone.
     late = [await _named_by_the_parent(world) for _ in range(1 + chance.below(3))]

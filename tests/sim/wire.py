@@ -1,4 +1,5 @@
-"""Clients' connections to agents: requests go to the real handlers, over a network that fails.
+"""Clients' connections to agents: requests go as bytes to the real connections and handlers, over a
+network that fails.
 
 A connection keeps its requests in order, as TCP does. When it breaks, whatever was under way fails
 for the client; of that, a first part still arrives and is carried out.
@@ -7,8 +8,9 @@ for the client; of that, a first part still arrives and is carried out.
 from __future__ import annotations
 
 import asyncio
+import struct
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +19,14 @@ from crc32c import crc32c
 from penstock.cli.client import fetching, producing
 from penstock.cli.client.offsets import TopicPartition
 from penstock.kafka import schema
-from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import BY_MODULE
-from penstock.model.errors import PenstockError
 from sim.history import ViolationError
 from sim.identity import identity_of
+from sim.sockets import SimulatedTransport
 
 if TYPE_CHECKING:
+    from penstock.kafka.server import KafkaServer
     from penstock.testing.virtual_loop import VirtualLoop
     from sim.agent import Agent
     from sim.chance import Chance
@@ -63,22 +65,6 @@ class KafkaError(Exception):
         super().__init__(f"{operation}: {self.code.name}")
 
 
-class _Sink:
-    """The connection as handlers see it: nothing is ever unsent."""
-
-    def takes_files(self) -> bool:
-        return False
-
-    def unsent_bytes(self) -> int:
-        return 0
-
-    def reply_room_bytes(self) -> int:
-        return 1 << 30
-
-    def reserve_reply(self, byte_count: int) -> None:
-        pass
-
-
 class Connection:
     """One client's connection to one agent's present life."""
 
@@ -92,19 +78,16 @@ class Connection:
         self._sent = 0
         self._arrives_up_to = 1 << 60
         self._arrival_s = self._reply_s = 0.0
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._state = ConnectionState(client.world.next_connection_id(), _Sink())
-        self._tail: asyncio.Future[None] | None = None
+        self._waiting: dict[int, asyncio.Future[memoryview]] = {}
+        self._transport: SimulatedTransport | None = None
 
     @property
     def usable(self) -> bool:
         """Whether a request may be sent: as far as the client knows."""
         return not self.broken
 
-    async def exchange(
-        self, name: str, work: Callable[[RequestContext], Awaitable[Any]], version: int
-    ) -> Any:
-        """Have a request carried out at the agent; its answer.
+    async def exchange(self, name: str, version: int, body: bytes) -> memoryview:
+        """Have a request carried out at the agent; its answer's bytes, without the header.
 
         Raises:
             BrokenError: the connection broke, before or after it was carried out.
@@ -114,18 +97,25 @@ class Connection:
         loop, chance = self._loop, self._chance
         number = self._sent
         self._sent += 1
+        api = BY_MODULE[name]
+        flexible = version >= api.flexible_from
+        client_id = self._client.name.encode()
+        head = struct.pack(">hhih", api.key, version, number, len(client_id)) + client_id
+        frame = head + (b"\0" if flexible else b"") + body
         reply = self._waiting[number] = loop.create_future()
         world = loop.context_of(loop.world)
         self._arrival_s = max(self._arrival_s + 1e-6, loop.time() + self._client.delay())
-        loop.call_at(self._arrival_s, self._arrive, number, name, work, version, context=world)
+        data = len(frame).to_bytes(4, "big") + frame
+        loop.call_at(self._arrival_s, self._arrive, number, data, context=world)
         if chance.happens(self._client.world.break_share):
             loop.call_later(chance.uniform(0, 0.3), self.break_off, context=world)
         timer = loop.call_later(PATIENCE_S, self.break_off)
         try:
-            return await reply
+            answer = await reply
         finally:
             timer.cancel()
             self._waiting.pop(number, None)
+        return answer[5 if flexible else 4 :]
 
     def break_off(self) -> None:
         """Lose the connection."""
@@ -137,60 +127,57 @@ class Connection:
             if not reply.done():
                 reply.set_exception(BrokenError("the connection broke"))
                 reply.exception()
+        # After what still arrives.
+        loop = self._loop
+        when_s = max(self._arrival_s, loop.time()) + 1e-5
+        loop.call_at(when_s, self._tell_loss, context=loop.context_of(loop.world))
 
-    def _arrive(
-        self,
-        number: int,
-        name: str,
-        work: Callable[[RequestContext], Awaitable[Any]],
-        version: int,
-    ) -> None:
+    def _tell_loss(self) -> None:
+        if self._transport is not None:
+            context = self._loop.context_of(self._agent.node)
+            self._loop.call_soon(self._transport.lose, context=context)
+
+    def _arrive(self, number: int, data: bytes) -> None:
         agent = self._agent
-        if agent.life != self._life or agent.broker is None or self._client.cut_from(agent):
+        parts = agent.parts
+        is_gone = agent.life != self._life or agent.broker is None
+        if is_gone or parts is None or parts.kafka is None or self._client.cut_from(agent):
             self.break_off()
             return
         if self.broken and number >= self._arrives_up_to:
             return
-        api = BY_MODULE[name]
-        context = RequestContext(
-            api.key, version, number, self._client.name, "10.0.0.1", agent.broker, self._state
-        )
-        before, self._tail = self._tail, None
-        serve = self._serve(number, work(context), before, overlaps=name == "produce")
-        task = self._loop.spawn(agent.node, serve, name=name)
-        self._tail = task
+        context = self._loop.context_of(agent.node)
+        self._loop.call_soon(self._receive, parts.kafka, data, context=context)
 
-    async def _serve(
-        self, number: int, work: Awaitable[Any], before: Any, *, overlaps: bool
-    ) -> None:
-        # As `KafkaConnection`: produces overlap, all else waits for what was sent before it.
-        if not overlaps and before is not None and not before.done():
-            await asyncio.wait([before])
-        try:
-            answer = await work
-        except PenstockError as error:
-            # As the real connection: a handler that raises ends it.
-            self._client.world.history.count(f"connection ended: {type(error).__name__}")
-            self.break_off()
-            return
-        except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            self._client.world.violated(ViolationError("handler-failed", text))
-            return
-        if overlaps and before is not None and not before.done():
-            await asyncio.wait([before])
+    def _receive(self, server: KafkaServer, data: bytes) -> None:
+        """In the agent's process."""
+        if self._transport is None:
+            self._transport = SimulatedTransport(
+                server, self._chance.fork(), on_frame=self._reply, on_closed=self._closed
+            )
+        self._transport.receive(data)
+
+    def _closed(self, bug: BaseException | None) -> None:
+        """The agent has closed it, as it does when a handler raises."""
+        world = self._client.world
+        if bug is not None:
+            text = "".join(traceback.format_exception(bug))
+            world.violated(ViolationError("handler-failed", f"handler-failed: {text}"))
+        world.history.count("connection ended by the agent")
+        loop = self._loop
+        loop.call_soon(self.break_off, context=loop.context_of(loop.world))
+
+    def _reply(self, frame: bytes) -> None:
         loop = self._loop
         self._reply_s = max(self._reply_s + 1e-6, loop.time() + self._client.delay())
-        loop.call_at(
-            self._reply_s, self._answer, number, answer, context=loop.context_of(loop.world)
-        )
+        loop.call_at(self._reply_s, self._answer, frame, context=loop.context_of(loop.world))
 
-    def _answer(self, number: int, answer: Any) -> None:
-        reply = self._waiting.get(number)
+    def _answer(self, frame: bytes) -> None:
+        reply = self._waiting.get(int.from_bytes(frame[:4], "big"))
         if self._client.cut_from(self._agent):
             self.break_off()
         if reply is not None and not reply.done():
-            reply.set_result(answer)
+            reply.set_result(memoryview(frame))
 
 
 class Client:
@@ -223,28 +210,16 @@ class Client:
     async def request(self, agent: Agent, name: str, fill: Callable[[Any], Any]) -> Any:
         """Any API but Produce and Fetch. `fill(types)` makes the request's entity."""
         version = VERSIONS[name]
-        request = fill(schema.request_types(name, version))
-        handler = BY_MODULE[name].load()
-
-        async def work(context: RequestContext) -> Any:
-            return await handler.handle(context, request)
-
-        return await self.connection(agent).exchange(name, work, version)
+        body = schema.encode_request(fill(schema.request_types(name, version)))
+        answer = await self.connection(agent).exchange(name, version, body)
+        return schema.decode_response(name, version, answer)
 
     async def produce(
         self, agent: Agent, topic: str, partition: int, batch: bytes, timeout_ms: int = 3000
     ) -> tuple[int, int]:
         """One batch: (error code, base offset)."""
         body = producing._request(topic, partition, bytearray(batch), timeout_ms=timeout_ms)
-        handler = BY_MODULE["produce"].load()
-
-        async def work(context: RequestContext) -> Any:
-            # A buffer of its own, writable as a socket's.
-            reply = await handler.serve(context, memoryview(bytearray(body)))
-            return memoryview(b"".join(reply))
-
-        connection = self.connection(agent)
-        answer = await connection.exchange("produce", work, PRODUCE_VERSION)
+        answer = await self.connection(agent).exchange("produce", PRODUCE_VERSION, bytes(body))
         name_bytes = producing._INT16.unpack_from(answer, 4)[0]
         row = producing._PARTITION_ANSWER.unpack_from(answer, 4 + 2 + name_bytes + 4)
         return row[1], row[2]
@@ -254,15 +229,7 @@ class Client:
     ) -> tuple[int, list[tuple[int, bytes]], int, int, int]:
         """(error code, [(offset, value)], next offset, high watermark, log start)."""
         body = fetching._request({topic: [(partition, offset)]}, wait_ms=wait_ms, bytes_max=20_000)
-        handler = BY_MODULE["fetch"].load()
-
-        async def work(context: RequestContext) -> Any:
-            result = handler.serve(context, memoryview(body))
-            if asyncio.isfuture(result) or asyncio.iscoroutine(result):
-                result = await result
-            return memoryview(self.world.flatten(result))
-
-        answer = await self.connection(agent).exchange("fetch", work, FETCH_VERSION)
+        answer = await self.connection(agent).exchange("fetch", FETCH_VERSION, bytes(body))
         code = fetching._RESPONSE_HEAD.unpack_from(answer)[1]
         if code:
             return code, [], offset, -1, -1

@@ -209,7 +209,6 @@ class World:
         self.was_condemned: Callable[[str], bool] = lambda _: False
         """By entries that the journal has lost."""
         self.over = False
-        self._connections = 0
         self.keyed_sent: dict[tuple[Place, int, int, int], list[bytes]] = {}
         """Records of compacted topics by producer id, epoch and base sequence of their batch."""
         self.keyed_retention_ms = 0
@@ -236,11 +235,6 @@ class World:
         if not self._ended.done():
             self._ended.set_result(None)
         return error
-
-    def next_connection_id(self) -> int:
-        """For a client's new connection."""
-        self._connections += 1
-        return self._connections
 
     def agent_by_id(self, agent_id: int) -> Agent | None:
         """The agent of that id, if there is one."""
@@ -275,10 +269,6 @@ class World:
         """For those who read again what was acknowledged just now."""
         self.recent_acks.append((place, base + len(values) - 1))
         del self.recent_acks[:-RECENT_ACKS]
-
-    def flatten(self, reply: Any) -> bytes:
-        """A reply's bytes."""
-        return b"".join(reply)
 
     def ended(self, agent: Agent, error: BaseException) -> None:
         """An agent ended by itself, which it may only when it has a reason."""
