@@ -364,7 +364,7 @@ def _settle(
         base_offset: of the first batch; where offsets are final it may begin later, or before
             where reading began in the middle of its run.
     """
-    # Loading kernels takes a while, and whoever only plans needs none.
+    # Loading kernels takes a while, and planning needs none.
     from penstock.kernels.settle import settle
 
     behind, following, _, total = settle(

@@ -17,7 +17,7 @@ producers sent, and for a segment whose headers are final.
 The batch sum is the folded multiply of wyhash (https://github.com/wangyi-fudan/wyhash): one
 multiplication whose halves are combined, so that each bit depends on all of both factors. It is
 a third of what a full mix64 costs in Python. 63 bits, so that a sum is a positive INTEGER of
-SQLite. It is no protection from somebody who means to deceive: neither is a CRC.
+SQLite. Like a CRC, a sum does not protect from an attacker who can choose the bytes.
 """
 
 from collections.abc import Iterable, Sequence

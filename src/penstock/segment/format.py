@@ -52,7 +52,7 @@ class Mark:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRun:
     """The batches of one partition that go into a segment. `parts` together are `length` bytes.
-    `sum`: of the batches (`penstock.records.sums`), -1: nobody made it."""
+    `sum`: of the batches (`penstock.records.sums`), -1: not made."""
 
     topic_id: bytes
     partition: int

@@ -155,8 +155,8 @@ def test_a_join_that_does_not_say_its_sum_loses_it(pipeline: Pipeline, said: lis
 
 
 def test_where_batches_are_left_out_the_job_is_believed(pipeline: Pipeline) -> None:
-    """By key, or below the log's start: the outputs hold other batches, and nobody else has read
-    them."""
+    """By key, or below the log's start: the outputs hold other batches, which only the job has
+    read."""
     _three(pipeline)
     assert pipeline.one(_joined(pipeline, [5], clean_end=30)) == RunsReplaced([0])
     assert sums(pipeline) == {0: 5}
