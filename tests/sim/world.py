@@ -434,6 +434,17 @@ class World:
     def _deleting_of_the_parent(self, key: str) -> None:
         self.violated(ViolationError("inherited-deleted", f"inherited-deleted: {key}"))
 
+    async def _produce_to(self, topic: str, name: str, count: int) -> None:
+        """Create a topic and write to it alone."""
+        self.places.clear()
+        admin = Admin(self, f"admin-{topic}")
+        create = admin.create(topic, 1, **self.durability())
+        await self.within(HEAL_S, self.on_node(admin.name, create), f"create {topic}")
+        self.stopping = False
+        producer = Producer(self, name, count)
+        await self.within(HEAL_S, self.on_node(name, producer.run()), f"produce to {topic}")
+        self.stopping = True
+
     async def _until_level(self, level: int) -> None:
         while self.oracle.feature_level < level:
             await asyncio.sleep(0.05)
@@ -442,10 +453,15 @@ class World:
     async def _go_back(self, chance: Chance) -> None:
         """The journal comes back older, as after a failover that lost something, and grows again:
         whoever applied more must notice, and serve nothing of it."""
+        position = self.journal.head - 1 - chance.below(10)
+        if chance.happens(0.7):
+            # Records are acknowledged by what is lost.
+            position = self.journal.head
+            await self._produce_to("burst", "bursts", 10 + chance.below(30))
+            position += chance.below(max(1, self.journal.head - position))
+        position = max(1, self.journal.first, min(position, self.journal.head - 1))
         self.is_older = True
         self.oracle.catch_up()
-        lost_count = 1 + chance.below(chance.pick((10, 10, 60)))
-        position = max(1, self.journal.first, self.journal.head - lost_count)
         ahead = [agent for agent in self.agents if agent.replica_position() > position]
         lives = {agent: agent.life for agent in ahead}
         self.note(f"journal comes back as of {position}")
@@ -477,14 +493,7 @@ class World:
         for agent in self.agents:
             await self.within(HEAL_S, agent.ready.wait(), f"{agent} doesn't start")
         topic = "grown"
-        self.places.clear()
-        admin = Admin(self, "admin-grown")
-        create = admin.create(topic, 1, **self.durability())
-        await self.within(HEAL_S, self.on_node("admin-grown", create), "create")
-        self.stopping = False
-        producer = Producer(self, "grows", 10 + chance.below(40))
-        await self.within(HEAL_S, self.on_node("grows", producer.run()), "produce again")
-        self.stopping = True
+        await self._produce_to(topic, "grows", 10 + chance.below(40))
         # So long that what was archived before is looked at again, and what is due is deleted.
         await asyncio.sleep(chance.uniform(0, 6))
         reader = Watcher(self, "grown-reader")
