@@ -126,3 +126,35 @@ def test_no_promise_is_broken_by_the_loss_of_the_database(tmp_path: Path) -> Non
     finally:
         if server.running():
             server.kill()
+
+
+def test_a_cell_that_flips_under_a_running_server_ends_it_and_is_made_right(tmp_path: Path) -> None:
+    """The check that is due names the table, status 70, and the next start serves what was
+    acknowledged."""
+    settings = {**SETTINGS, "STATE_CHECK_ENTRIES": "1000"}
+    server = ServerProcess(tmp_path / "data", tmp_path / "server.log", settings)
+    server.start()
+    load = CrashLoad(server.bootstrap, "flipped", 7)
+    load.start()
+    try:
+        eventually(load.acknowledged, lambda now: now > 500, timeout_seconds=120)
+        path = server.data / "metadata.sqlite"
+        with closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+            connection.execute("INSERT INTO clean VALUES (7, 7, 7)")
+        eventually(server.running, lambda runs: not runs, timeout_seconds=240)
+        assert server.process is not None
+        assert server.process.wait() == 70
+        assert "its tables clean are not what the journal's entries past" in server.tail(20000)
+        server.process = None
+        server.start()
+        eventually(load.acknowledged, lambda now, least=load.acknowledged() + 50: now > least)
+        load.stop()
+        assert server.running(), server.tail(20000)
+        anomalies = check(load.history())
+        assert server.stop() == 0, server.tail()
+        assert not anomalies, "\n".join(str(anomaly) for anomaly in anomalies[:20])
+        with closing(sqlite3.connect(server.data / "metadata.sqlite")) as connection:
+            assert connection.execute("SELECT count(*) FROM clean").fetchone() == (0,)
+    finally:
+        if server.running():
+            server.kill()

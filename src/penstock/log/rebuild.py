@@ -50,7 +50,9 @@ def rebuild(
     """
     logger.error("%s: %s; it is made again of a snapshot and the journal", path, fault)
     made = path.with_name(f"{path.name}.rebuilt")
-    base = _make_base(made, device, journal, snapshots)
+    checked = _checked_base(path)
+    last = journal.last if checked is None else min(journal.last, checked)
+    base = _make_base(made, device, journal, last, snapshots)
     if base is None:
         raise CorruptDataError(
             "rebuild",
@@ -62,6 +64,12 @@ def rebuild(
     count = 0
     for _ in journal.entries(base):
         count += 1
+    if checked is not None:
+        # Copies of a state in which a cell may have been flipped by then.
+        for position, name in list(_snapshots(device, snapshots)):
+            if position > checked:
+                logger.error("%s was not checked: it is kept as %s.suspect", name, name)
+                device.rename(name, f"{name}.suspect")
     aside = set_aside(path)
     if base:
         made.replace(path)
@@ -116,7 +124,8 @@ def find_fault(
         return "it is missing"
     suspect = suspect_path(path)
     if suspect.exists():
-        return suspect.read_text(encoding="utf-8", errors="replace").strip() or "it is suspect"
+        text = suspect.read_text(encoding="utf-8", errors="replace")
+        return text.partition("\n")[0].strip() or "it is suspect"
     if journal.is_empty:
         return ""  # of an older release, or just restored: nothing to make it of
     try:
@@ -156,9 +165,22 @@ def bases(
         yield 0, ""
 
 
-def _make_base(made: Path, device: Device, journal: JournalFiles, snapshots: str) -> int | None:
-    """Put the newest whole snapshot at `made`. Returns its position; 0: none is needed."""
-    for position, name in bases(device, journal, journal.last, snapshots=snapshots):
+def _checked_base(path: Path) -> int | None:
+    """Up to which position snapshots are right, if a check has found the state wrong."""
+    try:
+        text = suspect_path(path).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    digits = text.rpartition("\nbase ")[2].strip()
+    return int(digits) if "\nbase " in text and digits.isascii() and digits.isdigit() else None
+
+
+def _make_base(
+    made: Path, device: Device, journal: JournalFiles, last: int, snapshots: str
+) -> int | None:
+    """Put the newest whole snapshot up to position `last` at `made`. Returns its position; 0: none
+    is needed."""
+    for position, name in bases(device, journal, last, snapshots=snapshots):
         if not name or _copied(device, name, made):
             return position
     return None

@@ -82,7 +82,7 @@ class StateChecker:
         is_much = position - base >= APART_ENTRIES or snapshot.stat().st_size >= APART_BYTES
         check = _check_apart if is_much else faults_of
         faults = check(self.root, self.database, snapshot, base, self.scratch)
-        self._report(faults)
+        self._report(faults, base)
 
     def check_structure(self) -> None:
         """Have SQLite check the database, in which something was found damaged.
@@ -92,11 +92,11 @@ class StateChecker:
         """
         self._report(structural_faults(self.database))
 
-    def _report(self, faults: list[str]) -> None:
+    def _report(self, faults: list[str], base: int | None = None) -> None:
         if not faults:
             return
         text = "; ".join(faults)
-        mark_suspect(self.database, text)
+        mark_suspect(self.database, text, base=base)
         logger.error("%s: %s; the next start makes it again", self.database, text)
         raise StateDamagedError(
             "check state", str(self.database), text, "start it again: it is rebuilt"
@@ -167,9 +167,14 @@ def fault_at_start(
     return ""
 
 
-def mark_suspect(path: Path, text: str) -> None:
-    """Have the next start make a database again."""
-    suspect_path(path).write_text(text + "\n", encoding="utf-8")
+def mark_suspect(path: Path, text: str, *, base: int | None = None) -> None:
+    """Have the next start make a database again.
+
+    Args:
+        base: the position up to which snapshots are known to be right; None: all are taken.
+    """
+    lines = [text.replace("\n", " ")] + ([] if base is None else [f"base {base}"])
+    suspect_path(path).write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 # -- inside --------------------------------------------------------------------------------------

@@ -124,6 +124,31 @@ def test_a_flipped_cell_of_a_running_server_is_found_by_the_check_that_is_due(
     assert (tmp_path / "metadata.sqlite.damaged-1").exists()
 
 
+def test_a_cell_that_is_in_an_unchecked_snapshot_is_not_made_again_of_it(tmp_path: Path) -> None:
+    async def flip(rig: Rig) -> None:
+        upkeep = with_checker(rig, state_check_entries=10**9)
+        await fill(rig)
+        rig.order.commit()
+        CHANGES["producers"](rig.path / "metadata.sqlite")
+        await upkeep.snapshot()
+        rig.clock.advance(86_400)
+        with pytest.raises(StateDamagedError, match="producers"):
+            await upkeep.snapshot()
+
+    async def again(rig: Rig) -> None:
+        await check(rig)
+        rig.clock.advance(86_400)
+        upkeep = with_checker(rig)
+        await upkeep.snapshot()
+        rig.clock.advance(86_400)
+        await upkeep.snapshot()
+        assert upkeep.check_count > 0
+
+    run_rig(tmp_path, flip)
+    run_rig(tmp_path, again)
+    assert list((tmp_path / "objects" / SNAPSHOTS_PREFIX).glob("*.suspect"))
+
+
 def test_a_damaged_state_is_in_no_snapshot_that_is_checked(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         upkeep = with_checker(rig, state_check_entries=1)
