@@ -15,7 +15,7 @@ from typing import Any
 from crc32c import crc32c
 
 from penstock.log.wal_name import read_wal_id
-from penstock.metadata.answers import Refused
+from penstock.metadata.answers import Condemned, Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.changes import HeadMoved, TopicDeleted
 from penstock.metadata.commands import (
@@ -271,10 +271,18 @@ class Oracle:
         self._check_named(position, entry.commands, outcome.answers)
         for command, answer in zip(entry.commands, outcome.answers, strict=True):
             self.cleaned.applied(command, answer)
+            if isinstance(answer, Condemned):
+                self._check_lost(position, answer.keys)
             if isinstance(command, DeleteGroups) and not isinstance(answer, Refused):
                 self._note_deleted(command.group_ids)
         if position % 7 == 0:
             self._apply_again(position, body)
+
+    def _check_lost(self, position: int, keys: list[str]) -> None:
+        """What only a lost history names is condemned by nobody."""
+        for key in keys:
+            if key in self._world.lost_live and not self.has_named(key):
+                self._violate("lost-history-deleted", f"position {position} condemns {key}")
 
     def _note_deleted(self, group_ids: list[str]) -> None:
         for group_id in group_ids:

@@ -495,7 +495,7 @@ class World:
         topic = "grown"
         await self._produce_to(topic, "grows", 10 + chance.below(40))
         # So long that what was archived before is looked at again, and what is due is deleted.
-        await asyncio.sleep(chance.uniform(0, 6))
+        await asyncio.sleep(chance.uniform(1, 8))
         reader = Watcher(self, "grown-reader")
         for agent in chance.shuffled(self.agents)[:2]:
             await self.within(
