@@ -397,6 +397,14 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
     finally:
         server.stop()
     verify("--data", str(data), records=330)
+    # What it began with is in no entry of its own: a snapshot of it lies beside the database.
+    (data / "metadata.sqlite").unlink()
+    server.start()
+    try:
+        consume(server.bootstrap, 330, is_new=lambda place: place not in first)
+    finally:
+        server.kill()
+    verify("--data", str(data), records=330)
 
     # A backup of it holds copies of what was inherited: what is made of it needs no parent.
     copied, again = tmp_path / "backup", tmp_path / "data-of-backup"

@@ -19,6 +19,7 @@ from penstock.log.backup import exists
 from penstock.log.due_runs import DueOf
 from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
+from penstock.log.upkeep import snapshot_key
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import InitCluster
@@ -52,6 +53,9 @@ Transfer = Callable[[str, str, Sequence[tuple[str, int]], DueOf], None]
 sizes and what must lie in each: see `penstock.log.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
+_EMBEDDED_POSITION: Final = 1
+"""Of a restored embedded server's state. Not 0: a journal that begins with the first entry is taken
+to give all of the state, without any snapshot."""
 _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")
 
 
@@ -123,12 +127,17 @@ async def restore_cluster(
             executor=None,
             clock=clock,
             random=random,
+            position=_EMBEDDED_POSITION if isinstance(target, DataLayout) else 0,
             allow_loss=allow_loss,
             take=take,
             copies=copies,
         )
         next_epoch = None
         if isinstance(target, DataLayout):
+            # What a lost or damaged database is made of again, before there is one to serve.
+            await _open(own_url, clock=clock, random=random).put(
+                snapshot_key(state.info.position), [state.snapshot.read_bytes()]
+            )
             restore(state.snapshot, target.metadata)
         else:
             # Again: all may have been copied meanwhile, also by another restore.

@@ -60,7 +60,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredState:
-    """A new cluster's state, in a snapshot file at position 0.
+    """A new log's state, in a snapshot file at the position that was asked for.
 
     `parent_position` and `time_ms`: of the moment; `archived_position`: how far the parent's
     archive goes; `lost`: what was in no segment ("topic-3 offsets 5 to 9").
@@ -88,6 +88,7 @@ async def restore_state(
     executor: Executor | None,
     clock: Clock,
     random: Random,
+    position: int = 0,
     allow_loss: bool = False,
     take: TakeObjects | None = None,
     copies: bool = False,
@@ -101,6 +102,7 @@ async def restore_state(
         scratch: a folder for the state on its way; the result lies there.
         clock, random: say where the new cluster's numbers go on, apart from its parent's and from
             those of another restore.
+        position: of the new state; the new journal begins after it.
         allow_loss: leave gaps where records were only in a WAL.
         take: what reads all objects; None: only that they are there, and how large, is looked at.
         copies: whether `take` puts them under the same keys into the new cluster's store, so that
@@ -131,6 +133,7 @@ async def restore_state(
         partial(
             work.make_another,
             cluster_id,
+            position=position,
             inherits=not copies,
             now_ms=clock.now_ms(),
             random=random,
@@ -332,10 +335,13 @@ class _Restore:
 
     # -- another cluster ---------------------------------------------------------------------------
 
-    def make_another(self, cluster_id: str, *, inherits: bool, now_ms: int, random: Random) -> None:
-        """Turn the state of the parent into one of a new cluster, at position 0.
+    def make_another(
+        self, cluster_id: str, *, position: int, inherits: bool, now_ms: int, random: Random
+    ) -> None:
+        """Turn the state of the parent into one of a new cluster.
 
         Args:
+            position: of the new state.
             inherits: whether the parent's objects stay where they are.
             now_ms: time of the restore.
         """
@@ -369,10 +375,10 @@ class _Restore:
                     for object_id, key in inherited
                 ),
             )
-            # The new journal begins at 1, whatever the parent's had come to.
+            # The new journal begins after it, whatever the parent's had come to.
             for table in ("journal", "tail", "snapshots", "local"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
-            execute("UPDATE replica SET position = 0, time_ms = ?", (time_ms,))
+            execute("UPDATE replica SET position = ?, time_ms = ?", (position, time_ms))
             execute("COMMIT")
 
 
