@@ -115,7 +115,7 @@ class Damages:
         on_healed: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
-        self._partition_name = partition_name
+        self.partition_name = partition_name
         self._log_start = log_start
         self._on_found = on_found
         self._on_healed = on_healed
@@ -127,7 +127,7 @@ class Damages:
         Args:
             operation: what was being done, such as "read" or "upload".
         """
-        error = DamagedError(operation, damage, self._partition_name(damage.partition_key))
+        error = DamagedError(operation, damage, self.partition_name(damage.partition_key))
         self._on_found(damage.kind)
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         name = (damage.partition_key, damage.place, damage.position)
@@ -163,7 +163,7 @@ class Damages:
             known = self._known.pop(name)
             logger.warning(
                 "%s is right again: offsets %d to %d in %s",
-                self._partition_name(key),
+                self.partition_name(key),
                 known.damage.start,
                 known.damage.end - 1,
                 place,
@@ -188,7 +188,7 @@ class Damages:
             "known": len(self._known),
             "ranges": [
                 {
-                    "partition": self._partition_name(known.damage.partition_key),
+                    "partition": self.partition_name(known.damage.partition_key),
                     "start": known.damage.start,
                     "end": known.damage.end,
                     "kind": known.damage.kind.value,

@@ -104,9 +104,9 @@ class DamageRepair:
             self._damages.given_up(run.partition_key, run.base_offset, run.end_offset)
             self._checks.forget(run.partition_key)
             logger.warning(
-                "the loss of offsets %s of partition key %d in %s was accepted",
+                "the loss of %s offsets %s in %s was accepted",
+                self._damages.partition_name(run.partition_key),
                 ", ".join(f"{start} to {end - 1}" for start, end in report.lost),
-                run.partition_key,
                 report.place,
             )
         return reports

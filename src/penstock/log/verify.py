@@ -204,6 +204,9 @@ class _Verifier:
         expected, length, is_first = stretch.start, 0, True
         # By the offset at which a loss that was accepted begins, where it ends.
         lost = dict(self._queries.lost_ranges_of(stretch.key))
+        report.lost_offsets += sum(
+            max(0, end - max(start, stretch.start)) for start, end in lost.items()
+        )
         for run in self._runs(stretch):
             if run.end_offset <= stretch.start:
                 # Below the log start: a leftover that a later entry clears.

@@ -11,7 +11,7 @@ from penstock.log.opening import unapplied_entries
 from penstock.log.rebuild import NOT_OURS, SNAPSHOTS_FOLDER, bases, copy_snapshot, find_fault
 from penstock.log.state_check import fault_at_start
 from penstock.log.verify_report import FindingKind, VerifyReport
-from penstock.log.wal_name import read_wal_name
+from penstock.log.wal_name import check_wal_name, read_wal_name
 from penstock.model.errors import CorruptDataError, InvalidRequestError, PenstockError
 from penstock.ports.device import Device
 from penstock.replica import JournalFiles
@@ -29,7 +29,7 @@ def verify_journal(report: VerifyReport, database: Path, device: Device) -> bool
         InvalidRequestError: a file is of a newer release.
     """
     journal = JournalFiles.open(device)
-    _check(report, "wal/id", lambda: read_wal_name(device))
+    _check(report, "wal/id", lambda: _check_wal_name(device, journal))
     _check_files(report, journal)
     _check_snapshots(report, device, journal)
     if journal.is_empty:
@@ -85,6 +85,13 @@ def _check_files(report: VerifyReport, journal: JournalFiles) -> None:
         # is missing.
         if subject.split(" ")[0] < newest:
             report.add(FindingKind.DAMAGED, subject, detail)
+
+
+def _check_wal_name(device: Device, journal: JournalFiles) -> None:
+    if journal.cluster_id:
+        check_wal_name(device, journal.cluster_id)
+    else:
+        read_wal_name(device)
 
 
 def _check_snapshots(report: VerifyReport, device: Device, journal: JournalFiles) -> None:

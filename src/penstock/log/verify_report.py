@@ -42,6 +42,8 @@ class VerifyReport:
     objects: int = 0
     unread_runs: int = 0
     """In WALs that can't be read from here: a cluster's agents keep them."""
+    lost_offsets: int = 0
+    """That `penstock repair --accept-loss` has given up: no findings any more."""
     replayed_entries: int = 0
     """Of the archived journal, which gave the same state as the snapshot behind them."""
     not_replayed: str = ""

@@ -51,7 +51,9 @@ async def damaged_run(rig: Rig, where: str, *, batches: int = 10) -> tuple[Parti
 
 @pytest.mark.parametrize("where", ["object", "wal"])
 @pytest.mark.parametrize("read", [read_parts, read_views])
-def test_the_loss_of_one_batch_leaves_the_others(tmp_path: Path, where: str, read: object) -> None:
+def test_the_loss_of_one_batch_leaves_the_others(
+    tmp_path: Path, where: str, read: object, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(rig: Rig) -> None:
         key, _ = await damaged_run(rig, where)
         found, error = await consume(rig, key, read)  # type: ignore[arg-type]
@@ -63,6 +65,7 @@ def test_the_loss_of_one_batch_leaves_the_others(tmp_path: Path, where: str, rea
         assert [row[:2] for row in rig.queries().lost_ranges_of(key)] == [], "nothing is changed"
         (report,) = await rig.log.damage_repair.accept_loss()
         assert report.state == "lost"
+        assert "the loss of t-0 offsets 5 to 5 in " in caplog.text
         assert not rig.log.damages.known()
         await rig.log.let_queries_find()
         rig.forget_memory()
@@ -114,7 +117,9 @@ def test_a_missing_object_at_the_end_of_the_log_does_not_leave_a_consumer_waitin
         assert await rig.log.keeper.condemn_unreferenced() == 1, "its object is named no more"
 
     run_rig(tmp_path, test, segment_age_ms=STILL)
-    assert not verify_path(tmp_path).findings
+    report = verify_path(tmp_path)
+    assert not report.findings
+    assert report.lost_offsets > 0
 
 
 def test_what_is_right_again_is_not_given_up(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from crc32c import crc32c
 
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.log.opening import open_order
+from penstock.log.verify_journal import verify_journal
+from penstock.log.verify_report import FindingKind, VerifyReport
 from penstock.log.wal_name import (
     ID_FILE,
     WalName,
@@ -243,6 +245,12 @@ def test_an_embedded_server_refuses_anothers_wal(tmp_path: Path) -> None:
     with pytest.raises(OtherClusterError):
         open_embedded(tmp_path / "one")
     assert files_in(tmp_path / "one") == before
+    report = VerifyReport()
+    device = PosixDevice(tmp_path / "one")
+    assert verify_journal(report, tmp_path / "one" / "metadata.sqlite", device)
+    (finding,) = report.findings
+    assert (finding.kind, finding.subject) == (FindingKind.DAMAGED, "wal/id")
+    assert "it holds records of cluster" in finding.detail
     shutil.rmtree(tmp_path / "one" / FOLDER)
     shutil.move(tmp_path / "kept", tmp_path / "one" / FOLDER)
     open_embedded(tmp_path / "one")

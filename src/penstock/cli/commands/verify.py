@@ -199,7 +199,7 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
         name: getattr(report, name)
         for name in ("topics", "partitions", "runs", "batches", "records", "bytes", "objects")
     }
-    for name in ("unread_runs", "replayed_entries"):
+    for name in ("unread_runs", "lost_offsets", "replayed_entries"):
         if value := getattr(report, name):
             counts[name] = value
     if as_json:
