@@ -136,6 +136,9 @@ _BY_REFUSAL: Final = {
     Refusal.WRITER_IN_USE: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.INVALID_OBJECT: ErrorCode.UNKNOWN_SERVER_ERROR,
     Refusal.MALFORMED: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.UNKNOWN_HISTORY: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.HISTORY_GREW: ErrorCode.UNKNOWN_SERVER_ERROR,
+    Refusal.CLOCKS_DISAGREE: ErrorCode.UNKNOWN_SERVER_ERROR,
     # The agent sends the entry again in order; a client never waits for that.
     Refusal.OUT_OF_ORDER_ENTRY: ErrorCode.REQUEST_TIMED_OUT,
 }
