@@ -89,7 +89,7 @@ ROT = Profile(
     value_bytes_max=40,
     tail_cache_bytes=1 << 10,
     block_cache_bytes=4 << 10,
-    faults=("rot_object", "rot_object", "rot_object", "rot_replies", "rot_wal"),
+    faults=("rot_object", "rot_object", "rot_wal", "rot_wal", "rot_replies"),
     between_s_max=0.6,
 )
 """What is stored and what peers reply changes under its readers."""

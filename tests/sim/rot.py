@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 MOMENT_S = 6.0
+RECENT_BYTES = 1_500
 
 
 @dataclass(slots=True, eq=False)
@@ -107,13 +108,18 @@ class Rot:
         if not files:
             return None
         file = chance.pick(files)
+        if chance.happens(0.7):
+            # What was written last has not been moved.
+            file = max(files, key=lambda found: found.header.generation if found.header else 0)
         opened = device.open(file.name)
         data = opened.read_at(FRAMES_START, file.size_bytes - FRAMES_START)
         opened.close()
         used = len(data.rstrip(b"\0"))
         if not used:
             return None
-        position, bit = FRAMES_START + chance.below(used), chance.below(8)
+        first = max(0, used - RECENT_BYTES) if chance.happens(0.7) else 0
+        position = FRAMES_START + first + chance.below(used - first)
+        bit = chance.below(8)
         device.flip_bit(file.name, position, bit)
         assert file.header is not None
         damage = WalDamage(device, file.name, position, bit, file.header.generation)
