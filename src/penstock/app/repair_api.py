@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.app.agents_api import answered, json_response
 from penstock.log.damage_repair import DamageRepair
 from penstock.log.history_repair import HistoryRepair, HistoryReport
+from penstock.model.errors import InvalidRequestError
 from penstock.model.ids import PartitionKey
 
 
@@ -76,10 +77,15 @@ def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
 
 def _history_routes(sources: RepairSources) -> Sequence[BaseRoute]:
     repair = sources.histories
-    if repair is None:
-        return []
 
     async def histories(request: Request) -> Response:
+        if repair is None:
+            raise InvalidRequestError(
+                "repair",
+                "lost histories",
+                "this server's journal is its own, and no other database can bring it back older",
+                "ask an agent of a cluster; without --history damage is repaired",
+            )
         wanted = msgspec.json.decode(await request.body(), type=HistoryRequest)
         work = {"look": repair.look, "append": repair.append, "give_up": repair.give_up}
         reports = await work[wanted.action](wanted.history)

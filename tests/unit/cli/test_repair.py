@@ -146,3 +146,14 @@ def test_damage_is_listed_and_given_up_only_when_asked(
     assert "0 to 9" in found.output
     assert "5 to 5" in found.output
     assert "ask agent 3" in found.output
+
+
+def test_where_no_damage_is_known_it_says_what_makes_it_known() -> None:
+    """`penstock verify` reads the files itself: the server doesn't know what it has found."""
+    agent = Agent(lambda _number, _request, _body: (200, b'{"runs": []}'))
+    try:
+        found = CliRunner().invoke(root, ["repair", "--http", agent.url])
+    finally:
+        agent.close()
+    assert found.exit_code == 0
+    assert "known here once it was read here" in found.output

@@ -56,12 +56,14 @@ def command(
 ) -> None:
     """Repair what is damaged, or bring back what the journal has lost.
 
-    Without --history: each run of records that is known to be damaged or missing
-    (docs/operations.md, "Damage"; readers, the scrubber and `penstock verify` find them) is read
-    once more, and what is still lost is listed. Put objects back under their keys first, from a
-    backup or from the bucket's older versions. With --accept-loss what is still lost is given up:
-    consumers step over those offsets as in a compacted log, and the status keeps the list until
-    retention has passed them. Records that were only damaged in part of their run stay.
+    Without --history: each run of records that this server or agent has met damaged or missing
+    (docs/operations.md, "Damage"; its readers and its scrubber find them) is read once more, and
+    what is still lost is listed. What `penstock verify`, another agent or another worker has found
+    must be read here first: `penstock consume TOPIC --partition P --offset N`. Put objects back
+    under their keys first, from a backup or from the bucket's older versions. With --accept-loss
+    what is still lost is given up: consumers step over those offsets as in a compacted log, and
+    the status keeps the list until retention has passed them. Records that were only damaged in
+    part of their run stay.
 
     With --history: of each open lost history (docs/operations.md, "A database that failed over to
     an older state") the records are listed per partition and appended again, at new offsets; a
@@ -116,7 +118,10 @@ def _repair_damage(
     if as_json:
         print_json(answer)
     elif not runs:
-        click.echo("no damage is known: penstock verify reads everything")
+        click.echo(
+            "this server or agent knows of no damage. What `penstock verify` has found, or another"
+            " agent, is known here once it was read here: by a consumer, or by the scrubber"
+        )
     else:
         print_table(
             ["PARTITION", "OFFSETS", "STATE", "LOST", "KEPT BATCHES", "PLACE"],
