@@ -407,6 +407,43 @@ def test_objects_of_the_lost_history_are_kept_until_it_is_closed(tmp_path: Path)
     run_cluster(tmp_path, test)
 
 
+def test_what_an_open_history_holds_back_is_condemned_once_it_is_closed(tmp_path: Path) -> None:
+    """Apply leaves such keys out: an agent that gave them up, or counted their epoch as swept,
+    would leave their objects to whoever walks the whole store."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent, 3)
+        await archiver_of(agent).snapshot()
+        await lose(cluster, agent.order.position)
+        survivor = cluster.agents[0]
+        gone = await cluster.agent(3)
+        gone.pause_heartbeats()
+        await survivor.catch_up()
+        seen = survivor.order.position
+        fence = Fence(agent=3, epoch=gone.order.epoch, seen_position=seen)
+        assert await survivor.log.commit([fence]) == [Done()]
+        await archiver_of(survivor, note_lost=lost_of(survivor).note).snapshot()
+        assert survivor.log._view.open_histories
+        keeper = survivor.log.keeper
+        numbers = keeper._numbers
+        number = numbers.begin()
+        numbers.end(number, named=False)
+        assert await keeper.condemn_failed() == 0
+        for _ in range(3):
+            await passing(100)
+            assert await keeper.condemn_orphans() == 0
+        assert not keeper._orphans._swept
+        await close_history(survivor, 1)
+        assert await keeper.condemn_failed() == 1
+        for _ in range(3):
+            await passing(100)
+            await keeper.condemn_orphans()
+        assert (3, gone.order.epoch) in keeper._orphans._swept
+
+    run_cluster(tmp_path, test)
+
+
 def test_a_wal_is_copied_before_it_is_opened_while_a_lost_history_is_open(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1, wal=True, durability="wal")

@@ -130,3 +130,23 @@ def test_a_sweep_that_was_due_by_a_clock_ahead_is_due_by_the_right_one(tmp_path:
         assert found._swept == {(2, two.order.epoch)}
 
     run_cluster(tmp_path, test)
+
+
+def test_an_epoch_that_began_unseen_is_known_before_anything_of_it_is_condemned(
+    tmp_path: Path,
+) -> None:
+    """The keeper's view may lack an agent whose objects are listed: a head is confirmed first."""
+
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.agent(1)
+        one.journal.cut = True
+        await passing(1)
+        two = await cluster.agent(2)
+        name = object_key(agent=2, epoch=two.order.epoch, n=50)
+        cluster.store.objects[name] = (b"x", cluster.clock.now_ms() - 2 * GRACE_S * 1000)
+        assert one.log._view.agent(two.agent_id) is None
+        one.journal.cut = False
+        assert await one.log.keeper._orphans.condemn(cluster.clock.now_ms()) == 0
+        assert one.log._view.agent(two.agent_id) is not None
+
+    run_cluster(tmp_path, test)

@@ -1,6 +1,8 @@
 """Lost histories in the state: what is noted, what is held while one is open, what closes it."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,9 +38,11 @@ from penstock.metadata.commands import (
 from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.meta import COUNTERS, NEXT_WAL_KEY
 from penstock.metadata.queries import Queries
+from penstock.metadata.restored import begin_restored
 from penstock.metadata.rows import HistoryOutcome, LostReason
 from penstock.metadata.view import MetadataView
 from penstock.replica import Replica
+from penstock.testing.randomness import SeededRandom
 
 KEY = 1 << 20
 
@@ -212,3 +216,22 @@ def test_below_level_4_nothing_of_it_is_applied(tmp_path: Path) -> None:
     assert refusal(rig.one(CloseHistory(history=1, seen_position=1))) is Refusal.LEVEL_NOT_ON
     assert rig.one(CondemnObjects(keys=["orphan"])) == Condemned(["orphan"])
     rig.close()
+
+
+def test_a_restored_log_has_no_history_of_its_parent(tmp_path: Path) -> None:
+    """Its keeper would wait for ever for an operator to close what only the parent can repair."""
+    rig = Rig(tmp_path / "metadata.sqlite", 4)
+    rig.send(lost(3, 9))
+    rig.close()
+    path = tmp_path / "metadata.sqlite"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        begin_restored(connection, now_ms=1, random=SeededRandom(1))
+    with closing(Queries(path)) as queries:
+        assert queries.lost_histories() == []
+        view = MetadataView()
+        view.reload(queries)
+        assert not view.open_histories
+    machine = LogMachine()
+    with closing(Replica.open(path, machine, fsync=False)):
+        machine.tables.ensure_loaded()
+        assert machine.tables.meta_int("open_histories") == 0
