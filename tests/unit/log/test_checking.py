@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.checking import Pieces, Rules, check_and_label, check_batches
+from penstock.log.checking import Pieces, Rules, check_and_label, check_batches, check_pieces
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import patch_base_offset
@@ -89,3 +89,51 @@ def test_batches_before_a_fault_are_right_only_where_the_headers_are_the_runs() 
     fault = check_and_label(memoryview(bytearray(others)), run, None)
     assert fault is not None
     assert fault.position > 0
+
+
+def test_each_rule_of_a_batch_is_a_fault_of_its_own() -> None:
+    """What lies outside a batch's CRC: its offset, its label, and where its run ends."""
+    first, second, third = _batches([(1, 0), (2, 1), (3, 1)])
+    whole = memoryview(first + second + third)
+    epochs = [(0, 0), (1, 6)]
+    rules = Rules(8, epochs=epochs)
+    assert check_batches(whole, rules, 5).fault is None
+    # The label of an offset where another epoch has begun, or not yet.
+    for starts in ([(0, 0), (1, 7)], [(0, 0)], [(0, 0), (1, 6), (2, 7)]):
+        fault = check_batches(whole, Rules(8, epochs=starts), 5).fault
+        assert fault is not None
+        assert "leader epoch" in fault.detail
+    # A gap that no compaction left, one that it may have left, and an offset twice.
+    gapped = memoryview(first + third)
+    fault = check_batches(gapped, rules, 5).fault
+    assert fault is not None
+    assert (fault.position, fault.offset) == (len(first), 6)
+    assert check_batches(gapped, Rules(8, gap_end=8, epochs=epochs), 5).fault is None
+    assert check_batches(gapped, Rules(8, gap_end=7, epochs=epochs), 5).fault is not None
+    assert check_batches(memoryview(first + first), Rules(8, gap_end=8), 5).fault is not None
+    assert check_batches(whole, Rules(7, epochs=epochs), 5).fault is not None
+
+
+def test_a_run_that_ends_before_its_last_offset_is_a_fault() -> None:
+    whole = memoryview(b"".join(_batches([(1, 0), (2, 0)])))
+    for end, is_right in ((7, True), (8, False)):
+        run = StoredRun(PartitionKey(1), 5, end, 0, "o", 16, len(whole), 5, 2, 500)
+        found = check_pieces([whole[:80], whole[80:]], Rules(end), 5, 16, run)
+        assert (found.fault is None) is is_right
+        assert found.position == 16 + len(whole)
+
+
+def test_offsets_after_a_damaged_batch_are_served_only_where_its_header_leads_to_them() -> None:
+    first, second, third = _batches([(9, 0), (9, 0), (9, 0)])
+    damaged = bytearray(second)
+    damaged[-1] ^= 1
+    rules = Rules(8)
+    fault = check_batches(memoryview(first + damaged + third), rules, 5).fault
+    assert fault is not None
+    assert (fault.offset, fault.end_offset) == (6, 7)
+    # What follows is a batch, and of another offset than the damaged header leads to.
+    other = bytearray(third)
+    patch_base_offset(memoryview(other), 6, 0)
+    fault = check_batches(memoryview(first + damaged + bytes(other)), rules, 5).fault
+    assert fault is not None
+    assert (fault.offset, fault.end_offset) == (6, 8)

@@ -165,8 +165,11 @@ def test_a_reader_outside_holds_deletion_back(tmp_path: Path) -> None:
         keeper._held_since_ms = lambda: held_ms
         await agent.log.delete_records([(key, -1)])
         assert await keeper.condemn_unreferenced() == 1
+        ((_, condemned_ms),) = agent.queries.deletable_objects(limit=10)
         await passing(3 * GRACE_S)
         assert await keeper.delete_condemned() == 0
+        keeper._held_since_ms = lambda: condemned_ms
+        assert await keeper.delete_condemned() == 0, "condemned at that very moment"
         keeper._held_since_ms = lambda: None
         assert await keeper.delete_condemned() == 1
 

@@ -149,14 +149,16 @@ def test_what_an_idempotent_producer_sent_again_is_not_appended_twice(tmp_path: 
         await survivor.append(keys[0], b"so that offsets differ")
         for sequence in (1, 2, 3, 4, 5, 6, 7, 8):
             assert (await send(survivor, 1, sequence))[0] is STORED
-        assert (await send(survivor, 2, 0, epoch=1))[0] is STORED
+        for sequence in (0, 1):
+            # The same sequences, of another epoch: other records.
+            assert (await send(survivor, 2, sequence, epoch=1))[0] is STORED
         assert (await send(survivor, 3, 3))[0] is STORED
         (report,) = await repair_of(survivor).append()
         (found,) = report.partitions
         assert (found.records, found.duplicates, found.appended) == (6, 2, 4)
         values = [value for _, value in await survivor.read_all(keys[0])]
         assert values[-4:] == [b"1 of 2", b"2 of 2", b"1 of 3", b"2 of 3"]
-        assert len(values) == len(set(values)) + 1  # 0 of 2, in both epochs
+        assert len(values) == len(set(values)) + 2  # 0 and 1 of 2, in both epochs
         # The last five ranges are known. What lies before them was sent again as well, since the
         # producer was known before the histories parted.
         assert values.count(b"1 of 1") == 1
@@ -289,6 +291,89 @@ def test_what_lost_rows_moved_out_of_a_wal_is_named_in_its_segment_again(tmp_pat
             b"lost",
         ]
         assert [value for _, value in await survivor.read_all(keys[1])] == [b"common there"]
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("damage", ["a bit", "its end"])
+def test_a_damaged_segment_of_lost_rows_is_not_named_again(tmp_path: Path, damage: str) -> None:
+    """The WAL may hold these records whole, and no other copy is left once they are moved."""
+
+    async def test(cluster: Cluster) -> None:
+        keys: list[PartitionKey] = []
+
+        async def before(agent: ClusterAgent) -> None:
+            keys.extend(await agent.topic("t"))
+            await agent.append(keys[0], b"common")
+
+        async def after(agent: ClusterAgent) -> None:
+            assert agent.log.uploader is not None
+            assert await agent.log.uploader.drain(30)
+
+        survivor = await lost_life(cluster, before, after, wal=True, durability="wal")
+        (name,) = (key for key in cluster.store.objects if key.startswith("segments/"))
+        data, modified_ms = cluster.store.objects[name]
+        at = data.index(b"common")
+        damaged = data[:at] + b"C" + data[at + 1 :] if damage == "a bit" else data[:-1]
+        cluster.store.objects[name] = damaged, modified_ms
+        repair = repair_of(survivor, cluster.folder / "agent1")
+        assert [report.moves for report in await repair.look()] == [0]
+        assert [report.moves for report in await repair.append()] == [0]
+        assert survivor.queries.first_wal_run(keys[0]) == 0
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_history_of_which_nothing_is_held_stays_open(tmp_path: Path) -> None:
+    """What it named is not known: only giving it up closes it."""
+
+    async def test(cluster: Cluster) -> None:
+        async def before(agent: ClusterAgent) -> None:
+            await agent.topic("t")
+
+        async def after(agent: ClusterAgent) -> None:
+            await agent.topic("gone")
+
+        survivor = await lost_life(cluster, before, after)
+        for name in [key for key in cluster.store.objects if key.startswith("archive/lost/")]:
+            del cluster.store.objects[name]
+        (report,) = await repair_of(survivor).append()
+        assert not report.closed
+        assert list(survivor.log._view.open_histories) == [1]
+        (report,) = await repair_of(survivor).give_up()
+        assert report.closed
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_lost_records_are_appended_also_where_their_offsets_were_trimmed_since(
+    tmp_path: Path, joined: bool
+) -> None:
+    """The trimmed ones were others, which the present log had given these offsets. Those that
+    both histories had were trimmed on purpose, also where one run of the lost holds both."""
+
+    async def test(cluster: Cluster) -> None:
+        keys: list[PartitionKey] = []
+
+        async def before(agent: ClusterAgent) -> None:
+            keys.extend(await agent.topic("t"))
+            await agent.append(keys[0], b"common")
+            await archiver_of(agent).snapshot()
+
+        async def after(agent: ClusterAgent) -> None:
+            assert await agent.append(keys[0], b"lost") == (STORED, 1)
+            if joined:
+                assert agent.log.uploader is not None
+                assert await agent.log.uploader.drain(30)
+
+        options = {"wal": True, "durability": "wal"} if joined else {}
+        survivor = await lost_life(cluster, before, after, **options)
+        assert await survivor.append(keys[0], b"since") == (STORED, 1)
+        await survivor.log.delete_records([(keys[0], -1)])
+        (report,) = await repair_of(survivor).append()
+        assert [found.appended for found in report.partitions] == [1]
+        assert await survivor.read_all(keys[0]) == [(2, b"lost")]
 
     run_cluster(tmp_path, test)
 

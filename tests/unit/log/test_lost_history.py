@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from penstock.log.archive import ArchiveSettings
+from penstock.log.archived_loss import find_loss, set_loss_aside
 from penstock.log.lost_histories import ASIDE_WAL, LostHistories
 from penstock.metadata.answers import BatchStatus, Condemned, Done
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import CloseHistory, CondemnObjects, Fence
 from penstock.metadata.rows import LostReason
 from penstock.model.errors import JournalOlderError
+from penstock.ports.journal import JournalRow
 from penstock.replica import Replica
 from penstock.replica.archive_format import (
     JOURNAL_PREFIX,
@@ -56,6 +58,46 @@ async def made_anew(cluster: Cluster, name: str = "late") -> tuple[int, bytes]:
         return order.digest()
     finally:
         await order.close()
+
+
+def test_a_mark_tells_rows_apart_by_each_of_its_parts() -> None:
+    row = JournalRow(position=7, stamp_ms=1_000, body=b"a row")
+    mark = RowMark.of(row)
+    assert RowMark.parse(mark.text) == mark
+    others = [
+        JournalRow(position=8, stamp_ms=1_000, body=b"a row"),
+        JournalRow(position=7, stamp_ms=1_001, body=b"a row"),
+        JournalRow(position=7, stamp_ms=1_000, body=b"b row"),
+    ]
+    assert len({mark, *map(RowMark.of, others)}) == 4
+
+
+def test_what_a_lost_stretch_has_in_common_with_the_journal_stays_in_the_archive(
+    tmp_path: Path,
+) -> None:
+    """The journal may have trimmed these rows: then only that stretch holds them."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        await write(agent, 6)
+        await archiver_of(agent).snapshot()
+        common = cluster.journal.rows()[:-LOST_ROWS]
+        await lose(cluster, agent.order.position)
+        archive = archive_of(cluster)
+        loss = await find_loss(
+            cluster.agents[0].journal,
+            archive,
+            snapshots=await archive.snapshots(),
+            stretches=await archive.stretches(),
+        )
+        assert loss is not None
+        assert loss.start == len(common) + 1
+        await set_loss_aside(archive, loss, 1)
+        until = loss.start - 1
+        found = [row async for rows in archive.rows(after=0, until=until) for row in rows]
+        assert found == common
+
+    run_cluster(tmp_path, test)
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -466,6 +508,8 @@ def test_a_wal_is_copied_before_it_is_opened_while_a_lost_history_is_open(tmp_pa
         found = {path.name: path.read_bytes() for path in copied.iterdir()}
         assert b"of the lost history" in b"".join(found.values())
         assert found.keys() == files.keys()
+        await lost.run_once()
+        assert copied.exists(), "while the history is open"
         await close_history(survivor, 1)
         await lost.run_once()
         assert not copied.exists()

@@ -88,6 +88,23 @@ def test_a_deleted_topic_is_gone_at_once_and_its_rows_in_bounded_entries(tmp_pat
     order.close()
 
 
+@pytest.mark.parametrize("in_object", [False, True])
+def test_a_run_that_a_log_start_cuts_in_two_stays(tmp_path: Path, in_object: bool) -> None:
+    order = open_order(tmp_path)
+    order.append([topic()])
+    for n in range(3):
+        run = RunCommit(partition_key=KEY, position=100 * n, batches=batch(4))
+        key = f"o{n}" if in_object else ""
+        order.append([CommitRuns(runs=[run], wal=0 if key else 1, object_key=key)])
+    order.append([TrimLog(items=[KEY, 6])])
+    assert clear_all(order) == 0
+    with closing(Queries(order._replica.path)) as queries:
+        found = queries.runs_from(KEY, 0, limit=10)
+        assert [(run.base_offset, run.end_offset) for run in found] == [(4, 8), (8, 12)]
+        assert queries.partition_bytes([KEY]) == {KEY: sum(run.length for run in found)}
+    order.close()
+
+
 def test_a_log_start_rises_at_once_and_look_ups_leave_out_what_lies_below(tmp_path: Path) -> None:
     order = open_order(tmp_path)
     order.append([topic()])
