@@ -67,7 +67,8 @@ def read_wal_name(device: Device) -> WalName | None:
         "read WAL id",
         ID_FILE,
         f"{len(data)} bytes without their CRC-32C",
-        "restore the file; without it the records in this WAL belong to nobody",
+        "restore the file; of a single server, whose journal names its cluster, remove it: the next"
+        " start writes another",
     )
 
 

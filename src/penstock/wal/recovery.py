@@ -282,4 +282,9 @@ def _subject(name: str, position: int) -> str:
 
 def corrupt(name: str, position: int, detail: str) -> CorruptDataError:
     """The error of a file that is damaged at a byte position."""
-    return CorruptDataError("recover WAL", _subject(name, position), detail)
+    return CorruptDataError(
+        "recover WAL",
+        _subject(name, position),
+        detail,
+        "penstock verify names the records; restore the folder wal/ or a backup",
+    )

@@ -309,3 +309,18 @@ def test_the_file_of_a_newer_release_is_named(tmp_path: Path) -> None:
     (tmp_path / ID_FILE).write_bytes(bytes(data))
     with pytest.raises(CorruptDataError, match="CRC"):
         read_wal_name(device)
+
+
+def test_a_single_server_does_without_a_damaged_id_once_it_is_removed(tmp_path: Path) -> None:
+    fill(tmp_path)
+    whole = contents(tmp_path)
+    path = tmp_path / ID_FILE
+    data = bytearray(path.read_bytes())
+    data[30] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"of a single server.* remove it"):
+        open_embedded(tmp_path)
+    path.unlink()
+    open_embedded(tmp_path)
+    assert contents(tmp_path) == whole
+    assert path.is_file()
