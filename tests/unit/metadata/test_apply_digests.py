@@ -35,17 +35,26 @@ class Journal:
         self.replica = Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)
         self.view = MetadataView()
         self._n: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
+        """Of agents that have begun another than their first."""
         for agent in (1, 2, 3):
             self.send(agent, RegisterAgent(agent=agent, level_max=INTEGRITY_LEVEL))
         self.send(1, SetFeatureLevel(level=level))
 
     def send(self, agent: int, *commands: Any) -> EntryOutcome:
         n = self._n[agent] = self._n.get(agent, -1) + 1
-        entry = Entry(agent=agent, epoch=1, n=n, stamp_ms=1, commands=list(commands))
+        epoch = self.epochs.get(agent, 1)
+        entry = Entry(agent=agent, epoch=epoch, n=n, stamp_ms=1, commands=list(commands))
         outcome = self.replica.apply(encode_entry(entry), stamp_ms=1).outcome
         assert outcome.standing is Standing.APPLIED
         self.view.apply(outcome.changes)
         return outcome
+
+    def restart(self, agent: int) -> None:
+        """Begin the agent's next epoch."""
+        self.epochs[agent] = self.epochs.get(agent, 1) + 1
+        self._n.pop(agent)
+        self.send(agent, RegisterAgent(agent=agent, level_max=INTEGRITY_LEVEL))
 
     def ask(self, seen: int, agent: int = 1) -> int:
         """Its position."""
@@ -121,6 +130,18 @@ def test_an_answer_is_bounded(journal: Journal, tables: list[tuple[str, bytes]])
     assert answer.reason is Refusal.MALFORMED
     (answer,) = journal.send(2, ReportDigest(position=1 << 63, digest=found)).answers
     assert isinstance(answer, Refused)
+
+
+def test_an_agent_of_another_epoch_does_not_answer_for_the_one_that_was_asked(
+    journal: Journal,
+) -> None:
+    """Its replica may be another since."""
+    position = journal.ask(0)
+    journal.restart(2)
+    journal.send(2, ReportDigest(position=position, digest=digest("b")))
+    assert journal.view.digests.answers == {}
+    journal.send(1, ReportDigest(position=position, digest=digest()))
+    assert list(journal.view.digests.answers) == [1]
 
 
 def test_below_the_level_nothing_is_asked(tmp_path: Path) -> None:

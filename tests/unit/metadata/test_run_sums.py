@@ -52,6 +52,15 @@ def expected(batches: Sequence[tuple[int, int]], *, key: PartitionKey = KEY) -> 
 # -- commits ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("crcs", [[11, 22], [11, 22, 33]])
+@pytest.mark.parametrize("count", [1, 4])
+def test_crcs_that_are_not_one_per_batch_give_no_sum(
+    pipeline: Pipeline, crcs: list[int], count: int
+) -> None:
+    pipeline.one(commit(*(batch(1) for _ in range(count)), crcs=crcs))
+    assert sums(pipeline) == {0: None}
+
+
 def test_batches_that_are_joined_add_up_and_duplicates_do_not_count(pipeline: Pipeline) -> None:
     producer = [(7, 0, sequence) for sequence in (0, 2, 2, 3)]
     counts = (2, 1, 1, 4)
