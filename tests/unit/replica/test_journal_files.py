@@ -224,6 +224,31 @@ def test_a_full_volume_keeps_what_was_noted_for_later() -> None:
     files.append_synced((8, 1, b"another"))
     assert held(files) == [*rows(1, 8), (8, 1, b"another")]
     assert held(JournalFiles.open(device)) == [*rows(1, 8), (8, 1, b"another")]
+    # Nothing waits: it is the refused entry itself that finds no room.
+    device.fail("write", suffix=".journal", error_number=errno.ENOSPC)
+    with pytest.raises(StorageFullError):
+        files.append_synced((9, 1, b"refused"))
+    assert files.last == 8
+    files.append_synced((9, 1, b"taken"))
+    assert held(JournalFiles.open(device), 8) == [(9, 1, b"taken")]
+
+
+def test_a_block_that_does_not_follow_the_one_before_ends_the_file() -> None:
+    """Its entry is the one that is due, and it was written after other entries."""
+    for chain_matches in (True, False):
+        device = SimulatedDevice()
+        files = written(device, (1, 4))
+        files.close()
+        name = file_name(1)
+        file = device.open(name)
+        found = decode_block_header(file.read_at(ALIGNMENT, 32), subject="block")
+        chain = found.link if chain_matches else found.link ^ 1
+        block, _ = encode_block(rows(4, 6), chain)
+        file.write_at(file.size(), [block])
+        file.close()
+        again = JournalFiles.open(device)
+        assert again.last == (5 if chain_matches else 3)
+        assert bool(again.faults) is not chain_matches
 
 
 def test_a_failed_sync_ends_all_writing() -> None:
