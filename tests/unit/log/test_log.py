@@ -42,6 +42,35 @@ def test_records_are_read_back_from_memory_the_wal_and_segments(tmp_path: Path) 
     run_rig(tmp_path, test)
 
 
+def test_a_wal_file_is_freed_only_once_the_journal_files_hold_its_entries(tmp_path: Path) -> None:
+    """Its frames are what holds the entries until then, and are written over."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        journal = rig.order._replica._journal
+        assert journal is not None
+        freed: list[int] = []
+        release = rig.wal.release
+        loop, was_freed = asyncio.get_running_loop(), asyncio.Event()
+
+        def noted(generation: int) -> None:
+            freed.append(journal._synced)
+            release(generation)
+            loop.call_soon_threadsafe(was_freed.set)
+
+        rig.wal.release = noted  # type: ignore[method-assign]
+        for _ in range(6):
+            await rig.append(key, bytes(400_000))
+        position = rig.order.position
+        assert not freed
+        assert journal._synced < position, "frames alone hold some of them"
+        await rig.drain()
+        await asyncio.wait_for(was_freed.wait(), 60)
+        assert min(freed) >= position
+
+    run_rig(tmp_path, test, segment_age_ms=3_600_000, segment_bytes=64 << 20)
+
+
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, *, drain: bool) -> None:
     async def first(rig: Rig) -> None:
