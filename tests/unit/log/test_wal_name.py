@@ -27,6 +27,7 @@ from penstock.ports.device import Device
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
+from penstock.testing.device import SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
@@ -324,3 +325,12 @@ def test_a_single_server_does_without_a_damaged_id_once_it_is_removed(tmp_path: 
     open_embedded(tmp_path)
     assert contents(tmp_path) == whole
     assert path.is_file()
+
+
+def test_a_name_outlives_a_power_cut() -> None:
+    """A directory that came back without its name would be another WAL, and its records lost."""
+    for seed in range(16):
+        device = SimulatedDevice()
+        name = WalName(bytes([seed]) * 16, "cluster")
+        write_wal_name(device, name)
+        assert read_wal_name(device.power_loss(SeededRandom(seed))) == name
