@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 from penstock.log.limits import LogLimits
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep, snapshot_key, snapshot_position
 from penstock.metadata.order import Order, restore
-from penstock.model.errors import StorageFullError
+from penstock.model.errors import ConflictError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.replica import JournalFiles, verify_snapshot
 from penstock.replica.dump import canonical_dump
@@ -181,6 +181,23 @@ class Full:
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
         self.puts += 1
         raise StorageFullError("put", key, "no space")
+
+
+def test_a_snapshot_of_another_state_is_never_written_over(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        first = snapshot_key((await rig.upkeep.snapshot()).position)
+        other = bytes(await rig.store.get_range(first, 0, await rig.store.size(first)))
+        await write(rig, key, 3)
+        name = snapshot_key(rig.order.position)
+        await rig.store.put(name, [other])
+        with pytest.raises(ConflictError, match="one of the state"):
+            await rig.upkeep.snapshot()
+        assert bytes(await rig.store.get_range(name, 0, await rig.store.size(name))) == other
+        await write(rig, key, 1)
+        await rig.upkeep.snapshot()
+
+    run_rig(tmp_path, test)
 
 
 def test_a_snapshot_that_failed_trims_nothing_and_is_tried_again_after_a_while(
