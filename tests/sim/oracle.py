@@ -38,6 +38,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry, decode_entry
 from penstock.metadata.entry_window import UNRESOLVED_MAX
+from penstock.metadata.rows import HistoryOutcome
 from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.ports.device import Device
 from penstock.ports.journal import JournalRow
@@ -279,7 +280,13 @@ class Oracle:
             self._apply_again(position, body)
 
     def _check_lost(self, position: int, keys: list[str]) -> None:
-        """What only a lost history names is condemned by nobody."""
+        """What only a lost history names is condemned by no command, from when it is noted on until
+        an operator closes it."""
+        (is_open,) = self._connection.execute(
+            "SELECT count(*) FROM lost_histories WHERE outcome = ?", (int(HistoryOutcome.OPEN),)
+        ).fetchone()
+        if not is_open:
+            return
         for key in keys:
             if key in self._world.lost_live and not self.has_named(key):
                 self._violate("lost-history-deleted", f"position {position} condemns {key}")
