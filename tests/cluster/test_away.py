@@ -150,7 +150,8 @@ def test_a_stopped_agent_is_fenced_and_ends_when_it_wakes(world: World) -> None:
         world.start_again(victim)
         world.agents.wait_live(3)
         again = epochs(world)[victim_id]
-        assert again == ("live", epoch + 1)
+        assert again[0] == "live"
+        assert again[1] > epoch
         probe.wait_accepted(time.monotonic())
         probe.wait_served(time.monotonic())
     stored = read_all(world.agents.bootstrap, topic, PARTITIONS)

@@ -107,7 +107,7 @@ class AgentPlan:
     cut_off_s: float = 2.0
     """Without a reading of the journal's head, after which clients are sent to other agents."""
     order: ClusterOrderSettings | None = None
-    shards: ShardSettings | None = None
+    shards: "ShardSettings | None" = None
 
 
 @dataclass(slots=True, kw_only=True)
