@@ -17,6 +17,7 @@ from penstock.log.fetch.examine import Examiner
 from penstock.log.fetch.run_checks import RunChecks, place_of
 from penstock.log.salvage import Kept, salvage
 from penstock.metadata.answers import LossAccepted
+from penstock.metadata.apply_loss import offsets_between
 from penstock.metadata.commands import AcceptLoss
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
@@ -148,7 +149,9 @@ class DamageRepair:
             seed, epochs = self._checks.seed_of(run.partition_key), self._epochs(run.partition_key)
             kept = await self._checks.in_pool(partial(salvage, data, run, seed, epochs))
             report.state = "damaged"
-            report.lost = _between(run, kept)
+            report.lost = offsets_between(
+                run.base_offset, run.end_offset, ((one.base_offset, one.end_offset) for one in kept)
+            )
             report.kept_batches = sum(one.batch_count for one in kept)
             if not report.lost:
                 # Only the sum of the run or a label is wrong where each batch seems right.
@@ -159,15 +162,3 @@ class DamageRepair:
 
     def _runs(self, key: PartitionKey, offset: int) -> list[StoredRun]:
         return self._queries().runs_from(key, offset, limit=1)
-
-
-def _between(run: StoredRun, kept: list[Kept]) -> list[tuple[int, int]]:
-    lost = []
-    offset = run.base_offset
-    for one in kept:
-        if one.base_offset > offset:
-            lost.append((offset, one.base_offset))
-        offset = one.end_offset
-    if offset < run.end_offset:
-        lost.append((offset, run.end_offset))
-    return lost

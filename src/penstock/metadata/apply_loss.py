@@ -4,6 +4,7 @@ Offsets never change: what is lost becomes a gap, as compaction leaves gaps. The
 lost records is replaced by what is right of it, which stays where it lies.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from penstock.metadata.answers import AnyAnswer, LossAccepted, Refusal, Refused
@@ -38,7 +39,13 @@ def accept_loss(context: ApplyContext, command: AcceptLoss) -> AnyAnswer:
     if found != seen:
         return Refused(Refusal.INPUT_CHANGED, f"the run at {command.base_offset} is another now")
     kept = _kept(command)
-    lost = None if kept is None else _lost(command, kept)
+    lost = (
+        None
+        if kept is None
+        else offsets_between(
+            command.base_offset, command.end_offset, ((row[0], row[1]) for row in kept)
+        )
+    )
     if kept is None or not lost:
         return Refused(Refusal.INVALID_REPLACEMENT, "what is kept does not lie within the run")
     tables.execute(
@@ -87,14 +94,13 @@ def _kept(command: AcceptLoss) -> list[tuple[int, ...]] | None:
     return rows
 
 
-def _lost(command: AcceptLoss, kept: list[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """The offsets of the run between what is kept."""
+def offsets_between(start: int, end: int, kept: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The offsets of [start, end) that no kept range [base, end) holds; `kept` ascends."""
     lost = []
-    offset = command.base_offset
-    for base, end, *_ in kept:
-        if base > offset:
-            lost.append((offset, base))
-        offset = end
-    if offset < command.end_offset:
-        lost.append((offset, command.end_offset))
+    for base, kept_end in kept:
+        if base > start:
+            lost.append((start, base))
+        start = kept_end
+    if start < end:
+        lost.append((start, end))
     return lost
