@@ -5,12 +5,15 @@
 Each entry is one object of RUNS runs of one batch, each of another partition, as flushes of a
 cluster with many partitions are; the entries go over all partitions in turn. A follower commits
 after each page of entries, without a sync. The aim is 100,000 runs per CPU second, also at 100,000
-partitions. To compare two commits run the same command in both.
+partitions. Prints us of CPU per run as well (for applying, for commits, for checkpoints), and pages
+written to SQLite's WAL per run. To compare two commits run the same command in both; to compare
+layouts of the state, bench_layout.py.
 """
 
 import argparse
 import random
 import sqlite3
+import struct
 import tempfile
 import time
 from contextlib import closing
@@ -100,22 +103,43 @@ def measure(folder: Path, partitions: int, *, rounds: int, warm: int, stored: in
         bodies.append(
             encode_entry(Entry(agent=1, epoch=1, n=n + index, stamp_ms=NOW, commands=[command]))
         )
-    cpu_s = 0.0
+    parts = [0.0, 0.0, 0.0]
+    pages = 0
     for index, body in enumerate(bodies):
         if index == warm:
-            cpu_s = time.process_time()
+            parts, pages = [0.0, 0.0, 0.0], 0
+        times = [time.process_time()]
         replica.apply(body, stamp_ms=NOW, position=n + index + 1)
+        times.append(time.process_time())
         if index % ENTRIES_PER_COMMIT == 0:
+            before = log_pages(replica.path)
             replica.commit()
-            if replica.checkpoint_due:
-                replica.checkpoint()
+            after = log_pages(replica.path)
+            # There are fewer than before where SQLite began its WAL again.
+            pages += after - before if after >= before else after
+        times.append(time.process_time())
+        if index % ENTRIES_PER_COMMIT == 0 and replica.checkpoint_due:
+            replica.checkpoint()
+        times.append(time.process_time())
+        parts = [
+            part + end - start for part, start, end in zip(parts, times, times[1:], strict=False)
+        ]
     replica.commit()
-    cpu_s = time.process_time() - cpu_s
     replica.close()
+    runs = rounds * RUNS
+    each = " + ".join(f"{1e6 * part / runs:.1f}" for part in parts)
     print(
-        f"{partitions:>8,} partitions  {rounds * RUNS / cpu_s:>9,.0f} runs per CPU s",
+        f"{partitions:>8,} partitions  {runs / sum(parts):>9,.0f} runs per CPU s"
+        f"  ({each} us a run, {pages / runs:.2f} pages)",
         flush=True,
     )
+
+
+def log_pages(path: Path) -> int:
+    """Pages in SQLite's WAL since SQLite last began it again: `mxFrame` of the WAL index
+    (sqlite.org/walformat.html)."""
+    with path.with_name(f"{path.name}-shm").open("rb") as file:
+        return int(struct.unpack_from("=I", file.read(20), 16)[0])
 
 
 def store(path: Path, each: int) -> None:

@@ -28,6 +28,7 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
+from penstock.metadata.ages import Ages
 from penstock.metadata.answers import TopicCreated
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
@@ -41,6 +42,7 @@ from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.replica import Replica
+from penstock.system.believed_clock import BelievedClock
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
@@ -136,6 +138,8 @@ class Bench:
             queries=queries,
             store=self.store,
             clock=clock,
+            ages=Ages(BelievedClock(clock, after_ms=600_000)),
+            compare_history=None,
             limits=LogLimits(
                 durability=self.arguments.durability,
                 flush_interval_ms=self.arguments.interval_ms,

@@ -58,7 +58,8 @@ def main() -> int:
         for number in range(arguments.agents):
             agent = agents.prepare()
             agent.server.kafka_port = arguments.kafka_port + number
-            agent.server.http_port = arguments.http_port + number
+            # The port after it is where the agent serves the others.
+            agent.server.http_port = arguments.http_port + 2 * number
             agent.server.start()
             print(f"agent {number} in zone {agent.zone} serves {agent.address}", flush=True)
         agents.wait_live()

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.system import heard
+
 UNIT = Path(__file__).parent / "unit"
 
 # Deadlines are off, since a shared machine may pause for longer than any of them.
@@ -26,6 +28,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Spark's JVMs live for a minute at most here: what the optimizing compiler spends is never earned
 # back (starting a session and running one query: 15 s of CPU with it, 9 s without).
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.fixture(autouse=True)
+def _each_cause_has_its_line() -> None:
+    """A line that an earlier test has had is not left out."""
+    heard.forget()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

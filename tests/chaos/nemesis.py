@@ -74,7 +74,7 @@ def _skew_clock(world: World, chance: random.Random) -> Callable[[], None]:
     agent = chance.choice(world.agents.agents)
     agent.resume()
     world.skew(agent, chance.choice([-3_600_000, 3_600_000]))
-    return lambda: world.skew(agent, 0)
+    return lambda: world.unskew(agent)
 
 
 FAULTS = (

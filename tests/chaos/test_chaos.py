@@ -6,24 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from chaos.run import chaos
-from chaos.tidying import CLIENTS_WARN, tidied  # noqa: F401 - a fixture
+from chaos.short import checked_chaos
 from chaos.world import seed_from_system
 from peers.line_clients import franz_go
+from support.own_process import in_own_process
 
 SECONDS = 75
 
 
-@CLIENTS_WARN
-@pytest.mark.usefixtures("tidied")
 def test_nothing_is_lost_doubled_or_reordered_whatever_dies(tmp_path: Path) -> None:
     seed = seed_from_system()
     print(f"seed {seed}")
-    report, crashed = chaos(tmp_path, seed=seed, seconds=SECONDS)
-    print(report.text())
-    assert report.ok, report.text()
-    assert not crashed, crashed
-    assert report.counts["client libraries"] == (3 if isinstance(franz_go(), str) else 4)
+    in_own_process(checked_chaos, tmp_path, seed, SECONDS)
 
 
 def test_a_fourth_client_library_takes_part() -> None:

@@ -20,6 +20,7 @@ HEAL_SECONDS_MAX = 120.0
 HEAL_LOOK_SECONDS = 20.0
 """After which agents are looked at that have ended meanwhile."""
 SKEWED = str(Path(__file__).with_name("skewed.py"))
+SKEW_MS = "PENSTOCK_TEST_CLOCK_SKEW_MS"
 
 
 class World:
@@ -80,14 +81,25 @@ class World:
         self._closing.close()
 
     def skew(self, agent: Agent, milliseconds: int) -> None:
-        """Start an agent anew with its wall clock off by so much; 0: right again."""
+        """Launch an agent again with its wall clock off by so much."""
+        self._end(agent)
+        agent.server.launcher = (SKEWED,)
+        agent.server.environment[SKEW_MS] = str(milliseconds)
+        # What else is wrong may keep it from serving until that has ended.
+        agent.server.launch()
+
+    def unskew(self, agent: Agent) -> None:
+        """End an agent whose clock is off; `keep_alive` starts it with the right time."""
+        if SKEW_MS in agent.server.environment:
+            self._end(agent)
+            agent.server.launcher = ("-m", "penstock")
+            del agent.server.environment[SKEW_MS]
+
+    @staticmethod
+    def _end(agent: Agent) -> None:
         if agent.server.running():
             agent.server.kill()
-        agent.server.launcher = (SKEWED,) if milliseconds else ("-m", "penstock")
-        agent.server.environment["PENSTOCK_TEST_CLOCK_SKEW_MS"] = str(milliseconds)
-        if not milliseconds:
-            del agent.server.environment["PENSTOCK_TEST_CLOCK_SKEW_MS"]
-        self.start_again(agent)
+        agent.server.process = None
 
     def start_postgres(self) -> None:
         """Start PostgreSQL again if it was stopped or killed."""
@@ -113,8 +125,7 @@ class World:
         for agent in self.agents.agents:
             agent.resume()
         for agent in self.agents.agents:
-            if "PENSTOCK_TEST_CLOCK_SKEW_MS" in agent.server.environment:
-                self.skew(agent, 0)
+            self.unskew(agent)
         until = time.monotonic() + HEAL_SECONDS_MAX
         while True:
             self.keep_alive()

@@ -108,9 +108,11 @@ def test_a_drained_agent_holds_and_leads_nothing_and_takes_up_again(world: World
     assert (row["status"], row["shards"], row["wal_runs"]) == ("draining", 0, 0)
     assert acked.items() <= read_all(first.address, walled, PARTITIONS).items()
     assert second.agent_id not in leads(first, topic)
-    # It goes on serving whoever is connected.
+    # It serves consumers on, and sends producers to the others.
+    (partition, offset), value = next(iter(acked.items()))
+    assert fetch_from(second.address, walled, partition, offset).values[:1] == [value.encode()]
     with raw_producer(second.address) as producer:
-        send(producer, topic, 0, "still")
+        assert producer.send(topic, 0, b"elsewhere") == "NOT_LEADER_OR_FOLLOWER"
     done = agent_cli(first, "drain", str(second.agent_id), "--undo")
     assert done.returncode == 0, done.stderr
     eventually(

@@ -5,10 +5,6 @@ generations at once (taps between clients and agents write that down)."""
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,11 +18,11 @@ from penstock.metadata.cluster_tables import group_shard
 from support.agents import PATIENCE, Agent, Agents, run_cli
 from support.committer import Committer, committed
 from support.group_history import Kind, contradictions
+from support.group_members import Member, Writer, committed_in, wait_progress
 from support.group_tap import GroupTap, GroupTaps
 from support.line_client import LineProgram
 from support.waiting import eventually
 
-SCRIPT = str(Path(__file__).parents[1] / "support" / "committing_member.py")
 TOPIC = "flights"
 LIBRARIES = ("confluent", "aiokafka", "python")
 PARTITIONS = 3
@@ -34,51 +30,6 @@ SHARED = 2
 """So many members have the groups of these libraries, and one more from some time on."""
 NAMES = [f"g{number}" for number in range(300)]
 """Some in each of the shards, of which each agent has many, whatever the agents' ids are."""
-PROGRESS_SECONDS_MAX = 180.0
-Positions = dict[int, int]
-
-
-class Member:
-    """A consumer of a group, in a process of its own, that commits all that it has read."""
-
-    def __init__(self, library: str, group_id: str, bootstrap: str) -> None:
-        self.library = library
-        self.group_id = group_id
-        self.committed: Positions = {}
-        """By partition, as the client was told."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", SCRIPT, library, group_id, bootstrap, TOPIC],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._thread = threading.Thread(target=self._read, name=library)
-        self._thread.start()
-
-    @property
-    def failed(self) -> bool:
-        """It ended by itself."""
-        return self.process.poll() is not None
-
-    def end(self) -> int:
-        """Let it leave its group; its exit status."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            status = self.process.wait(120)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        self._thread.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            for partition, position in json.loads(line).items():
-                self.committed[int(partition)] = position
 
 
 class Cluster:
@@ -107,39 +58,6 @@ class Cluster:
         """The agent that advertises a port."""
         (index,) = [number for number, tap in enumerate(self._taps) if tap.port == port]
         return self.agents.agents[index]
-
-
-class Writer:
-    """Writes a record every 50 ms, round the partitions, and knows where the ends are."""
-
-    def __init__(self, bootstrap: str) -> None:
-        from confluent_kafka import Producer
-
-        self.ends: Positions = {}
-        self._ending = threading.Event()
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
-        )
-        self._thread = threading.Thread(target=self._run, name="writer")
-        self._thread.start()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._ending.wait(0.05):
-            self._producer.produce(
-                TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._note
-            )
-            self._producer.poll(0)
-            number += 1
-        assert self._producer.flush(60) == 0
-
-    def _note(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.ends[message.partition()] = message.offset() + 1
-
-    def end(self) -> None:
-        self._ending.set()
-        self._thread.join(90)
 
 
 def coordinators(cluster: Cluster, group_ids: list[str]) -> dict[str, Agent]:
@@ -224,33 +142,6 @@ def cluster(tmp_path: Path, postgres_url: str, journal_name: str) -> Iterator[Cl
         yield made
 
 
-def committed_in(members: list[Member]) -> dict[str, Positions]:
-    """By group, the last offset of each partition that one of its members was told of."""
-    found: dict[str, Positions] = {}
-    for member in members:
-        positions = found.setdefault(member.group_id, {})
-        for partition, position in list(member.committed.items()):
-            positions[partition] = max(position, positions.get(partition, 0))
-    return found
-
-
-def wait_progress(writer: Writer, members: list[Member]) -> float:
-    """Until every group has committed what was written before; for how long that took."""
-    wanted = dict(writer.ends)
-    started = time.monotonic()
-    while True:
-        late = [
-            group_id
-            for group_id, positions in committed_in(members).items()
-            if any(positions.get(partition, 0) < end for partition, end in wanted.items())
-        ]
-        if not late:
-            return time.monotonic() - started
-        assert not [member.library for member in members if member.failed]
-        assert time.monotonic() - started < PROGRESS_SECONDS_MAX, late
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("program", [franz_go, kafka_java])
 def test_a_further_client_library_takes_part(program: Callable[[], LineProgram | str]) -> None:
     """Below are fewer libraries without it, which is no failure but is to be said."""
@@ -274,11 +165,11 @@ def test_groups_of_real_clients_go_on_wherever_they_are_coordinated(cluster: Clu
     shared = [groups[library] for library in LIBRARIES]
     unread = by_agent[victim.address][len(libraries) :][:2]
     assert unread, by_agent
-    writer = Writer(cluster.bootstrap)
+    writer = Writer(cluster.bootstrap, TOPIC, PARTITIONS)
     members: list[Member] = []
 
     def join(library: str, bootstrap: str) -> None:
-        members.append(Member(library, groups[library], bootstrap))
+        members.append(Member(library, groups[library], bootstrap, TOPIC))
 
     def everybody_shares(count: int) -> bool:
         found = [cluster.history.newest(group_id).members for group_id in shared]

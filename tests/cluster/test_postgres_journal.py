@@ -8,7 +8,8 @@ import pytest
 import uvloop
 
 from penstock.ports.journal import Journal
-from penstock.replica.postgres import PostgresJournal, PostgresSettings
+from penstock.replica.beginning import Beginning
+from penstock.replica.postgres import PostgresJournal, PostgresSettings, begin_journal
 from penstock.testing.journal_conformance import JournalSuite, JournalWorld
 from support.postgres import PATIENT
 
@@ -25,6 +26,11 @@ class _World:
             name=self._name,
             new_cluster_id=lambda: "a-cluster",
             settings=self._settings,
+        )
+
+    async def begin(self, beginning: Beginning) -> None:
+        await begin_journal(
+            self._url, name=self._name, beginning=beginning, settings=self._settings
         )
 
     async def leave_gap(self) -> None:

@@ -7,7 +7,6 @@ acknowledged is lost, doubled or reordered; and each of its data directories end
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -16,16 +15,13 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from chaos.checker import check
 from chaos.clients import SILENT
-from chaos.load import LoadRun
-from chaos.run import PARTITIONS, TOPIC, create_topic
-from chaos.tidying import CLIENTS_WARN, tidied  # noqa: F401 - a fixture
+from chaos.short import shared_database_lost, workers_killed_and_stopped
 from chaos.world import seed_from_system
+from support.own_process import in_own_process
 from support.raw_fetch import raw_producer
 from support.server import REPOSITORY, run_penstock
 from support.waiting import eventually
@@ -33,78 +29,23 @@ from support.workers import WorkersHost, workers_host
 
 WORKERS = 3
 ROUNDS = int(os.environ.get("PENSTOCK_TEST_ROUNDS", "1"))
-ACKED_MIN = 1000
 STAYS = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "0"}
 """What is in a WAL stays there."""
 MOVES = {"SEGMENT_AGE_MS": "600000", "DRAIN_TIMEOUT_MS": "110000"}
 """It is moved by whoever ends in order."""
 
 
-@CLIENTS_WARN
-@pytest.mark.usefixtures("tidied")
 def test_nothing_is_lost_whichever_worker_is_killed_or_stopped(tmp_path: Path) -> None:
     seed = seed_from_system()
     print(f"seed {seed}")
-    chance = random.Random(seed)
-    with workers_host(tmp_path, WORKERS) as host:
-        create_topic(host.address(0))
-        load = LoadRun(lambda: host.bootstrap, topic=TOPIC, partitions=PARTITIONS)
-        load.start()
-        time.sleep(2)
-        for _ in range(ROUNDS):
-            for index in chance.sample(range(WORKERS), WORKERS):
-                before = load.recorder.acked
-                host.signal(index, signal.SIGKILL)
-                time.sleep(chance.uniform(0.5, 2))
-                host.wait_serving()
-                stopped = host.signal(chance.randrange(WORKERS), signal.SIGSTOP)
-                time.sleep(chance.uniform(0.5, 4))
-                stopped.send_signal(signal.SIGCONT)
-                time.sleep(1)
-                host.wait_serving()
-                wait_acked(load, before + 1, host)
-        wait_acked(load, ACKED_MIN, host)
-        load.finish()
-        report = check(load.recorder.history)
-        print(report.text())
-        if not report.ok or load.crashed:
-            print(host.server.tail(20000))
-        assert report.ok, report.text()
-        assert not load.crashed, load.crashed
-        assert host.stop() == 0, host.server.tail()
-    verify(host.data)
+    in_own_process(workers_killed_and_stopped, tmp_path, seed, WORKERS, ROUNDS)
+    verify(tmp_path / "data")
 
 
-@CLIENTS_WARN
-@pytest.mark.usefixtures("tidied")
 def test_nothing_is_lost_when_the_shared_database_is(tmp_path: Path) -> None:
     """Worker 0 makes it again; the others, which read the one that is gone, begin anew as well."""
-    with workers_host(tmp_path, 2) as host:
-        create_topic(host.address(0))
-        load = LoadRun(lambda: host.bootstrap, topic=TOPIC, partitions=PARTITIONS)
-        load.start()
-        for _ in range(2):
-            wait_acked(load, load.recorder.acked + 200, host)
-            other = host.workers()[1]
-            for suffix in ("", "-wal", "-shm"):
-                (host.data / f"metadata.sqlite{suffix}").unlink(missing_ok=True)
-            host.signal(0, signal.SIGKILL)
-            eventually(lambda other=other: not other.is_running(), timeout_seconds=60)
-            host.wait_serving()
-        wait_acked(load, load.recorder.acked + 200, host)
-        load.finish()
-        report = check(load.recorder.history)
-        assert report.ok, report.text() + host.server.tail(20000)
-        assert not load.crashed, load.crashed
-        assert host.stop() == 0, host.server.tail()
-    verify(host.data)
-
-
-def wait_acked(load: LoadRun, count: int, host: WorkersHost, seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while load.recorder.acked < count:
-        assert time.monotonic() < until, host.server.tail(8000)
-        time.sleep(0.05)
+    in_own_process(shared_database_lost, tmp_path)
+    verify(tmp_path / "data")
 
 
 def verify(data: Path) -> str:

@@ -181,7 +181,9 @@ def test_clients_raise_and_the_server_names_what_is_damaged(damaged: ServerProce
     assert 'penstock_fetch_errors_total{kind="DamagedError"} ' in metrics
     assert http(damaged, "/readyz")[0] == 200
     whole = found["kind"] == "missing_object"
-    expected = [] if whole else [value(number) for number in range(COUNT - 10)]
+    # A slow machine moves the first records to an object of their own.
+    right_end = found["start"] if whole else COUNT - 10
+    expected = [value(number) for number in range(right_end)]
     for name, (read, error) in CLIENTS.items():
         assert read(damaged.bootstrap) == (expected, error), name
     if whole:

@@ -5,7 +5,8 @@
 Each case copies a small data directory that holds segments, raw objects, a WAL, a database, its
 journal and snapshots, damages one thing, starts a log on the copy and reads every offset. Records
 must be those that were acknowledged; what can't be served must be an error that names its place;
-nothing may hang. A start that is refused must name a file. A failure prints its seed.
+nothing may hang. A start that is refused must name a file, and damage of WAL files, whose entries
+the journal has, refuses none. A failure prints its seed.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def make_base(path: Path) -> Log:
 OBJECT = {"penstock_durability": "object"}
 
 
-def damage(data: Path, random: Random) -> str:
-    """Damage one thing; what was done, for people."""
+def damage(data: Path, random: Random) -> tuple[str, bool]:
+    """Damage one thing; what was done, for people, and whether a start may be refused for it."""
     files = sorted(
         path
         for path in data.rglob("*")
@@ -88,6 +89,8 @@ def damage(data: Path, random: Random) -> str:
     group = random.choice([*groups, "objects", "objects"])
     path = random.choice(groups[group])
     name = path.relative_to(data)
+    other = random.choice(groups[group])
+    may_refuse = not (group == "wal" and path.suffix == other.suffix == ".wal")
     match random.choice(["flip", "flip", "flip", "cut", "swap", "older", "delete"]):
         case "flip":
             body = bytearray(path.read_bytes())
@@ -96,25 +99,23 @@ def damage(data: Path, random: Random) -> str:
             at = random.randrange(used)
             body[at] ^= 1 << random.randrange(8)
             path.write_bytes(body)
-            return f"flipped a bit of byte {at} of {name}"
+            return f"flipped a bit of byte {at} of {name}", may_refuse
         case "cut":
             size = random.randrange(path.stat().st_size)
             with path.open("r+b") as file:
                 file.truncate(size)
-            return f"cut {name} to {size} bytes"
+            return f"cut {name} to {size} bytes", may_refuse
         case "swap":
-            other = random.choice(groups[group])
             first, second = path.read_bytes(), other.read_bytes()
             path.write_bytes(second)
             other.write_bytes(first)
-            return f"swapped {name} and {other.relative_to(data)}"
+            return f"swapped {name} and {other.relative_to(data)}", may_refuse
         case "older":
-            other = random.choice(groups[group])
             path.write_bytes(other.read_bytes())
-            return f"put {other.relative_to(data)} in place of {name}"
+            return f"put {other.relative_to(data)} in place of {name}", may_refuse
         case _:
             path.unlink()
-            return f"deleted {name}"
+            return f"deleted {name}", may_refuse
 
 
 def run_case(base: Path, held: Log, seed: int) -> str:
@@ -128,7 +129,7 @@ def run_case(base: Path, held: Log, seed: int) -> str:
     with tempfile.TemporaryDirectory(prefix="penstock-rot-") as folder:
         data = Path(folder) / "data"
         shutil.copytree(base, data)
-        done = damage(data, random)
+        done, may_refuse = damage(data, random)
 
         async def read(rig: Rig) -> None:
             nonlocal outcome
@@ -155,6 +156,8 @@ def run_case(base: Path, held: Log, seed: int) -> str:
         except PenstockError as error:
             if not (error.subject and error.detail):
                 raise RotError(f"an error without a name: {error!r}") from error
+            if not may_refuse:
+                raise RotError(f"seed {seed}, {done}: no start: {error}") from error
             outcome = "refused"
         except RotError as error:
             raise RotError(f"seed {seed}, {done}: {error}") from error

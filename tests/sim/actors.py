@@ -11,6 +11,7 @@ from sim.wire import BrokenError, Client
 
 if TYPE_CHECKING:
     from sim.agent import Agent
+    from sim.history import Place
     from sim.world import World
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class Actor:
         self.name = name
         self.client = Client(world, name, self.chance)
         self._agent: Agent | None = None
+        self.node = world.loop.world
+        """The process that it runs in."""
 
     def agent(self) -> Agent:
         """The agent that it uses now; it stays with one until that fails it."""
@@ -44,6 +47,21 @@ class Actor:
     async def pause(self, least: float = 0.05, most: float = 0.4) -> None:
         """Think."""
         await asyncio.sleep(self.chance.uniform(least, most))
+
+    async def where_cut_off(self, agent: Agent, place: Place, position: int, epoch: int) -> int:
+        """Where to go on reading after a restore: at the most where the leader epoch ended in which
+        the last record was read.
+
+        Raises:
+            BrokenError: the agent does not say.
+
+        Source: KIP-320.
+        """
+        code, answer = await self.client.epoch_end(agent, *place, epoch)
+        if code:
+            raise BrokenError(ErrorCode(code).name)
+        self.history.epoch_ended(place, epoch, answer)
+        return min(position, answer[1])
 
     async def until_answered(self, call: Callable[[Agent], Awaitable[tuple[int, T]]]) -> T:
         """Ask agent after agent until one answers with no error."""

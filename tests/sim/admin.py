@@ -46,6 +46,18 @@ class Admin(Actor):
         self.history.created(name, partitions)
         self.world.add_places(name, range(partitions))
 
+    async def delete(self, name: str) -> None:
+        """Delete a topic, however often one has to ask."""
+        self.history.deleting(name)
+        self.world.drop_places(name)
+        code = -1
+        while code not in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+            try:
+                code = await self.client.delete_topic(self.agent(), name)
+            except BrokenError:
+                self.move()
+            await self.pause()
+
     async def _delete_topic(self) -> None:
         names = [
             name

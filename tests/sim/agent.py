@@ -10,13 +10,16 @@ import asyncio
 import shutil
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.log.wal_name import read_wal_id
 from penstock.metadata.commands import DrainAgent
 from penstock.metadata.rows import AgentStatus
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import (
     ConflictError,
+    CorruptDataError,
     FencedError,
     NotFoundError,
     PenstockError,
@@ -26,13 +29,17 @@ from penstock.peers.client import PeerAwayError
 from penstock.peers.codec import WalRange, decode_blocks, decode_wal
 from penstock.peers.receive import AnswerReader, Frame
 from penstock.peers.serve import serve_blocks, serve_wal
+from penstock.peers.standing import STANDING_PATH, decode_asked, serve_standing
 from penstock.peers.zone import BLOCKS_PATH
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.simulated_link import SimulatedLink
 from penstock.testing.simulated_store import SimulatedStore
 from penstock.testing.virtual_loop import VirtualClock
+from sim.door import BLOCK_BYTES
 from sim.history import ViolationError
+from sim.identity import are_batches
+from sim.inherited import InheritedStore
 from sim.parts import Parts, assemble
 
 if TYPE_CHECKING:
@@ -69,6 +76,10 @@ class Agent:
         self.parts: Parts | None = None
         self.ready = asyncio.Event()
         self.removed = False
+        self.is_lost = False
+        """Its cluster is: it doesn't start again."""
+        self.level_max = world.profile.level
+        """The feature level that its release knows."""
         self.cut_from_clients = False
         self.cut_from_peers = False
         self._journal_cut = self._store_cut = False
@@ -87,10 +98,11 @@ class Agent:
 
     def start(self) -> None:
         """Begin a life, unless one is going on."""
-        if not self.node.dead:
+        if self.is_lost or not self.node.dead:
             return
         self.life += 1
         self._is_ending = False
+        self._leave_locks()
         if self.wal_taken:
             # What was in it is in the bucket: it begins anew there, or on a new volume.
             if self.chance.happens(0.5) and self._is_wal_emptied():
@@ -99,6 +111,14 @@ class Agent:
         self.node = self.loop.node(f"{self.name}.{self.life}")
         self.world.note(f"{self.name} starts")
         self.loop.spawn(self.node, self._live(self.life), name=f"{self.name} life {self.life}")
+
+    def _leave_locks(self) -> None:
+        """Give this life copies of the files of the one before. That was a process: what it had
+        open is closed, and it holds no locks. Of a simulated one SQLite doesn't know that."""
+        before, self.folder = self.folder, self.world.folder / f"{self.name}.{self.life}"
+        if before.is_dir():
+            shutil.copytree(before, self.folder, ignore=shutil.ignore_patterns("*-shm"))
+            shutil.rmtree(before)
 
     def _is_wal_emptied(self) -> bool:
         """Whether another agent has what its device held. Since somebody said so, a later life
@@ -127,7 +147,7 @@ class Agent:
             journal=journal,
             cluster_id=(world.other_journal if is_astray else world.journal).cluster_id,
             store=SimulatedStore(world.other_bucket if is_astray else world.bucket, link),
-            parent=SimulatedStore(world.parent_bucket or world.bucket, link),
+            parent=self._parent_store(link),
             pool=InlineExecutor(chance.fork(), workers=4),
             replica_pool=InlineExecutor(chance.fork(), workers=1),
             random=chance.fork(),
@@ -148,6 +168,12 @@ class Agent:
                 self.broker = parts.broker
                 self.ready.set()
                 self.world.note(f"{self.name} is ready, epoch {parts.order.epoch}")
+
+    def _parent_store(self, link: SimulatedLink) -> SimulatedStore:
+        world = self.world
+        if world.parent_bucket is None:
+            return SimulatedStore(world.bucket, link)
+        return InheritedStore(world, world.parent_bucket, link)
 
     def _ended(self, error: BaseException) -> None:
         """The process ends by itself; its supervisor starts it anew."""
@@ -217,6 +243,14 @@ class Agent:
             self.world.note(f"{self.name} goes on")
             self.loop.resume(self.node)
 
+    def upgrade(self) -> None:
+        """Start with the next release."""
+        if self.level_max < FEATURE_LEVEL_MAX:
+            self.world.note(f"{self.name} is upgraded")
+            self._die_quietly()
+            self.level_max = FEATURE_LEVEL_MAX
+            self.start()
+
     def stray(self) -> None:
         """Start with the settings of another cluster."""
         self.crash()
@@ -242,10 +276,14 @@ class Agent:
             return
         self.world.note(f"{self.name} takes over {owner.name}'s WAL")
         work = self.loop.spawn(node, parts.log.take_over(owner.device, deadline_s=5.0))
+        # The script ends when all is healed, and the takeover may go on.
+        work.add_done_callback(partial(self._judge_takeover, owner))
         until_s = self.loop.time() + 12
         while not work.done() and not node.dead and self.loop.time() < until_s:
             await asyncio.sleep(0.05)
-        if not work.done():
+
+    def _judge_takeover(self, owner: Agent, work: asyncio.Task[int]) -> None:
+        if work.cancelled():
             return
         error = work.exception()
         if error is None:
@@ -253,11 +291,16 @@ class Agent:
             self.world.history.count("WAL taken over")
             if work.result():
                 self.world.history.count("WAL taken over with records")
-        elif isinstance(error, RetryableError | ConflictError | NotFoundError | FencedError):
+        elif isinstance(
+            error, RetryableError | ConflictError | NotFoundError | FencedError
+        ) or self._meets_damage(error, owner):
             self.world.history.count(f"WAL not taken over: {type(error).__name__}")
         else:
             text = "".join(traceback.format_exception(error))
             self.world.violated(ViolationError("takeover-failed", f"{owner}: {text}"))
+
+    def _meets_damage(self, error: BaseException, owner: Agent) -> bool:
+        return isinstance(error, CorruptDataError) and self.world.rot.is_in(owner.device)
 
     # -- what is between it and others -------------------------------------------------------------
 
@@ -327,6 +370,25 @@ class Agent:
         parts = self.parts
         return -1 if parts is None or parts.order is None else parts.order.position
 
+    async def answer_from_wal(
+        self, wal_key: int, generation: int, position: int, length: int
+    ) -> None:
+        """Read from its WAL for another agent, which may be behind."""
+        if self.parts is None or self.parts.log is None:
+            return
+        try:
+            found = await self.parts.log.read_own_wal(wal_key, generation, position, length)
+        except PenstockError as error:
+            self.world.history.count(f"asked behind: {type(error).__name__}")
+        else:
+            self.world.history.count("asked behind")
+            self.check_read(found, f"generation {generation} at {position}")
+
+    def check_read(self, found: bytes, where: str) -> None:
+        """What is read of its WAL for others is what was written there."""
+        if not self.world.rot.is_stored and not are_batches(found, is_whole=True):
+            self.world.history.violate("stale-wal-read", f"{self} {where}")
+
     def is_cut_off(self, seconds: float) -> bool:
         """Whether it serves, and has not read the journal's head for so long."""
         parts = self.parts
@@ -384,8 +446,11 @@ class PeerCalls:
 
         async def serve() -> bytes:
             if path == BLOCKS_PATH:
-                ranges = decode_blocks(body, block_bytes=1 << 30)
+                ranges = decode_blocks(body, block_bytes=BLOCK_BYTES)
                 answer = serve_blocks(parts.own_blocks, ranges)
+            elif path == STANDING_PATH:
+                assert parts.standing_of is not None
+                answer = serve_standing(parts.standing_of(decode_asked(body)))
             else:
                 answer = serve_wal(read_wal, decode_wal(body))
             return b"".join([bytes(part) async for part in answer])
@@ -394,6 +459,7 @@ class PeerCalls:
             found: bytes = await parts.log.read_own_wal(
                 wanted.wal_key, wanted.generation, wanted.position, wanted.length
             )
+            callee.check_read(found, f"generation {wanted.generation} at {wanted.position}")
             return found
 
         link = SimulatedLink(

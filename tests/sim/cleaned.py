@@ -15,13 +15,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from penstock.metadata.answers import BatchStatus, RunsCommitted, RunsReplaced
-from penstock.metadata.commands import (
-    BATCH_FIELDS,
-    OUTPUT_FIELDS,
-    CommitRuns,
-    ReplacedPartition,
-    ReplaceRuns,
-)
+from penstock.metadata.commands import BATCH_FIELDS, CommitRuns
+from penstock.metadata.pipeline_commands import OUTPUT_FIELDS, ReplacedPartition, ReplaceRuns
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.records.batch import stored_header
 from penstock.records.decode import decode_batch
@@ -69,6 +64,10 @@ class Cleaned:
         self._connection = connection
         self._partitions: dict[Place, KeyedPartition] = defaultdict(KeyedPartition)
         self._commits: set[tuple[int, int]] = set()
+
+    def inherit(self, parent: Cleaned) -> None:
+        """Know what is known of the cluster that this one was restored from, as of the moment."""
+        self._partitions = parent._partitions
 
     # -- following the journal -------------------------------------------------------------------
 
@@ -181,11 +180,11 @@ class Cleaned:
         records: dict[int, bytes] = {}
         rows = zip(*[iter(listed.outputs)] * OUTPUT_FIELDS, strict=True)
         for _, _, index, position, length, _, _ in rows:
-            key = command.objects[index].key
-            stored = self._world.bucket.objects.get(key)
+            # What was put: bits that have changed since are no fault of the cleaning.
+            stored = self._world.rot.undamaged(command.objects[index].key)
             if stored is None:
                 return None
-            data = memoryview(stored.data)[position : position + length]
+            data = memoryview(stored)[position : position + length]
             while len(data):
                 header = stored_header(data, 0)
                 epoch, sequence = _EPOCH_SEQUENCE.unpack_from(data)

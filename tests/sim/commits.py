@@ -45,6 +45,18 @@ class CommittedOffset:
         self.begun_max = max(self.begun_max, commit.offset)
         self._unanswered.append(commit)
 
+    def restore(self, offset: int, now_s: float) -> None:
+        """It is again what it was at a moment.
+
+        Args:
+            offset: -1: none had been committed.
+        """
+        self.known = Growing()
+        if offset >= 0:
+            self.known.learn(now_s, offset, "restored")
+        self.went_back_s = now_s
+        self._unanswered = []
+
     def refused(self, commit: Commit) -> None:
         """It won't be carried out after anything that is committed later."""
         self._unanswered = [other for other in self._unanswered if other is not commit]

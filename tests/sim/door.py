@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+BLOCK_BYTES = 1 << 10
+"""Of all simulated agents: what one asks of another is refused where theirs differ."""
 PATIENCE_S = 2.5
 RETRY = 503
 
@@ -50,7 +52,7 @@ def sources_of(**parts: Any) -> PipelineSources:
         metrics=Metrics(),
         scratch="",
         objects_url="",
-        block_bytes=1 << 10,
+        block_bytes=BLOCK_BYTES,
         object_bytes_max=1 << 30,
         confirm_timeout_s=2.0,
         **parts,

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.metadata.cluster_tables import group_shard
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from sim.oracle import CLOCKS_AGREE_MS
 
 if TYPE_CHECKING:
     from sim.agent import Agent
@@ -16,8 +18,15 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 AGENTS_MAX = 5
+RUNS_ASKED = 8
 GROUPS = ("group", "simple-reads0", "simple-reads1")
 """Of members, and of consumers that assign partitions to themselves."""
+
+
+def are_ahead_together(agent_ms: int, journal_ms: int) -> bool:
+    """Whether an agent's clock and the journal's are wrong by the same amount. Then nothing can
+    tell, and what goes by age is gone once they are believed (docs/operations.md, "Clocks")."""
+    return agent_ms > 0 and abs(agent_ms - journal_ms) <= 2 * CLOCKS_AGREE_MS
 
 
 class Faults:
@@ -49,6 +58,8 @@ class Faults:
         liked = 1 + self.chance.below(6)
         self._kinds = self.chance.shuffled(kinds)[:liked]
         self._kinds += [getattr(self, f"_{name}") for name in world.profile.faults]
+        self._named: list[tuple[int, tuple[int, int, int, int]]] = []
+        """What was in WALs a moment ago, and may be still."""
         self._pending: set[asyncio.Task[None]] = set()
         self._between_s = self.chance.pick((0.4, 1.0, 3.0))
         self._between_s = min(self._between_s, world.profile.between_s_max)
@@ -58,6 +69,7 @@ class Faults:
         world, chance = self.world, self.chance
         end_s = world.loop.time() + seconds
         world.set_weather(world.store_permille)
+        world.rot.reply_permille = world.profile.reply_rot_permille
         while world.loop.time() < end_s:
             await asyncio.sleep(chance.uniform(0.1, 2 * self._between_s))
             kind = chance.pick(self._kinds)
@@ -74,10 +86,13 @@ class Faults:
         world.calm_down()
         world.journal.come_back()
         world.bucket.away = False
+        if world.clocks.ahead_ms:
+            world.clocks.step(0)
         world.journal_clock.skew_ms = 0
         world.rot.mend()
         for agent in world.agents:
             agent.heal()
+            agent.upgrade()
 
     def _victim(self) -> Agent:
         return self.chance.pick(self.world.agents)
@@ -209,9 +224,12 @@ class Faults:
     async def _journal_clock(self) -> None:
         """The clock of the journal's database jumps, for a moment mostly."""
         clock = self.world.journal_clock
-        if clock.skew_ms:
+        if clock.skew_ms or self.world.clocks.ahead_ms:
             return
-        clock.skew_ms = self.chance.pick((-30 * DAY_MS, HOUR_MS, 30 * DAY_MS, 3650 * DAY_MS))
+        skew_ms = self.chance.pick((-30 * DAY_MS, HOUR_MS, 30 * DAY_MS, 3650 * DAY_MS))
+        if any(are_ahead_together(agent.clock.skew_ms, skew_ms) for agent in self.world.agents):
+            return
+        clock.skew_ms = skew_ms
         self.world.note(f"the journal's clock {clock.skew_ms} ms off")
         self.world.history.count("journal's clock jumped")
         await self._for(0.05, self.chance.pick((0.6, 0.6, 4)))
@@ -233,8 +251,31 @@ class Faults:
         await self._for(0.3, 0.9)
         agent.cut_journal(cut=False)
 
+    async def _read_behind(self) -> None:
+        """An agent that is behind asks owners for what was in their WALs a moment ago: the files
+        may have been used again since."""
+        self.world.oracle.catch_up()
+        self._named += self.world.oracle.wal_places()[-RUNS_ASKED:]
+        del self._named[: -4 * RUNS_ASKED]
+        for owner, name in self._named:
+            agent = self.world.agent_by_id(owner)
+            if agent is not None and not agent.node.dead:
+                self.world.loop.spawn(agent.node, agent.answer_from_wal(*name), name="behind")
+
     async def _rot_object(self) -> None:
         damage = self.world.rot.damage_object(self.chance)
+        await self._for(0.2, 3)
+        if damage is not None:
+            self.world.rot.mend_object(damage)
+
+    async def _swap_objects(self) -> None:
+        damage = self.world.rot.swap_object(self.chance)
+        await self._for(0.2, 3)
+        if damage is not None:
+            self.world.rot.mend_object(damage)
+
+    async def _replace_object(self) -> None:
+        damage = self.world.rot.replace_object(self.chance)
         await self._for(0.2, 3)
         if damage is not None:
             self.world.rot.mend_object(damage)
@@ -259,14 +300,50 @@ class Faults:
         await self._for(0.3, 2)
         agent.come_home()
 
+    async def _upgrade(self) -> None:
+        """An agent is replaced by one of the next release."""
+        older = [agent for agent in self.world.agents if agent.level_max < FEATURE_LEVEL_MAX]
+        if older:
+            self.chance.pick(older).upgrade()
+
+    async def _all_clocks(self) -> None:
+        """All clocks step ahead together, for a moment or for so long that they are believed."""
+        clocks = self.world.clocks
+        if self._is_a_clock_wrong() or self.world.journal_clock.skew_ms:
+            return
+        clocks.step((2 + self.chance.below(18)) * HOUR_MS)
+        await self._for(*self.chance.pick(((0.2, 1.8), (0.2, 1.8), (3, 6))))
+        clocks.step(0)
+
+    async def _near_skew(self) -> None:
+        """The agents' wall clocks, not the journal's, are off by less than what keeps an agent from
+        writing: each by another amount, most of them ahead."""
+        if self._is_a_clock_wrong():
+            return
+        agents = list(self.world.agents)
+        for agent in agents:
+            skew_ms = 3_000 + self.chance.below(1_800)
+            agent.clock.skew_ms = skew_ms if self.chance.happens(0.8) else -skew_ms
+            self.world.note(f"{agent} clock {agent.clock.skew_ms} ms off")
+        self.world.history.count("clocks a little off")
+        await self._for(2, 8)
+        for agent in agents:
+            agent.clock.skew_ms = 0
+
+    def _is_a_clock_wrong(self) -> bool:
+        return any(agent.clock.skew_ms for agent in self.world.agents)
+
     async def _skew(self) -> None:
         """One agent's wall clock is off, up to an hour either way, or 30 days ahead."""
-        if any(agent.clock.skew_ms for agent in self.world.agents):
+        if self._is_a_clock_wrong():
             return
         agent = self._victim()
-        agent.clock.skew_ms = self.chance.below(2 * HOUR_MS) - HOUR_MS
+        skew_ms = self.chance.below(2 * HOUR_MS) - HOUR_MS
         if self.world.profile.clock_days and self.chance.happens(0.7):
-            agent.clock.skew_ms = self.world.profile.clock_days * DAY_MS
+            skew_ms = self.world.profile.clock_days * DAY_MS
+        if are_ahead_together(skew_ms, self.world.journal_clock.skew_ms):
+            return
+        agent.clock.skew_ms = skew_ms
         self.world.note(f"{agent} clock {agent.clock.skew_ms} ms off")
         await self._for(0.5, 8)
         agent.clock.skew_ms = 0

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from sim.commits import Commit, CommittedOffset
 from sim.growing import Growing
 from sim.identity import is_keyed
+
+if TYPE_CHECKING:
+    from sim.oracle import Oracle
 
 FAR = 1 << 62
 Place = tuple[str, int]
@@ -38,6 +42,27 @@ class Partition:
     start: Growing = field(default_factory=Growing)
     start_wanted: int = 0
     """The greatest log start that anybody asked for, answered or not."""
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    """Leader epochs, and the offset at which each begins."""
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset was given in."""
+        return max(epoch for epoch, start in self.epochs if start <= offset)
+
+    def restore(self, start: int, end: int, epoch: int) -> set[bytes]:
+        """Forget what came after a moment at which offsets [start, end) were there.
+
+        Returns:
+            The values that had been acknowledged after it.
+        """
+        lost = {value for offset, value in self.acked.items() if offset >= end}
+        self.log = {offset: value for offset, value in self.log.items() if offset < end}
+        self.acked = {offset: value for offset, value in self.acked.items() if offset < end}
+        self.offsets = {value: offset for offset, value in self.log.items()}
+        self.end.lower(end)
+        self.start.lower(start)
+        self.epochs.append((epoch, end))
+        return lost
 
 
 @dataclass(slots=True)
@@ -48,6 +73,13 @@ class Topic:
     delete_began_s: float | None = None
     delete_ended_s: float | None = None
 
+    def restore(self, count: int, now_s: float) -> None:
+        """It has so many partitions again; 0: it is not there."""
+        self.partitions_acked = [(now_s, count)]
+        if not count:
+            # Who works with it gives it up.
+            self.delete_began_s = now_s
+
 
 class Partitions(dict[Place, Partition]):
     """What is known of those that anything is known of."""
@@ -56,10 +88,13 @@ class Partitions(dict[Place, Partition]):
         super().__init__()
         self.expiring: set[str] = set()
         """Topics whose records leave by themselves."""
+        self.leader_epoch = 0
+        """Of new ones."""
 
     def __missing__(self, place: Place) -> Partition:
         start_wanted = FAR if place[0] in self.expiring else 0
-        found = self[place] = Partition(start_wanted=start_wanted)
+        epochs = [(self.leader_epoch, 0)]
+        found = self[place] = Partition(start_wanted=start_wanted, epochs=epochs)
         return found
 
 
@@ -78,6 +113,12 @@ class History:
         """How often each group was deleted."""
         self.generations: dict[tuple[str, int, int], str] = {}
         self.assigned: dict[tuple[str, int, int, int], str] = {}
+        self._kept: dict[str, int] = {}
+        """Topic -> how many of a partition's newest records retention by count leaves."""
+        self._lost: set[bytes] = set()
+        """Values that were acknowledged after the moment of a restore."""
+        self._producers: dict[int, str] = {}
+        """Who was given a producer id."""
         self.counts: dict[str, int] = defaultdict(int)
         self.violation: ViolationError | None = None
 
@@ -127,7 +168,9 @@ class History:
                 not compacted
                 and offset != expected
                 and not (
-                    offset > expected and offset <= partition.start_wanted and expected == asked
+                    offset > expected
+                    and offset <= self._start_max(place, partition)
+                    and expected == asked
                 )
             ):
                 self.violate("poll-skip", f"{who} {place}: {offset} where {expected} was due")
@@ -169,10 +212,35 @@ class History:
         if self.sent.get(value) != place:
             self.violate("phantom", f"{place} offset {offset}: {value[:20]!r} was not sent there")
 
+    def labelled(self, place: Place, offset: int, epoch: int) -> None:
+        """A batch that was read carries the leader epoch that it was appended in."""
+        expected = self.partitions[place].epoch_of(offset)
+        if epoch != expected:
+            self.violate("leader-epoch", f"{place} {offset} is of epoch {epoch}, not {expected}")
+
+    def epoch_ended(self, place: Place, asked: int, answer: tuple[int, int]) -> None:
+        """OffsetForLeaderEpoch was answered of an epoch before the present one."""
+        epochs = self.partitions[place].epochs
+        ends = {epoch: end for (epoch, _), (_, end) in pairwise(epochs)}
+        # One that began after the restore has nothing of an epoch before it.
+        if answer != (asked, ends.get(asked, epochs[0][1])):
+            self.violate("leader-epoch", f"{place}: epoch {asked} ended at {ends}, told {answer}")
+        self.count("asked where an epoch ended")
+
+    def named(self, producer_id: int, who: str) -> None:
+        """A producer was given an id."""
+        other = self._producers.setdefault(producer_id, who)
+        if other != who:
+            self.violate("producer-id-twice", f"{producer_id} of {other}, then of {who}")
+
+    def has_lost(self, values: list[bytes]) -> bool:
+        """Whether a restore has lost any of these, which had been acknowledged."""
+        return not self._lost.isdisjoint(values)
+
     def out_of_range(self, place: Place, offset: int, began_s: float, who: str) -> None:
         """A fetch was told that its offset doesn't exist."""
         partition = self.partitions[place]
-        if offset < partition.start_wanted:
+        if offset < self._start_max(place, partition):
             return
         end, why = partition.end.at(began_s)
         if offset <= end:
@@ -188,8 +256,8 @@ class History:
         if offset < least:
             self.violate("went-back", f"{who} {place}: told {offset} after {least} ({why})")
         numbers.learn(self._world.loop.time(), offset, f"listed to {who}")
-        if not latest and offset > partition.start_wanted:
-            self.violate("log-start", f"{place} starts at {offset}, asked {partition.start_wanted}")
+        if not latest and offset > (start_max := self._start_max(place, partition)):
+            self.violate("log-start", f"{place} starts at {offset}, allowed is {start_max}")
         self.count("listed")
 
     def trimming(self, place: Place, offset: int) -> None:
@@ -200,6 +268,21 @@ class History:
     def expires(self, topic: str) -> None:
         """Records will leave a topic by themselves."""
         self.partitions.expiring.add(topic)
+
+    def keeps(self, topic: str, messages: int) -> None:
+        """Records will leave a topic by themselves, but for the newest so many of a partition."""
+        self._kept[topic] = messages
+
+    def _start_max(self, place: Place, partition: Partition) -> int:
+        """The greatest log start that a partition may have by now."""
+        wanted = partition.start_wanted
+        kept = self._kept.get(place[0])
+        if kept is None:
+            return wanted
+        oracle: Oracle = self._world.oracle
+        oracle.catch_up()
+        bounds = oracle.bounds(place)
+        return wanted if bounds is None else max(wanted, bounds[1] - kept)
 
     def trimmed(self, place: Place, start: int) -> None:
         """It was answered."""
@@ -233,6 +316,34 @@ class History:
         """Whether anybody asked for it."""
         topic = self.topics.get(name)
         return topic is not None and topic.delete_began_s is not None
+
+    # -- restores --------------------------------------------------------------------------------
+
+    def restored(self, oracle: Oracle) -> None:
+        """The cluster is again what it was at a moment. What came after it is gone, and nothing
+        else is.
+
+        Args:
+            oracle: of the restored cluster.
+        """
+        epoch = oracle.leader_epoch
+        if epoch <= self.partitions.leader_epoch:
+            self.violate("leader-epoch", f"{epoch} after {self.partitions.leader_epoch}")
+        self.partitions.leader_epoch = epoch
+        now_s = self._world.loop.time()
+        for place, partition in list(self.partitions.items()):
+            bounds = oracle.bounds(place)
+            if bounds is None:
+                self._lost.update(partition.acked.values())
+                del self.partitions[place]
+            else:
+                self._lost |= partition.restore(*bounds, epoch)
+        for name, topic in self.topics.items():
+            topic.restore(oracle.partition_count(name), now_s)
+        for (group, place), committed in self._offsets.items():
+            committed.restore(oracle.committed(group, place), now_s)
+        # Generations come again, of which others may be the leaders.
+        self.group_lives.update({group for group, _, _ in self.generations})
 
     # -- groups ----------------------------------------------------------------------------------
 
@@ -270,22 +381,31 @@ class History:
     def _known(self, group: str, place: Place) -> CommittedOffset:
         return self.committed.setdefault((group, place), self._offsets[group, place])
 
-    def _leader_of(self, group: str, generation: int, leader: str) -> str:
-        return self.generations.setdefault((group, self.group_lives[group], generation), leader)
+    def life_of(self, group: str) -> int:
+        """How often a group was deleted by now."""
+        self._world.catch_up()
+        return self.group_lives[group]
 
     def assigned_to(
-        self, group: str, generation: int, leader: str, partitions: list[int], member: str
+        self,
+        group: str,
+        generation: int,
+        leader: str,
+        partitions: list[int],
+        member: str,
+        *,
+        life: int,
     ) -> None:
         """A member was given partitions. (A generation that nobody was given any in may come
         twice, as in Kafka: a coordinator that dies before it is journaled takes it along. A group
-        that was deleted, since it was empty and had no offsets, begins with the first again.)"""
-        known = self._leader_of(group, generation, leader)
-        if known != leader:
-            self._world.catch_up()
-            known = self._leader_of(group, generation, leader)
+        that was deleted, since it was empty and had no offsets, begins with the first again.)
+
+        Args:
+            life: of the group, when the member had joined: since then it may have been deleted.
+        """
+        known = self.generations.setdefault((group, life, generation), leader)
         if known != leader:
             self.violate("two-generations", f"{group} {generation}: led by {known} and {leader}")
-        life = self.group_lives[group]
         for partition in partitions:
             owner = self.assigned.setdefault((group, life, generation, partition), member)
             if owner != member:

@@ -6,8 +6,12 @@ does, which a tombstone has as well; it says the key and whether there is a valu
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, NamedTuple
 
+from crc32c import crc32c
+
+_LABEL = Struct(">qii")
 KEYED = "keyed"
 """How the names of compacted topics begin."""
 HEADER = "id"
@@ -55,3 +59,32 @@ def identity_of(record: Any) -> bytes:
     if value is not None and value.rstrip(b"x") != name:
         return b"changed value: " + name
     return name
+
+
+def labels_of(data: bytes) -> list[tuple[int, int]]:
+    """Base offset and leader epoch of each batch, the last of which may be cut off."""
+    found: list[tuple[int, int]] = []
+    position = 0
+    while position + 16 <= len(data):
+        base, length, epoch = _LABEL.unpack_from(data, position)
+        found.append((base, epoch))
+        position += 12 + length
+    return found
+
+
+def are_batches(data: bytes, *, is_whole: bool = False) -> bool:
+    """Whether the CRC of each batch is right.
+
+    Args:
+        is_whole: the last batch ends where the data does; else it may be cut off.
+    """
+    position = 0
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        if end > len(data):
+            return not is_whole
+        crc = int.from_bytes(data[position + 17 : position + 21], "big")
+        if crc32c(data[position + 21 : end]) != crc:
+            return False
+        position = end
+    return position == len(data) or not is_whole

@@ -30,8 +30,8 @@ class KeyedProducer(Producer):
     def _places(self) -> list[Place]:
         return [place for place in self.world.places if is_keyed(place)]
 
-    def _batch(self, place: Place) -> Batch:
-        batch = super()._batch(place)
+    def _numbered(self, place: Place, values: list[bytes], records: list[Record]) -> Batch:
+        batch = super()._numbered(place, values, records)
         session = self._sessions[place]
         # What the journal says of a stored batch is all by which its records are known there.
         self.world.keyed_sent[place, session.producer_id, session.epoch, batch.sequence] = (

@@ -72,6 +72,7 @@ class Member(Actor):
             return None
         self.member, self.generation = answer.member_id, answer.generation_id
         self.history.count("joined")
+        life = self.history.life_of(self.group)
         leader = answer.leader
         shares: dict[str, bytes] = {}
         if leader == self.member:
@@ -84,18 +85,23 @@ class Member(Actor):
             self._failed(int(answer.error_code))
             return None
         share = list(bytes(answer.assignment))
-        self.history.assigned_to(self.group, self.generation, leader, share, self.member)
+        self.history.assigned_to(self.group, self.generation, leader, share, self.member, life=life)
         return share
 
     async def _work(self, share: list[int]) -> None:
         """Read and commit until the group rebalances."""
         positions: dict[int, int] = {}
+        known = self.history.partitions
+        epoch = known.leader_epoch
         while not self.world.stopping:
             agent = self._coordinator
             if agent is None:
                 return
             for number in share:
                 place = (self.topic, number)
+                if number in positions and epoch != known.leader_epoch:
+                    at = positions[number]
+                    positions[number] = await self.where_cut_off(agent, place, at, epoch)
                 if number not in positions:
                     began_s = self.loop.time()
                     code, offset = await self.client.fetch_offset(agent, self.group, place)
@@ -105,6 +111,7 @@ class Member(Actor):
                     self.history.fetched_offset(self.group, place, offset, began_s, self.name)
                     positions[number] = max(0, offset)
                 await self._step(agent, place, positions)
+            epoch = known.leader_epoch
             code = await self.client.heartbeat(agent, self.group, self.member, self.generation)
             if code:
                 self._failed(code)

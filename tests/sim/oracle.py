@@ -7,45 +7,31 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-
-from crc32c import crc32c
 
 from penstock.log.wal_name import read_wal_id
 from penstock.metadata.answers import Condemned, Refused
 from penstock.metadata.apply import LogMachine, Standing
 from penstock.metadata.changes import HeadMoved, TopicDeleted
 from penstock.metadata.commands import (
-    ClaimShard,
-    ClaimWal,
-    CloseJob,
-    CommitOffsets,
-    CommitRuns,
-    CommitWrite,
-    CondemnObjects,
     DeleteGroups,
-    DeleteOffsets,
-    Fence,
-    OpenJob,
-    RegisterAgent,
-    ReplaceRuns,
-    SaveGroup,
     SetJournalTime,
-    StoreSegment,
 )
-from penstock.metadata.entries import Entry, decode_entry
-from penstock.metadata.entry_window import UNRESOLVED_MAX
+from penstock.metadata.entries import decode_entry
+from penstock.metadata.levels import level_needed
+from penstock.metadata.meta import LEADER_EPOCH
 from penstock.metadata.rows import HistoryOutcome
 from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.ports.device import Device
 from penstock.ports.journal import JournalRow
+from penstock.replica.beginning import RESTORED_POSITION
 from penstock.replica.dump import canonical_dump
 from penstock.wal.recovery import find_files
 from sim.cleaned import Cleaned
 from sim.history import Place
+from sim.twin import Twin, names_of
 
 _COUNTS = {
     "live runs": """SELECT key, live_runs, found FROM (
@@ -63,118 +49,6 @@ _COUNTS = {
 
 
 CLOCKS_AGREE_MS = 5_000
-
-
-class Twin:
-    """What keeps two writers apart, remembered in the plainest way: from the answers alone."""
-
-    def __init__(self, violate: Callable[[str, str], None]) -> None:
-        self._violate = violate
-        self._epochs: dict[int, tuple[int, int, bool]] = {}
-        """By agent: epoch, last n, whether it was fenced."""
-        self._wals: dict[int, tuple[int, int]] = {}
-        self._shards: dict[int, int] = {}
-        self._condemned: set[str] = set()
-        self.named: set[str] = set()
-        self.jobs: set[int] = set()
-        """That are open."""
-        self._commits: dict[int, int] = {}
-        self._written: dict[str, int] = {}
-        """By writer: its last batch."""
-
-    def journaled(self, position: int, entry: Entry) -> None:
-        """An entry, whatever became of it: an agent numbers no more than it may have under way."""
-        epoch, last_n, _ = self._epochs.get(entry.agent, (0, -1, False))
-        if entry.epoch == epoch and entry.n > last_n + UNRESOLVED_MAX:
-            where = f"position {position}, agent {entry.agent} epoch {entry.epoch} n {entry.n}"
-            self._violate("numbers-ran-away", f"{where} after {last_n}")
-
-    def applied(self, position: int, entry: Entry, answers: list[Any]) -> None:
-        """An entry that was applied."""
-        where = f"position {position}, agent {entry.agent} epoch {entry.epoch} n {entry.n}"
-        opens = any(
-            isinstance(command, RegisterAgent) and command.agent == entry.agent
-            for command in entry.commands
-        )
-        epoch, last_n, fenced = self._epochs.get(entry.agent, (0, -1, False))
-        if entry.epoch > epoch:
-            if not opens or entry.n != 0:
-                self._violate("unopened-epoch", where)
-            last_n, fenced = -1, False
-        elif entry.epoch < epoch or fenced:
-            self._violate("fenced-write", where)
-        if entry.n != last_n + 1:
-            self._violate("entry-order", f"{where} after {last_n}")
-        self._epochs[entry.agent] = (entry.epoch, entry.n, fenced)
-        for command, answer in zip(entry.commands, answers, strict=True):
-            if not isinstance(answer, Refused):
-                self._follow(where, entry, command, answer)
-
-    def _follow(self, where: str, entry: Entry, command: Any, answer: Any) -> None:
-        if isinstance(command, ReplaceRuns):
-            if self._commits.get(command.job) == command.n:
-                # It came again, and named nothing.
-                return
-            self._commits[command.job] = command.n
-        for key in names_of(command, answer):
-            self.named.add(key)
-            if key in self._condemned:
-                self._violate("condemned-named", f"{where}: {key}")
-        match command:
-            case OpenJob():
-                if answer.job in self.jobs:
-                    self._violate("job-twice", f"{where}: job {answer.job}")
-                self.jobs.add(answer.job)
-            case CloseJob():
-                self.jobs.discard(command.job)
-            case ReplaceRuns() if command.job not in self.jobs:
-                self._violate("closed-job", f"{where}: job {command.job}")
-            case CommitWrite() if not answer.repeated:
-                if command.job not in self.jobs:
-                    self._violate("closed-job", f"{where}: job {command.job}")
-                if command.batch_id <= self._written.get(command.writer_id, -1):
-                    self._violate("stored-twice", f"{where}: {command.writer_id}")
-                self._written[command.writer_id] = command.batch_id
-            case Fence():
-                epoch, last_n, _ = self._epochs[command.agent]
-                self._epochs[command.agent] = (epoch, last_n, True)
-            case CommitRuns() if command.wal:
-                if self._wals.get(command.wal >> 32) != (entry.agent, entry.epoch):
-                    self._violate("wal-not-owned", f"{where}: WAL {command.wal >> 32}")
-            case ClaimWal():
-                self._wals[answer.wal_key] = (entry.agent, entry.epoch)
-            case ClaimShard():
-                self._shards[command.shard] = answer.shard_epoch
-            case SaveGroup() | CommitOffsets() | DeleteOffsets():
-                self._check_shard(where, [command.group_id], command.shard_epoch)
-            case DeleteGroups():
-                self._check_shard(where, command.group_ids, command.shard_epoch)
-            case CondemnObjects():
-                self._condemned.update(answer.keys)
-            case _:
-                pass
-
-    def shard_epoch(self, group_id: str) -> int:
-        """Of a group's shard, as of its last claim."""
-        return self._shards.get(crc32c(group_id.encode()) % 64, 0)
-
-    def _check_shard(self, where: str, group_ids: list[str], shard_epoch: int) -> None:
-        for group_id in group_ids:
-            shard = crc32c(group_id.encode()) % 64
-            if self._shards.get(shard, 0) != shard_epoch:
-                self._violate("stale-shard", f"{where}: {shard_epoch} of {shard}")
-
-
-def names_of(command: Any, answer: Any) -> list[str]:
-    """The objects that a command which was applied has named."""
-    match command:
-        case CommitRuns() | StoreSegment():
-            return [command.object_key] if command.object_key else []
-        case ReplaceRuns():
-            return [new.key for new in command.objects]
-        case CommitWrite() if not answer.repeated:
-            return [new.key for new in command.objects]
-    return []
 
 
 class Oracle:
@@ -196,16 +70,22 @@ class Oracle:
             with closing(sqlite3.connect(snapshot)) as source:
                 source.backup(self._connection)
         self._machine.bind(self._connection)
-        self.position = 0
+        self.position = 0 if snapshot is None else RESTORED_POSITION
         self.time_ms = time_ms
+        self._times_ms: list[tuple[int, int]] = []
+        """Positions with journal time there."""
         self._heads: dict[int, tuple[int, int]] = {}
         self._twin = Twin(self._violate)
         self.cleaned = Cleaned(world, self._connection)
         self.entries = 0
         self.refused = 0
 
-    def catch_up(self) -> None:
-        """Apply what became part of the dense prefix, checking each entry."""
+    def catch_up(self, *, until: int | None = None) -> None:
+        """Apply what became part of the dense prefix, checking each entry.
+
+        Args:
+            until: the last position to apply.
+        """
         row = self._journal.row_ever(self.position + 1)
         if row is None:
             return
@@ -214,11 +94,20 @@ class Oracle:
             while row is not None:
                 self.position = row.position
                 self._set_time(row)
+                self._times_ms.append((self.position, self.time_ms))
                 if row.body:
                     self._apply(row.position, row.body)
-                row = self._journal.row_ever(self.position + 1)
+                row = None
+                if until is None or self.position < until:
+                    row = self._journal.row_ever(self.position + 1)
         finally:
             self._connection.execute("COMMIT")
+
+    def position_at(self, time_ms: int, *, until: int) -> int:
+        """The last position, at most `until`, whose journal time isn't above a time; 0: none."""
+        return max(
+            (at for at, at_ms in self._times_ms if at <= until and at_ms <= time_ms), default=0
+        )
 
     def _set_time(self, row: JournalRow) -> None:
         """Journal time at a row, by the rule's words: no single clock moves it."""
@@ -251,6 +140,7 @@ class Oracle:
         if not self._world.is_older:
             # Agents number on from what the journal has lost, until they notice.
             self._twin.journaled(position, entry)
+        level = self.feature_level
         outcome = machine.apply(position, self.time_ms, body)
         machine.flush()
         self.entries += 1
@@ -268,11 +158,14 @@ class Oracle:
             elif isinstance(change, TopicDeleted):
                 for key in [key for key in self._heads if key >> 20 == change.topic_key]:
                     del self._heads[key]
+        self._check_levels(position, entry.commands, level)
         self._twin.applied(position, entry, outcome.answers)
         self._check_named(position, entry.commands, outcome.answers)
         for command, answer in zip(entry.commands, outcome.answers, strict=True):
             self.cleaned.applied(command, answer)
             if isinstance(answer, Condemned):
+                for key in answer.keys:
+                    self._world.bucket.ever_condemned.setdefault(key, (position, self.time_ms))
                 self._check_lost(position, answer.keys)
             if isinstance(command, DeleteGroups) and not isinstance(answer, Refused):
                 self._note_deleted(command.group_ids)
@@ -306,6 +199,13 @@ class Oracle:
                 if key not in self._world.bucket.ever_put:
                     self._violate("named-before-durable", f"position {position}: {key}")
 
+    def _check_levels(self, position: int, commands: list[Any], level: int) -> None:
+        """An older release can't decode a command of a level that was not on."""
+        for command in commands:
+            if level_needed(command) > max(1, level):
+                name = type(command).__name__
+                self._violate("above-level", f"position {position}: {name} at level {level}")
+
     def _apply_again(self, position: int, body: bytes) -> None:
         """An entry that comes twice is as one that comes once."""
         before = self._connection.total_changes
@@ -322,18 +222,23 @@ class Oracle:
         row = self._connection.execute(
             "SELECT live_runs, condemned_position, condemned_ms FROM objects WHERE key = ?", (key,)
         ).fetchone()
+        # A row is forgotten once its object is gone. A put that its caller gave up may take effect
+        # after that: an orphan, which may be condemned again. A delete that comes late, or again,
+        # may take it by the first condemnation.
+        first = self._world.bucket.ever_condemned.get(key)
         if row is None:
-            # Forgotten once it was gone: a delete that comes again, or late.
-            if key not in self._world.bucket.ever_deleted and key.startswith(
-                self._world.segments_prefix
-            ):
+            if first is None and key.startswith(self._world.segments_prefix):
                 self._violate("deleted-uncondemned", key)
             return
-        live_runs, condemned_position, condemned_ms = row
-        if condemned_position is None:
+        live_runs, *condemned = row
+        if None in condemned:
             self._violate("deleted-uncondemned", f"{key}, {live_runs} runs in it")
         if live_runs:
             self._violate("deleted-named", f"{key}, {live_runs} runs in it")
+        # Journal time that is set back lowers the row's.
+        condemned_position, condemned_ms = map(min, first, condemned)
+        if self._world.clocks.may_be_wrong:
+            return
         waited_ms = self._world.clock.now_ms() - condemned_ms
         if waited_ms < self._world.grace_ms - self._world.skew_allowed_ms:
             self._violate("deleted-early", f"{key}, {waited_ms} ms after it was condemned")
@@ -398,12 +303,22 @@ class Oracle:
         if lost:
             self._violate("wal-lost", f"generations {lost} of {owner}'s WAL, which has {found}")
 
+    def wal_places(self) -> list[tuple[int, tuple[int, int, int, int]]]:
+        """What the journal names in WALs, the newest last: its owner, and WAL, generation, position
+        and length."""
+        rows = self._connection.execute(
+            "SELECT w.agent, w.wal_key, r.generation & 4294967295, r.position, r.length"
+            " FROM wal_runs AS r JOIN wals AS w ON w.wal_key = r.generation >> 32"
+            " ORDER BY r.generation, r.position"
+        )
+        return [(agent, (wal, number, at, length)) for agent, wal, number, at, length in rows]
+
     def missing_objects(self) -> list[str]:
         """Objects that runs lie in and that the bucket hasn't got."""
         rows = self._connection.execute(
             "SELECT key FROM objects WHERE live_runs > 0 ORDER BY key"
         ).fetchall()
-        return [key for (key,) in rows if key not in self._world.bucket.objects]
+        return [key for (key,) in rows if not self._world.has_object(key)]
 
     def check_runs(self) -> None:
         """Runs of each partition lie side by side from its start to its end, without overlap; where
@@ -465,6 +380,29 @@ class Oracle:
         ).fetchone()
         return found
 
+    def partition_count(self, topic: str) -> int:
+        """Of a topic; 0: there is none."""
+        row = self._connection.execute("SELECT partitions FROM topics WHERE name = ?", (topic,))
+        found = row.fetchone()
+        return int(found[0]) if found else 0
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of all partitions."""
+        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (LEADER_EPOCH,))
+        found = row.fetchone()
+        return int(found[0]) if found else 0
+
+    def committed(self, group_id: str, place: Place) -> int:
+        """A group's committed offset; -1: none."""
+        row = self._connection.execute(
+            "SELECT committed_offset FROM group_offsets WHERE group_id = ? AND partition = ?"
+            " AND topic_id = (SELECT topic_id FROM topics WHERE name = ?)",
+            (group_id, place[1], place[0]),
+        )
+        found = row.fetchone()
+        return int(found[0]) if found else -1
+
     def group_offsets(self, group_id: str) -> dict[tuple[bytes, int], int]:
         """A group's committed offsets."""
         rows = self._connection.execute(
@@ -480,6 +418,12 @@ class Oracle:
     def dump(self) -> list[bytes]:
         """The canonical dump."""
         return list(canonical_dump(self._connection))
+
+    def rows(self, selects: dict[str, str]) -> dict[str, list[tuple[Any, ...]]]:
+        """What each of several queries gives."""
+        return {
+            name: self._connection.execute(select).fetchall() for name, select in selects.items()
+        }
 
     def digest(self) -> str:
         """Of the dump."""

@@ -24,15 +24,18 @@ from penstock.log.limits import LogLimits
 from penstock.log.own_wal import WalFolder
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.metadata.queries import Queries
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import FatalStorageError, PenstockError
+from penstock.peers.standing import Asked, Standing
 from penstock.replica.dump import canonical_dump
 from penstock.replica.follower import FollowerSettings
 from penstock.system.believed_clock import BelievedClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedConnection
 from penstock.testing.simulated_store import SimulatedStore
-from sim.door import open_door, sources_of
+from sim.clocks import BELIEVED_AFTER_S
+from sim.door import BLOCK_BYTES, open_door, sources_of
+from sim.lane import order_by_a_lane
+from sim.racing import RacingDevice
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from sim.world import World
 
 DATABASE = "replica.sqlite"
-BELIEVED_AFTER_MS = 2_000
-"""A simulated life lasts for seconds."""
 JOB_S = 0.7
 
 
@@ -67,6 +68,7 @@ class Parts:
     broker: Broker | None = None
     door: Starlette | None = None
     quiet_agents: Callable[[], frozenset[int]] | None = None
+    standing_of: Callable[[Asked], Standing] | None = None
     groups: GroupCoordinator | None = None
     kafka: KafkaServer | None = None
     closes: list[Callable[[], None]] = field(default_factory=list)
@@ -102,7 +104,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
 
     ports = AgentPorts(
         environment=Environment(
-            clock=BelievedClock(agent.clock, after_ms=BELIEVED_AFTER_MS),
+            clock=BelievedClock(agent.clock, after_ms=int(BELIEVED_AFTER_S * 1000)),
             random=parts.random,
             on_fatal=on_end,
             advertised=Address(agent.name, 9092),
@@ -115,10 +117,13 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         replica=agent.folder / DATABASE,
         scratch=agent.folder / "scratch",
         pool=parts.pool,
+        checks_pool=parts.pool,
         applier=parts.replica_pool,
         calls=agent.peer_calls(),
         wal_folder=WalFolder(
-            device=agent.device,
+            device=RacingDevice(agent.device, parts.random.fork())
+            if world.profile.races
+            else agent.device,
             random=parts.random,
             file_bytes=world.profile.wal_file_bytes,
             bytes_max=world.profile.wal_files_max * world.profile.wal_file_bytes,
@@ -132,6 +137,9 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
 
     core = await open_agent(ports, _plan(agent), on_order=on_order)
     parts.log, parts.own_blocks = core.log, core.own_blocks
+    parts.standing_of = core.standing_of
+    if world.profile.has_lane:
+        order_by_a_lane(parts)
     await core.start()
     for job in core.jobs():
         if job.name != "archive" or world.archives:
@@ -164,7 +172,7 @@ def _plan(agent: Agent) -> AgentPlan:
             software="simulated",
             endpoint=agent.endpoint,
             peer=agent.peer,
-            level_max=FEATURE_LEVEL_MAX,
+            level_max=agent.level_max,
         ),
         limits=log_limits(world),
         membership=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
@@ -178,11 +186,11 @@ def _plan(agent: Agent) -> AgentPlan:
         ),
         restore_window_ms=world.restore_window_ms,
         retention_check_s=JOB_S,
-        digest_interval_ms=3_000,
+        digest_interval_ms=world.profile.digest_interval_ms,
         order=ClusterOrderSettings(
             commit_timeout_s=world.profile.commit_timeout_s,
             confirm_timeout_s=2.0,
-            clock_believed_after_ms=BELIEVED_AFTER_MS,
+            clock_believed_after_ms=int(BELIEVED_AFTER_S * 1000),
             # So small that what is applied by a thread is simulated, too.
             follower=FollowerSettings(inline_bytes_max=200),
         ),
@@ -216,7 +224,7 @@ def log_limits(world: World) -> LogLimits:
         flushes_open_max=8,
         tail_cache_bytes=world.profile.tail_cache_bytes,
         block_cache_bytes=world.profile.block_cache_bytes,
-        block_bytes=1 << 10,
+        block_bytes=BLOCK_BYTES,
         segment_bytes=4 << 10,
         segment_age_ms=world.segment_age_ms,
         delete_grace_ms=world.grace_ms,

@@ -24,7 +24,10 @@ from penstock.lake.door import (
     WriteRun,
     Written,
 )
+from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.model.errors import RetryableError
+from penstock.objects.origins import open_origins
+from penstock.ports.objects import ObjectStore
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of
@@ -34,6 +37,7 @@ from penstock.testing.simulated_store import SimulatedStore
 from sim.actors import Actor
 from sim.door import Door, ProblemError
 from sim.history import Place
+from sim.inherited import PARENT_URL, InheritedStore
 from sim.wire import BrokenError
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ T = TypeVar("T")
 
 STORE_PATIENCE_S = 3.0
 TRIES_MAX = 12
+LEVEL_NOT_ON = "level_not_on"
 GONE = {"unknown_job", "out_of_order_commit", "object_condemned", "bad_object"}
 """Refusals of a job that was closed while its driver was away."""
 
@@ -59,7 +64,10 @@ class Outside(Actor):
         permille = world.store_permille
         link.fail_permille = link.lost_permille = link.twice_permille = permille
         self._store_link = link
-        self._store = SimulatedStore(world.bucket, link)
+        self._store: ObjectStore = SimulatedStore(world.bucket, link)
+        if world.parent_bucket is not None:
+            parent = InheritedStore(world, world.parent_bucket, link)
+            self._store = open_origins(self._store, [PARENT_URL], lambda _: parent)
 
     async def ask(self, method: str, path: str, message: object, answer: type[T]) -> T:
         """Ask agent after agent, some times.
@@ -74,7 +82,15 @@ class Outside(Actor):
             except BrokenError:
                 self.move()
                 await self.pause(0.05, 0.5)
+            except ProblemError as error:
+                if error.problem.reason != LEVEL_NOT_ON or not self._may_lack_level():
+                    raise
+                self.history.count("job before its level")
+                await self.pause(0.3, 1)
         raise BrokenError(f"{method} {path}: nobody answers")
+
+    def _may_lack_level(self) -> bool:
+        return self.world.profile.level < PIPELINE_LEVEL
 
     async def open_job(self, kind: str) -> JobOpen:
         """A new job, with a lease that may end before it does."""

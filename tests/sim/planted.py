@@ -1,11 +1,11 @@
 """Plants known bugs, one at a time, in a copy of the tree, and sees that the simulation finds them.
 
 `planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
-which violations show it (`finds: kind, kind`). Another violation counts where the tree without the
-bug passes the same seed: what a bug leads to in the end can't all be foreseen. A header may name a
-profile (`profile: NAME`) whose runs are eager for it: of the SEEDS_MAX seeds those come first. A
-bug that isn't found within SEEDS_MAX seeds is a hole in the simulation; a patch that doesn't apply
-any more is to be made anew.
+which violations show it (`finds: kind, kind`). A header may name a profile (`profile: NAME`) whose
+runs are eager for it, and a seed that has shown it (`seed: N`): of the SEEDS_MAX seeds these come
+first. A bug is found by a seed that fails with it and passes without it, by whatever violation:
+what a bug leads to in the end can't all be foreseen. A bug that isn't found within SEEDS_MAX seeds
+is a hole in the simulation; a patch that doesn't apply any more is to be made anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ SEEDS_MAX = 200
 FIRST_SEED = 1
 SECONDS_MAX = 600
 FOUND = re.compile(r"^SEED (\d+): ([a-z-]+):", re.MULTILINE)
+NO_VIOLATION = "simulation-failed"
+"""The kind of a run that the simulation itself could not carry out."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,50 @@ class Verdict:
     detail: str = ""
 
 
+class CleanTree:
+    """The tree without a bug: each seed is run once, when the first asks for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_seed: dict[int, tuple[threading.Lock, list[str]]] = {}
+
+    def failure(self, seed: int) -> str:
+        """What a seed shows here; "": it passes."""
+        with self._lock:
+            lock, outputs = self._by_seed.setdefault(seed, (threading.Lock(), []))
+        with lock:
+            if not outputs:
+                outputs.append(simulated([seed], tree=TREE))
+            if "1 passed, 0 failed" in outputs[0]:
+                return ""
+            return outputs[0]
+
+
+def header(patch: Path, name: str) -> str:
+    """What the lines of a patch before its first file say of a name; "": nothing."""
+    match = re.search(rf"^# {name}: (.+)$", patch.read_text(), re.MULTILINE)
+    return "" if match is None else match[1].strip()
+
+
+def what_it_does(patch: Path) -> str:
+    """The first line of its header, a sentence."""
+    return patch.read_text().splitlines()[0].removeprefix("# ")
+
+
 def expected_kinds(patch: Path) -> set[str]:
     """The violations that its header names."""
-    match = re.search(r"^# finds: (.+)$", patch.read_text(), re.MULTILINE)
-    return set() if match is None else {kind.strip() for kind in match[1].split(",")}
+    return {kind.strip() for kind in header(patch, "finds").split(",")} - {""}
 
 
-def profile_named(patch: Path) -> str:
-    """The profile that its header names; empty: none."""
-    match = re.search(r"^# profile: (.+)$", patch.read_text(), re.MULTILINE)
-    return "" if match is None else match[1].strip()
+def seeds_for(patch: Path, *, first_seed: int, seeds_max: int) -> list[int]:
+    """The seeds in the order in which they are tried."""
+    from sim.profiles import profile_of
+
+    profile, known = header(patch, "profile"), header(patch, "seed")
+    return sorted(
+        range(first_seed, first_seed + seeds_max),
+        key=lambda seed: (str(seed) != known, bool(profile) and profile_of(seed).name != profile),
+    )
 
 
 def plant(patch: Path, folder: Path) -> Path:
@@ -62,7 +99,7 @@ def plant(patch: Path, folder: Path) -> Path:
     tree = folder / patch.stem
     shutil.copytree(TREE / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run(
-        ["patch", "-p1", "--batch", "--fuzz=3", "-i", str(patch)],
+        ["patch", "-p1", "--force", "--fuzz=3", "-i", str(patch)],
         cwd=tree,
         capture_output=True,
         text=True,
@@ -74,37 +111,47 @@ def plant(patch: Path, folder: Path) -> Path:
 
 
 def look_for(
-    patch: Path, folder: Path, *, first_seed: int = FIRST_SEED, seeds_max: int = SEEDS_MAX
+    patch: Path,
+    folder: Path,
+    clean: CleanTree,
+    *,
+    first_seed: int = FIRST_SEED,
+    seeds_max: int = SEEDS_MAX,
 ) -> Verdict:
-    """Simulate the planted tree until something is found."""
+    """Simulate the planted tree until a seed fails that passes without the bug."""
     try:
         tree = plant(patch, folder)
     except ValueError as error:
         return Verdict(patch.stem, found=False, detail=str(error))
-    output = simulated(first_seed, seeds_max, tree=tree, profile=profile_named(patch))
-    shutil.rmtree(tree, ignore_errors=True)
-    match = FOUND.search(output)
-    if match is None:
-        return Verdict(patch.stem, found=False, detail=output[-2000:])
-    seed, kind = int(match[1]), match[2]
-    if kind not in expected_kinds(patch) and FOUND.search(simulated(seed, 1, tree=TREE)):
-        detail = f"seed {seed} shows {kind}, and fails without the bug\n{output[:3000]}"
-        return Verdict(patch.stem, found=False, kind=kind, seed=seed, detail=detail)
-    return Verdict(patch.stem, found=True, kind=kind, seed=seed)
+    left = seeds_for(patch, first_seed=first_seed, seeds_max=seeds_max)
+    detail = ""
+    try:
+        while left:
+            output = simulated(left, tree=tree)
+            match = FOUND.search(output)
+            if match is None:
+                detail += output[-2000:]
+                break
+            seed, kind = int(match[1]), match[2]
+            if kind != NO_VIOLATION and not clean.failure(seed):
+                return Verdict(patch.stem, found=True, kind=kind, seed=seed)
+            detail += f"seed {seed} shows {kind}, and fails without the bug\n"
+            left = left[left.index(seed) + 1 :]
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+    return Verdict(patch.stem, found=False, detail=detail)
 
 
-def simulated(first_seed: int, count: int, *, tree: Path, profile: str = "") -> str:
-    """What is printed of so many seeds of a tree, up to the first that fails."""
+def simulated(seeds: Sequence[int], *, tree: Path) -> str:
+    """What is printed of the seeds of a tree, in this order, up to the first that fails."""
     done = subprocess.run(
         [
             sys.executable,
             str(HERE / "run.py"),
-            f"--base={first_seed}",
-            f"--count={count}",
+            f"--seeds={','.join(map(str, seeds))}",
             "--processes=1",
             "--stop-at=1",
             f"--budget={SECONDS_MAX}",
-            f"--first={profile}",
         ],
         env={**os.environ, "PENSTOCK_TREE": str(tree)},
         capture_output=True,
@@ -118,12 +165,14 @@ def look_for_all(
     patches: list[Path], *, first_seed: int = FIRST_SEED, processes: int = 2
 ) -> Iterator[Verdict]:
     """Several at a time; each verdict when it is there."""
+    clean = CleanTree()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-planted-") as folder,
         ThreadPoolExecutor(processes) as pool,
     ):
         looks = [
-            pool.submit(look_for, patch, Path(folder), first_seed=first_seed) for patch in patches
+            pool.submit(look_for, patch, Path(folder), clean, first_seed=first_seed)
+            for patch in patches
         ]
         yield from (look.result() for look in as_completed(looks))
 
@@ -135,6 +184,7 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
+    sys.path.insert(0, str(HERE.parent))
     names = arguments.names
     patches = sorted((HERE / "planted").glob("*.patch"))
     if names:

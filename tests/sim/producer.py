@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.kafka.errors import ErrorCode
@@ -27,6 +27,7 @@ class Batch:
 
     sequence: int
     values: list[bytes]
+    records: list[Record]
     data: bytes
     tries: int = 0
 
@@ -38,6 +39,8 @@ class Session:
     producer_id: int
     epoch: int
     next_sequence: int = 0
+    acked: list[bytes] = field(default_factory=list)
+    """Values of the records that were acknowledged to it there."""
 
 
 class Producer(Actor):
@@ -68,6 +71,8 @@ class Producer(Actor):
 
     async def _initialize(self, agent: Agent) -> tuple[int, Session]:
         code, producer_id, epoch = await self.client.producer_id(agent)
+        if not code:
+            self.history.named(producer_id, self.name)
         return code, Session(producer_id, epoch)
 
     async def _lane(self, place: Place, count: int) -> None:
@@ -76,10 +81,10 @@ class Producer(Actor):
         first = True
         self._sessions[place] = await self.until_answered(self._initialize)
         while count > 0 or window:
-            if self.history.is_deleted(place[0]):
+            if self.history.is_deleted(place[0]) or place in self.world.lost_places:
                 return
             if not in_doubt:
-                if self.chance.happens(0.1):
+                if self.chance.happens(self.world.profile.session_share):
                     # As if it had been restarted: what it sent is acknowledged.
                     self._sessions[place] = await self.until_answered(self._initialize)
                     first = True
@@ -103,15 +108,33 @@ class Producer(Actor):
                 continue
             if code in {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}:
                 # All before it are acknowledged, and nothing else is in flight.
-                self.history.violate(
-                    "sequence-broken",
-                    f"{self.name} {place} sequence {oldest.sequence} {oldest.values}",
-                )
+                if not self.history.has_lost(self._sessions[place].acked):
+                    self.history.violate(
+                        "sequence-broken",
+                        f"{self.name} {place} sequence {oldest.sequence} {oldest.values}",
+                    )
+                await self._begin_sequences_again(place, window)
             self.move()
             await self.pause()
 
+    async def _begin_sequences_again(self, place: Place, window: list[Batch]) -> None:
+        """A restored log has lost records before these, and so has none of these. Clients number
+        them again from 0: with the next epoch, as Java does, or with another producer id.
+        Source: KIP-360."""
+        session = self._sessions[place]
+        if self.chance.happens(0.5):
+            self._sessions[place] = Session(session.producer_id, session.epoch + 1)
+        else:
+            self._sessions[place] = await self.until_answered(self._initialize)
+        window[:] = [self._numbered(place, one.values, one.records) for one in window]
+        self.history.count("sequences begun again")
+
     def _batch(self, place: Place) -> Batch:
         values, records = self._records(place, 1 + self.chance.below(3))
+        return self._numbered(place, values, records)
+
+    def _numbered(self, place: Place, values: list[bytes], records: list[Record]) -> Batch:
+        """A batch with the session's next sequences."""
         session = self._sessions[place]
         sequence = session.next_sequence
         session.next_sequence += len(values)
@@ -122,7 +145,7 @@ class Producer(Actor):
             producer_epoch=session.epoch,
             base_sequence=sequence,
         )
-        return Batch(sequence, values, bytes(data))
+        return Batch(sequence, values, records, bytes(data))
 
     def _codec(self) -> str:
         return "none"
@@ -157,6 +180,7 @@ class Producer(Actor):
             for at, value in enumerate(batch.values):
                 self.history.acked(place, base + at, value)
             self.world.acked(place, base, batch.values)
+            self._sessions[place].acked += batch.values
             if self.chance.happens(0.15):
                 await self._ask_another(place)
         else:

@@ -6,11 +6,17 @@ stream of chance of its own, so that the runs without one are what they would be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from penstock.metadata.schema import CLUSTER_LEVEL, FEATURE_LEVEL_MAX, PIPELINE_LEVEL
 from sim.chance import Chance
 
 STREAM = 0x70726F66696C65
+LATER_STREAM = 0x6578747261
+LAST_STREAM = 0x6C6F7374
+NEAR_STREAM = 0x6E656172
+REPLACED_STREAM = 0x7265711B
+"""Such that the seeds which tests and planted bugs name stay what they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,24 @@ class Profile:
     """Of the runs at whose end the journal comes back older."""
     restored_share: float = 0.1
     """Of the other runs with an archive at whose end a cluster is restored from it."""
+    differing_share: float = 0.0
+    """Of the other runs at whose end a replica comes to differ from the others."""
+    digest_interval_ms: int = 60_000
+    """Between comparisons of the agents' states."""
+    restore_window_ms: int = -1
+    """For which what a moment names is kept; -1: as drawn."""
+    restored_in_life: bool = False
+    """Whether the cluster is lost in mid-life, restored, and goes on with the same clients."""
+    level: int = FEATURE_LEVEL_MAX
+    """The feature level that the agents' first release knows; the next one knows all."""
+    reply_rot_permille: int = 0
+    """Of peers' replies in which a bit changes on the way, while there are faults."""
+    session_share: float = 0.1
+    """Of a producer's turns before which it begins anew, with another producer id."""
+    races: bool = False
+    """Whether WAL files are used again under their readers."""
+    has_lane: bool = False
+    """Whether flushes are ordered as those of an embedded server."""
     between_s_max: float = 10.0
     """Mean time between two faults."""
 
@@ -85,12 +109,13 @@ JUMPING_CLOCK = Profile(
 """The journal's clock is wrong for moments, and everything that goes by age must not be."""
 ROT = Profile(
     name="rot",
-    segment_age_ms=300,
+    mode="wal",
+    segment_age_ms=600,
     value_bytes_max=40,
     tail_cache_bytes=1 << 10,
     block_cache_bytes=4 << 10,
-    faults=("rot_object", "rot_object", "rot_wal", "rot_wal", "rot_replies"),
-    between_s_max=0.6,
+    faults=("rot_object", "rot_object", "rot_wal", "rot_wal", "rot_wal", "rot_replies"),
+    between_s_max=0.3,
 )
 """What is stored and what peers reply changes under its readers."""
 ASTRAY = Profile(
@@ -147,9 +172,115 @@ PROFILES = (
 )
 SHARE = 0.6
 """Of the runs that have one."""
+NO_WINDOW = Profile(name="no window", restore_window_ms=0, segment_age_ms=300)
+"""Nothing but the grace holds a deletion back."""
+UPGRADED = tuple(
+    Profile(
+        name=f"upgraded from {level}",
+        level=level,
+        faults=("upgrade", "upgrade", "upgrade"),
+        between_s_max=1.5,
+    )
+    for level in (CLUSTER_LEVEL, PIPELINE_LEVEL)
+)
+"""Agents of an older release are replaced one by one, and the feature level rises in mid-life."""
+DIFFERING = Profile(
+    name="differing",
+    archives=True,
+    older_share=0.0,
+    restored_share=0.0,
+    differing_share=1.0,
+    digest_interval_ms=3_000,
+)
+"""A cell of one agent's replica changes, perhaps of the one that snapshots are made of."""
+CLOCKS_TOGETHER = Profile(
+    name="clocks together",
+    faults=("all_clocks", "all_clocks", "skew"),
+    clock_days=30,
+    restore_window_ms=0,
+    segment_age_ms=300,
+    between_s_max=1.0,
+)
+"""All clocks are ahead together, or one of them."""
+LANE = Profile(
+    name="lane", mode="object", has_lane=True, flush_bytes=200, think_s=0.01, session_share=0.5
+)
+"""Flushes are ordered by a lane that refuses some, as an embedded server's does on a full disk."""
+RACES = replace(
+    RECYCLED_WAL,
+    name="used again",
+    races=True,
+    reply_rot_permille=300,
+    segment_age_ms=100,
+    think_s=0.01,
+    faults=("read_behind", "read_behind", "read_behind"),
+    between_s_max=0.1,
+)
+"""WAL files are used again while they are read, and replies of peers change on their way."""
+SWAPPED = Profile(
+    name="swapped",
+    mode="object",
+    flush_bytes=200,
+    value_bytes_max=1,
+    tail_cache_bytes=1 << 10,
+    block_cache_bytes=4 << 10,
+    faults=("swap_objects", "swap_objects", "swap_objects"),
+    between_s_max=0.5,
+)
+"""Two objects of the same length change places, and each fits where the other was."""
+LATER = (NO_WINDOW, *UPGRADED, DIFFERING, CLOCKS_TOGETHER, LANE, RACES, SWAPPED)
+"""Drawn before the others, by a stream of their own: the other runs stay what they are."""
+LATER_SHARE = 0.3
+
+
+RESTORED_IN_LIFE = Profile(
+    name="restored in life",
+    mode="object",
+    archives=True,
+    records_times=3,
+    older_share=0.0,
+    restored_share=0.0,
+    restored_in_life=True,
+    between_s_max=2.0,
+)
+"""The cluster is lost and restored under clients that go on with what they hold."""
+LAST_SHARE = 0.05
+NEAR_CLOCKS = Profile(
+    name="near clocks",
+    faults=("near_skew", "near_skew", "near_skew"),
+    restore_window_ms=0,
+    segment_age_ms=300,
+    between_s_max=1.0,
+)
+"""Agents' clocks are off by so little that they write on, and by more than the grace."""
+NEAR_SHARE = 0.03
+REPLACED = Profile(
+    name="replaced",
+    mode="wal",
+    segment_age_ms=800,
+    value_bytes_max=800,
+    records_times=3,
+    think_s=0.02,
+    tail_cache_bytes=1 << 10,
+    block_cache_bytes=8 << 10,
+    faults=("replace_object", "replace_object", "replace_object"),
+    between_s_max=0.2,
+)
+"""Objects are replaced by another cluster's of the same layout while agents have parts of them:
+runs are longer than blocks, and are not in memory whole."""
+REPLACED_SHARE = 0.04
 
 
 def profile_of(seed: int) -> Profile:
     """Of a run."""
+    if Chance(seed ^ REPLACED_STREAM).happens(REPLACED_SHARE):
+        return REPLACED
+    if Chance(seed ^ NEAR_STREAM).happens(NEAR_SHARE):
+        return NEAR_CLOCKS
+    if Chance(seed ^ LAST_STREAM).happens(LAST_SHARE):
+        return RESTORED_IN_LIFE
+    chance = Chance(seed ^ LATER_STREAM)
+    if chance.happens(LATER_SHARE):
+        return chance.pick(LATER)
     chance = Chance(seed ^ STREAM)
     return chance.pick(PROFILES) if chance.happens(SHARE) else PLAIN

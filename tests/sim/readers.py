@@ -34,9 +34,14 @@ class Consumer(Actor):
 
     async def _follow(self, place: Place) -> None:
         position = 0
+        known = self.history.partitions
+        epoch = known.leader_epoch
         while not self.world.stopping and not self.history.is_deleted(place[0]):
             began_s = self.loop.time()
             try:
+                if epoch != known.leader_epoch:
+                    position = await self.where_cut_off(self.agent(), place, position, epoch)
+                    epoch = known.leader_epoch
                 code, records, following, _, _ = await self.client.fetch(
                     self.agent(), *place, position
                 )
@@ -179,12 +184,12 @@ class Watcher(Actor):
         """At once, at another agent than the one that gave the acknowledgement."""
         if not self.world.recent_acks:
             return
-        await self._read(agent, *self.chance.pick(self.world.recent_acks))
+        await self.read(agent, *self.chance.pick(self.world.recent_acks))
 
     async def _read_anywhere(self, agent: Agent, place: Place) -> None:
         """In a gap, perhaps, or in the middle of a batch."""
         end, _ = self.history.partitions[place].end.at(self.loop.time())
-        await self._read(agent, place, self.chance.below(max(1, end)))
+        await self.read(agent, place, self.chance.below(max(1, end)))
 
     async def records(self, agent: Agent, place: Place, start: int, end: int) -> dict[int, bytes]:
         """All that an agent gives of a range of offsets, however long that takes."""
@@ -205,7 +210,8 @@ class Watcher(Actor):
                 position = following
         return found
 
-    async def _read(self, agent: Agent, place: Place, offset: int) -> None:
+    async def read(self, agent: Agent, place: Place, offset: int) -> None:
+        """Read once from an offset on. Raises: BrokenError."""
         began_s = self.loop.time()
         code, records, following, _, _ = await self.client.fetch(agent, *place, offset)
         if code in UNKNOWN:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.log.point_in_time import Moment, restore_state
+from penstock.log.point_in_time import Moment, RestoredState, restore_state
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
 from penstock.replica.archive import Archive
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.simulated_link import SimulatedLink
 from penstock.testing.simulated_store import SimulatedStore
 from sim.admin import Admin
+from sim.ending import read_all
 from sim.identity import is_keyed
+from sim.inherited import PARENT_URL
 from sim.oracle import Oracle
 from sim.producer import Producer, Session
 from sim.readers import Watcher
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
     from sim.history import Place
     from sim.world import World
 
-PARENT_URL = "s3://parent"
 CLUSTER_ID = "simulated-cluster-0003"
 TOPIC = "grown"
 STEP_S = 90.0
 TRIES = 20
+DELETED_S = 4.0
+"""Some passes of the keeper."""
 
 
 class KnownProducer(Producer):
@@ -47,53 +50,96 @@ class KnownProducer(Producer):
         return await super()._initialize(agent)  # type: ignore[arg-type]
 
 
+class Restoring:
+    """What an operator's machine does, which nothing goes wrong with."""
+
+    def __init__(self, world: World, chance: Chance) -> None:
+        self._world = world
+        self._chance = chance
+        self._store = self._open_store()
+        self._pool = InlineExecutor(chance.fork(), workers=2)
+
+    async def state_at(self, moment: Moment) -> RestoredState:
+        """See `penstock.log.point_in_time.restore_state`."""
+        return await restore_state(
+            self._store,
+            PARENT_URL,
+            cluster_id=CLUSTER_ID,
+            moment=moment,
+            scratch=self._world.folder / "restore",
+            executor=self._pool,
+            clock=self._world.clock,
+            random=self._chance.fork(),
+        )
+
+    async def archive_end_ms(self) -> int:
+        """When the last row was written that the archive has; 0: there is none."""
+        archive = self._archive()
+        ends = [name.last for name in await archive.stretches()]
+        ends += [name.position for name in await archive.snapshots()]
+        stamps = {row.position: row.stamp_ms for row in self._world.journal.rows()}
+        return stamps.get(max(ends, default=0), 0)
+
+    def _archive(self) -> Archive:
+        return Archive(
+            self._open_store(),
+            cluster_id=CLUSTER_ID,
+            scratch=self._world.folder / "put",
+            executor=self._pool,
+        )
+
+    async def begin(self, state: RestoredState) -> None:
+        """Put the state where the restored cluster finds it, and start that on other hosts."""
+        world = self._world
+        await self._archive().put_snapshot(state.snapshot, state.info)
+        world.journal.begin(state.beginning)
+        for agent in world.agents:
+            agent.move_to_another_host()
+            agent.start()
+        for agent in world.agents:
+            await world.within(STEP_S, agent.ready.wait(), f"{agent} doesn't start after a restore")
+
+    def _open_store(self) -> SimulatedStore:
+        world = self._world
+        link = SimulatedLink(
+            world.loop, self._chance.fork(), server=world.loop.world, timeout_s=3.0
+        )
+        return SimulatedStore(world.bucket, link)
+
+
 async def restore(world: World, chance: Chance) -> None:
     """Restore as of the archive's end, and go on there."""
-    store = _store(world, chance)
-    pool = InlineExecutor(chance.fork(), workers=2)
+    restoring = Restoring(world, chance)
+    # The parent goes on for a while: its ids of that time are in use after it is gone.
+    late_count = 1 + chance.below(3)
     for _ in range(TRIES):
         try:
-            state = await restore_state(
-                store,
-                PARENT_URL,
-                cluster_id=CLUSTER_ID,
-                moment=Moment(),
-                scratch=world.folder / "restore",
-                executor=pool,
-                clock=world.clock,
-                random=chance.fork(),
-            )
+            state = await restoring.state_at(Moment())
         except (RetryableError, NotFoundError, CorruptDataError):
             # There is no snapshot yet, or a listing lags behind the archiver.
             await asyncio.sleep(0.5)
-        else:
+            continue
+        world.note(f"restored as of {state.parent_position}, archived {state.archived_position}")
+        late = [await _named_by_the_parent(world) for _ in range(late_count)]
+        if state.info.time_ms > world.clock.now_ms() - world.restore_window_ms:
             break
+        # An archiver that could not reach the store has only just come back: the parent may by now
+        # delete what this moment needs, and listings that lag behind still show that.
+        world.history.count("restored past the window")
+        await asyncio.sleep(0.5)
     else:
         world.history.count("no archive to restore from")
         return
-    world.note(f"restored as of {state.parent_position}, archived {state.archived_position}")
-    # The parent goes on for a while: its ids of that time are in use after it is gone.
-    late = [await _named_by_the_parent(world) for _ in range(1 + chance.below(3))]
     expected = {place: dict(known.acked) for place, known in world.history.partitions.items()}
     world.become(CLUSTER_ID)
-    archive = Archive(
-        _store(world, chance), cluster_id=CLUSTER_ID, scratch=world.folder / "put", executor=pool
-    )
     world.oracle = Oracle(world, snapshot=state.snapshot, time_ms=state.info.time_ms)
-    await archive.put_snapshot(state.snapshot, state.info)
-    for agent in world.agents:
-        agent.move_to_another_host()
-        agent.start()
-    for agent in world.agents:
-        await world.within(STEP_S, agent.ready.wait(), f"{agent} doesn't start after a restore")
+    world.history.restored(world.oracle)
+    await restoring.begin(state)
     await _check_inherited(world, chance, expected)
     await _go_on(world, chance, late)
+    if chance.happens(0.7):
+        await _delete_inherited(world, chance)
     world.history.count("restored")
-
-
-def _store(world: World, chance: Chance) -> SimulatedStore:
-    link = SimulatedLink(world.loop, chance.fork(), server=world.loop.world, timeout_s=3.0)
-    return SimulatedStore(world.bucket, link)
 
 
 async def _named_by_the_parent(world: World) -> Session:
@@ -134,8 +180,11 @@ async def _check_inherited(
             world.on_node("inherits", reader.records(agent, place, *bounds)),
             f"{place} can't be read from a restored {agent}",
         )
+        # Retention goes on, and may have taken some before they were read.
+        world.oracle.catch_up()
+        start = world.oracle.log_start(place)
         for offset, value in expected[place].items():
-            if bounds[0] <= offset < bounds[1] and records.get(offset) != value:
+            if start <= offset < bounds[1] and records.get(offset) != value:
                 detail = f"{place} {offset}: {records.get(offset)!r}, not {value!r}"
                 world.history.violate("restored-another", detail)
         world.history.count("inherited partition read")
@@ -157,6 +206,20 @@ async def _go_on(world: World, chance: Chance, late: list[Session]) -> None:
     for agent in chance.shuffled(world.agents)[:2]:
         await world.within(
             STEP_S,
-            world.on_node("restored-reader", world.read_all(reader, agent, place)),
+            world.on_node("restored-reader", read_all(world, reader, agent, place)),
             f"{TOPIC} can't be read from {agent}",
         )
+
+
+async def _delete_inherited(world: World, chance: Chance) -> None:
+    """Delete a topic, and wait until nothing holds back what lay in it: its parent has it still."""
+    topics = {place[0] for place in world.history.partitions if place[0] != TOPIC}
+    left = sorted(topic for topic in topics if not world.history.is_deleted(topic))
+    if not left:
+        return
+    admin = Admin(world, "deletes-inherited")
+    await world.within(
+        STEP_S, world.on_node(admin.name, admin.delete(chance.pick(left))), "delete after a restore"
+    )
+    await asyncio.sleep((world.restore_window_ms + world.grace_ms) / 1000 + DELETED_S)
+    world.history.count("inherited topic deleted")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.wal.format import FILE_HEADER_BYTES, FRAMES_START, generation_of
 from penstock.wal.recovery import find_files
+from sim.foreign import foreign
 
 if TYPE_CHECKING:
     from penstock.testing.device import SimulatedDevice
@@ -31,6 +32,7 @@ class ObjectDamage:
     key: str
     right: bytes
     wrong: bytes
+    right_version: int
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +44,8 @@ class WalDamage:
     position: int
     bit: int
     generation: int
+    wrong: int
+    """The byte with the bit changed."""
 
 
 class Rot:
@@ -76,7 +80,8 @@ class Rot:
         # What was put last is what is read.
         key = keys[-1 - min(chance.below(len(keys)), chance.below(len(keys)))]
         right = objects[key].data
-        if chance.happens(0.3):
+        is_replaced = chance.happens(0.3)
+        if is_replaced:
             wrong = objects[chance.pick(keys)].data
         else:
             changed = bytearray(right)
@@ -84,13 +89,57 @@ class Rot:
             wrong = bytes(changed)
         if wrong == right:
             return None
-        objects[key].data = wrong
+        return self._replace(key, wrong, is_put=is_replaced)
+
+    def swap_object(self, chance: Chance) -> ObjectDamage | None:
+        """Let one object have the bytes of another of the same length."""
+        objects = self._world.bucket.objects
+        keys = [key for key in sorted(objects) if key.startswith(self._world.segments_prefix)]
+        keys = [key for key in keys if not any(damage.key == key for damage in self._objects)]
+        for key in chance.shuffled(keys)[:10]:
+            right = objects[key].data
+            fitting = [objects[other].data for other in keys if other != key]
+            fitting = [wrong for wrong in fitting if len(wrong) == len(right) and wrong != right]
+            if fitting:
+                return self._replace(key, chance.pick(fitting), is_put=True)
+        return None
+
+    def replace_object(self, chance: Chance) -> ObjectDamage | None:
+        """Let an object have the bytes of another cluster's of the same layout."""
+        objects = self._world.bucket.objects
+        keys = [key for key in sorted(objects) if key.startswith(self._world.segments_prefix)]
+        keys = [key for key in keys if not any(damage.key == key for damage in self._objects)]
+        if not keys:
+            return None
+        key = keys[-1 - min(chance.below(len(keys)), chance.below(len(keys)))]
+        return self._replace(key, foreign(objects[key].data), is_put=True)
+
+    def _replace(self, key: str, wrong: bytes, *, is_put: bool) -> ObjectDamage:
+        """
+        Args:
+            is_put: something put it, so that its version is another: rot leaves that as it was.
+        """
+        found = self._world.bucket.objects[key]
+        right, right_version = found.data, found.version
+        found.data = wrong
+        if is_put:
+            found.version = self._world.bucket.next_version()
         self._world.note(f"rot in {key}")
         self._world.history.count("rot in an object")
-        damage = ObjectDamage(key, right, wrong)
+        damage = ObjectDamage(key, right, wrong, right_version)
         self._objects.append(damage)
         self._until_s = self._world.loop.time() + MOMENT_S
         return damage
+
+    def undamaged(self, key: str) -> bytes | None:
+        """An object as it was put; None: there is none."""
+        found = self._world.bucket.objects.get(key)
+        if found is None:
+            return None
+        for damage in self._objects:
+            if damage.key == key and found.data is damage.wrong:
+                return damage.right
+        return found.data
 
     def mend_object(self, damage: ObjectDamage) -> None:
         """Put it right, if it is there and nothing else has been put in its place."""
@@ -100,6 +149,7 @@ class Rot:
         found = self._world.bucket.objects.get(damage.key)
         if found is not None and found.data is damage.wrong:
             found.data = damage.right
+            found.version = damage.right_version
 
     def damage_wal(self, agent: Agent, chance: Chance) -> WalDamage | None:
         """Change one bit of a frame."""
@@ -122,14 +172,16 @@ class Rot:
         bit = chance.below(8)
         device.flip_bit(file.name, position, bit)
         assert file.header is not None
-        damage = WalDamage(device, file.name, position, bit, file.header.generation)
+        wrong = data[position - FRAMES_START] ^ 1 << bit
+        damage = WalDamage(device, file.name, position, bit, file.header.generation, wrong)
         self._wals.append(damage)
         self._world.note(f"rot in {agent.name}'s {file.name} at {position}")
         self._world.history.count("rot in a WAL")
         return damage
 
     def mend_wal(self, damage: WalDamage) -> None:
-        """Put it right, unless the file has been used again since."""
+        """Put it right, unless the file has been used again since, or the block that holds the byte
+        was written again with what follows it."""
         if damage not in self._wals:
             return
         self._wals.remove(damage)
@@ -137,7 +189,8 @@ class Rot:
             file = damage.device.open(damage.name)
         except FileNotFoundError:
             return
-        if generation_of(file.read_at(0, FILE_HEADER_BYTES)) == damage.generation:
+        is_same = generation_of(file.read_at(0, FILE_HEADER_BYTES)) == damage.generation
+        if is_same and file.read_at(damage.position, 1) == bytes([damage.wrong]):
             damage.device.flip_bit(damage.name, damage.position, damage.bit)
         file.close()
 

@@ -58,7 +58,7 @@ def _alarm() -> Iterator[None]:
 
 def one(seed: int) -> Any:
     """Run a seed in this process."""
-    from sim.world import Result, simulate
+    from sim.simulated import Result, simulate
 
     quiet()
     load_kernels()
@@ -79,7 +79,7 @@ def one(seed: int) -> Any:
 def load_kernels() -> None:
     """Import what is simulated, before the clock of a seed runs; kernels are compiled where nobody
     has done that before."""
-    import sim.world  # noqa: F401
+    import sim.simulated  # noqa: F401
     from sim.compactor import load_kernels
 
     load_kernels()
@@ -142,7 +142,7 @@ def run_many(seeds: list[int], *, processes: int, budget_s: float, stop_at: int)
     load_kernels()
     gc.freeze()
     context = multiprocessing.get_context("fork")
-    from sim.world import scratch_folder
+    from sim.simulated import scratch_folder
 
     with (
         tempfile.TemporaryDirectory(
@@ -181,20 +181,19 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
     parser.add_argument("--stop-at", type=int, default=20, help="failures after which to stop")
-    parser.add_argument("--first", default="", help="a profile whose seeds come before the others")
+    parser.add_argument("--seeds", default="", help="these, separated by commas, in this order")
     arguments = parser.parse_args()
     sys.path[:0] = paths()
     if arguments.seed is not None:
         return run_one(arguments.seed)
-    base = arguments.base
-    if base is None:
-        base = int.from_bytes(os.urandom(5), "big")
-    print(f"seeds {base} to {base + arguments.count - 1}", flush=True)
-    seeds = list(range(base, base + arguments.count))
-    if arguments.first:
-        from sim.profiles import profile_of
-
-        seeds.sort(key=lambda seed: profile_of(seed).name != arguments.first)
+    if arguments.seeds:
+        seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    else:
+        base = arguments.base
+        if base is None:
+            base = int.from_bytes(os.urandom(5), "big")
+        print(f"seeds {base} to {base + arguments.count - 1}", flush=True)
+        seeds = list(range(base, base + arguments.count))
     return run_many(
         seeds,
         processes=arguments.processes,

@@ -13,8 +13,10 @@ import pytest
 from penstock.metadata.commands import DrainAgent, RegisterAgent
 from penstock.metadata.entries import Entry
 from penstock.metadata.entry_window import UNRESOLVED_MAX
+from sim.agent import STORE_PATIENCE_S
+from sim.clocks import LATE_S
 from sim.history import History, ViolationError
-from sim.oracle import Twin
+from sim.twin import Twin
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (3, 14, 15)
@@ -22,11 +24,15 @@ PLACE = ("topic", 0)
 
 
 def _digest(seed: int, hash_seed: int) -> str:
-    script = (
-        "import sys; from sim.run import one;"
+    return _printed(
+        "from sim.run import one;"
         f" result = one({seed});"
-        " print(result.kind, result.trace, result.steps, hash(tuple(map(len, result.notes))))"
+        " print(result.kind, result.trace, result.steps, hash(tuple(map(len, result.notes))))",
+        hash_seed,
     )
+
+
+def _printed(script: str, hash_seed: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={
@@ -46,8 +52,23 @@ def test_a_seed_gives_the_same_run_in_every_process(seed: int) -> None:
     assert _digest(seed, 1) == _digest(seed, 2)
 
 
+def test_a_late_deletion_is_forgiven_for_as_long_as_it_may_be_late() -> None:
+    assert LATE_S > 3 * STORE_PATIENCE_S
+
+
 def test_seeds_give_different_runs() -> None:
     assert len({_digest(seed, 0) for seed in SEEDS}) == len(SEEDS)
+
+
+def test_an_error_in_what_a_peer_answers_ends_the_run() -> None:
+    """The peer that asks reads on without that answer, as if the other were away."""
+    script = (
+        "import sim.agent; from sim.run import one;"
+        " sim.agent.serve_wal = lambda *_: {}['no such thing'];"
+        f" result = one({SEEDS[0]});"
+        " print(result.kind, 'KeyError' in result.detail)"
+    )
+    assert _printed(script) == "unhandled True\n"
 
 
 class _World:
@@ -93,7 +114,7 @@ def test_what_is_right_breaks_nothing(history: Any) -> None:
     history.unknown(PLACE, 4.0, "c")
     history.committed_offset(history.committing("g", PLACE, 3))
     history.fetched_offset("g", PLACE, 3, 6.0, "c")
-    history.assigned_to("g", 1, "m", [0], "m")
+    history.assigned_to("g", 1, "m", [0], "m", life=0)
 
 
 def test_another_record_at_an_offset(history: Any) -> None:
@@ -153,11 +174,72 @@ def test_committed_offsets_that_go_back_or_come_from_nowhere(history: Any) -> No
 
 
 def test_two_generations_and_two_owners(history: Any) -> None:
-    history.assigned_to("g", 1, "m", [0], "m")
+    history.assigned_to("g", 1, "m", [0], "m", life=0)
     with _broken("two-generations"):
-        history.assigned_to("g", 1, "n", [1], "n")
+        history.assigned_to("g", 1, "n", [1], "n", life=0)
     with _broken("two-owners"):
-        history.assigned_to("g", 1, "m", [0], "n")
+        history.assigned_to("g", 1, "m", [0], "n", life=0)
+
+
+class _Restored:
+    """As much of a restored cluster's oracle as the history asks."""
+
+    leader_epoch = 5
+
+    def bounds(self, place: Any) -> tuple[int, int] | None:
+        return (0, 2) if place == PLACE else None
+
+    def partition_count(self, topic: str) -> int:
+        return int(topic == "topic")
+
+    def committed(self, group_id: str, place: Any) -> int:
+        return 1
+
+
+def test_what_a_restore_may_have_lost(history: Any) -> None:
+    history.committed_offset(history.committing("g", PLACE, 3))
+    history.restored(_Restored())
+    assert history.has_lost([b"p/1/", b"p/2/"])
+    assert not history.has_lost([b"p/0/", b"p/1/"])
+    # What came after the moment may be stored again at any offset, and what came before may not.
+    history.acked(PLACE, 2, b"p/3/")
+    history.listed(PLACE, 3, 6.0, latest=True, who="c")
+    history.fetched_offset("g", PLACE, 1, 6.0, "c")
+    with _broken("lost-commit"):
+        history.fetched_offset("g", PLACE, 0, 6.0, "c")
+    with _broken("duplicate"):
+        history.acked(PLACE, 3, b"p/1/")
+    with _broken("went-back"):
+        history.listed(PLACE, 2, 6.0, latest=True, who="c")
+
+
+def test_leader_epochs_after_a_restore(history: Any) -> None:
+    history.restored(_Restored())
+    history.labelled(PLACE, 1, 0)
+    history.labelled(PLACE, 2, 5)
+    history.epoch_ended(PLACE, 0, (0, 2))
+    with _broken("leader-epoch"):
+        history.labelled(PLACE, 2, 0)
+    with _broken("leader-epoch"):
+        history.epoch_ended(PLACE, 0, (0, 4))
+    with _broken("leader-epoch"):
+        history.restored(_Restored())
+
+
+def test_a_producer_id_that_two_are_given(history: Any) -> None:
+    history.named(7, "p0")
+    with _broken("producer-id-twice"):
+        history.named(7, "p1")
+
+
+def test_a_cluster_is_restored_in_mid_life() -> None:
+    script = (
+        "from sim.run import one;"
+        " result = one(137);"
+        " print(result.kind, result.counts['restored in mid-life'],"
+        " result.counts['asked where an epoch ended'] > 0)"
+    )
+    assert _printed(script) == " 1 True\n"
 
 
 def _entry(n: int) -> Entry:
@@ -165,6 +247,14 @@ def _entry(n: int) -> Entry:
     if n == 0:
         commands = [RegisterAgent(agent=7, labels={}, software="", endpoint="", level_max=1)]
     return Entry(agent=7, epoch=1, n=n, stamp_ms=0, commands=commands)
+
+
+def test_a_generation_of_a_group_that_was_deleted_since(history: Any) -> None:
+    """The member had joined before, and is told its share afterwards."""
+    life = history.life_of("g")
+    history.group_lives["g"] += 1
+    history.assigned_to("g", 1, "m", [0], "m", life=life)
+    history.assigned_to("g", 1, "n", [0], "n", life=history.life_of("g"))
 
 
 def test_numbers_that_run_away() -> None:

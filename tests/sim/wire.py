@@ -14,15 +14,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from crc32c import crc32c
-
 from penstock.cli.client import fetching, producing
 from penstock.cli.client.offsets import TopicPartition
 from penstock.kafka import schema
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import BY_MODULE
 from sim.history import ViolationError
-from sim.identity import identity_of
+from sim.identity import are_batches, identity_of, labels_of
 from sim.sockets import SimulatedTransport
 
 if TYPE_CHECKING:
@@ -50,6 +48,7 @@ VERSIONS = {
     "sync_group": 5,
     "init_producer_id": 4,
     "metadata": 9,
+    "offset_for_leader_epoch": 3,
 }
 
 
@@ -74,6 +73,7 @@ class Connection:
         self._chance = client.chance
         self._agent = agent
         self._life = agent.life
+        self._era = client.world.era
         self.broken = False
         self._sent = 0
         self._arrives_up_to = 1 << 60
@@ -174,7 +174,7 @@ class Connection:
 
     def _answer(self, frame: bytes) -> None:
         reply = self._waiting.get(int.from_bytes(frame[:4], "big"))
-        if self._client.cut_from(self._agent):
+        if self._client.cut_from(self._agent) or self._era != self._client.world.era:
             self.break_off()
         if reply is not None and not reply.done():
             reply.set_result(memoryview(frame))
@@ -240,22 +240,15 @@ class Client:
         position += fetching._RESPONSE_PARTITION.size + max(0, aborted) * 16 + 4
         size = max(0, fetching._INT32.unpack_from(answer, position)[0])
         data = answer[position + 4 : position + 4 + size]
-        self._check_crcs(bytes(data), f"{topic}-{partition} from {offset} at {agent}")
+        if not are_batches(bytes(data)):
+            # As a client with `check.crcs`: no other need ever see a flipped bit, either.
+            what = f"{topic}-{partition} from {offset} at {agent}"
+            self.world.history.violate("wrong-bytes", what)
+        for base, epoch in labels_of(bytes(data)):
+            self.world.history.labelled((topic, partition), base, epoch)
         records, following = fetching.read_batches(TopicPartition(topic, partition), data, offset)
         found = [(record.offset, identity_of(record)) for record in records]
         return code, found, following, high_watermark, log_start
-
-    def _check_crcs(self, data: bytes, what: str) -> None:
-        """As a client with `check.crcs`: no other need ever see a flipped bit, either."""
-        position = 0
-        while position + 12 <= len(data):
-            end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-            if end > len(data):
-                return
-            crc = int.from_bytes(data[position + 17 : position + 21], "big")
-            if crc32c(data[position + 21 : end]) != crc:
-                self.world.history.violate("wrong-bytes", what)
-            position = end
 
     # -- small APIs ------------------------------------------------------------------------------
 
@@ -287,6 +280,35 @@ class Client:
         )
         row = answer.topics[0].partitions[0]
         return int(row.error_code), row.offset
+
+    async def epoch_end(
+        self, agent: Agent, topic: str, partition: int, epoch: int
+    ) -> tuple[int, tuple[int, int]]:
+        """(error code, (leader epoch, offset at which it ended))."""
+        answer = await self.request(
+            agent,
+            "offset_for_leader_epoch",
+            lambda types: schema.build(
+                types.OffsetForLeaderEpochRequest,
+                replica_id=-1,
+                topics=(
+                    schema.build(
+                        types.OffsetForLeaderTopic,
+                        topic=topic,
+                        partitions=(
+                            schema.build(
+                                types.OffsetForLeaderPartition,
+                                partition=partition,
+                                current_leader_epoch=-1,
+                                leader_epoch=epoch,
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        )
+        row = answer.topics[0].partitions[0]
+        return int(row.error_code), (row.leader_epoch, row.end_offset)
 
     async def producer_id(self, agent: Agent) -> tuple[int, int, int]:
         """(error code, producer id, epoch)."""

@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 from penstock.lake.compaction.items import InputObject, ItemPartition, KeyedItem
 from penstock.lake.compaction.keyed import clean_partition
 from penstock.metadata.answers import JobOpened, RunsReplaced
-from penstock.metadata.commands import (
+from penstock.metadata.pipeline_commands import (
     CloseJob,
     OpenJob,
     OutputObject,

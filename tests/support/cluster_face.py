@@ -39,6 +39,8 @@ from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
 from penstock.testing.virtual_loop import run as run_loop
+from support.replies import body_of
+from support.replies import encoded as encoded_answer
 
 T = TypeVar("T")
 QUICK_GROUPS = GroupSettings(initial_rebalance_delay_ms=0, session_timeout_ms_min=1_000)
@@ -87,7 +89,7 @@ class NoSink:
     def takes_files(self) -> bool:
         return False
 
-    def reserve_reply(self, byte_count: int) -> None:
+    def reserve_answer(self, byte_count: int) -> None:
         pass
 
 
@@ -325,10 +327,10 @@ class ClusterAgent:
             reply = handler.serve(context, body)
             if asyncio.isfuture(reply):
                 reply = await reply
-            encoded = b"".join(bytes(part) for part in reply)
+            encoded = body_of(reply)
         else:
             decoded = schema.decode_request(api, version, body)
-            encoded = schema.encode_response(await handler.handle(context, decoded))
+            encoded = await encoded_answer(await handler.handle(context, decoded))
         response_type = getattr(schema.response_types(api, version), f"{entry.name}Response")
         response, size = entity_reader(response_type)(encoded, 0)
         assert size == len(encoded)

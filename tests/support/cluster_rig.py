@@ -353,6 +353,7 @@ class Cluster:
             agent_id=agent_id,
             pool=InlineExecutor(self.random, workers=4),
             on_fatal=fatal.append,
+            compare_history=None,
             wal_folder=folder,
             remote_wal=remote_wal,
         )

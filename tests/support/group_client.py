@@ -36,6 +36,7 @@ class GroupClient:
         self.world = world
         self.group_id = group_id
         self.topic = topic
+        self.client_id = "client"
         self.member_id = ""
         self.generation = -1
         self.owner: ClusterAgent | None = None
@@ -78,7 +79,9 @@ class GroupClient:
             self.owner = self.owner or await self.find()
             if self.owner is not None:
                 try:
-                    answer = await within(self.owner, patience_s, api, version, **fields)
+                    answer = await within(
+                        self.owner, patience_s, api, version, client_id=self.client_id, **fields
+                    )
                 except LateError:
                     pass
                 else:

@@ -84,8 +84,8 @@ class Rig:
             self.believed.start_from(self.order.found_ms)
             self.queries = queries
             self.view = MetadataView.load(queries())
-            self.wal_reader = WalReader(device)
             self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
+            self.wal_reader = WalReader(device, lost=self.wal.recovery.lost)
             self.pool = ThreadPoolExecutor(2)
             files.callback(self.pool.shutdown)
             self.store = open_store(path / "objects", executor=self.pool)
@@ -119,6 +119,9 @@ class Rig:
         if drain:
             await self.log.close(10)
         else:
+            await self.log.damaged_frames.close()
+            await self.log.lost_ranges.close()
+            await self.log.rebuilt_ranges.close()
             await self.log.uploader.close()
             await self.log.lane.close()
             self.wal.close()

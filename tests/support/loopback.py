@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from penstock.kafka.broker import Broker
+from penstock.kafka.lanes import Lane
 from penstock.kafka.server import KafkaServer
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
@@ -70,7 +71,14 @@ async def serving(
             writer.close()
         await server.close()
         assert server.connection_count == 0
-        assert server.budget.used_bytes == 0
+        for lanes in (server.data, server.groups):
+            assert lanes.used_bytes == 0
+            assert not any(lanes.waiting_count(lane) for lane in Lane)
+
+
+def received_bytes(server: KafkaServer) -> int:
+    """Of requests that are not whole."""
+    return sum(connection._framer.pending_bytes for connection in server._host.connections)
 
 
 async def turns(count: int = 20) -> None:

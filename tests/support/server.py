@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.ports import free_port
+from support.ports import adjacent_ports, free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = 120.0
@@ -70,6 +70,7 @@ class ServerProcess:
         settings: further `PENSTOCK_*` variables, without the prefix.
         environment: further variables.
         launcher: what is run instead of `-m penstock`, with the same arguments.
+        arguments: further ones of `penstock serve`, which go before those of the fixture.
     """
 
     def __init__(
@@ -80,14 +81,17 @@ class ServerProcess:
         *,
         environment: dict[str, str] | None = None,
         launcher: tuple[str, ...] = ("-m", "penstock"),
+        arguments: tuple[str, ...] = (),
     ) -> None:
         self.data = data
         self.log = log
         self.settings = settings or {}
         self.environment = environment or {}
         self.launcher = launcher
+        self.arguments = arguments
         self.kafka_port = free_port()
-        self.http_port = free_port()
+        # The next one is where an agent of a cluster serves the others.
+        self.http_port = adjacent_ports(2)
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -109,6 +113,20 @@ class ServerProcess:
         Returns: seconds from the process's start to its first Metadata answer.
         Raises: ServerFailedError.
         """
+        started = time.monotonic()
+        process = self.launch()
+        while not answers_metadata("127.0.0.1", self.kafka_port):
+            if process.poll() is not None:
+                status, self.process = process.returncode, None
+                raise ServerFailedError(f"ended with {status} before it was ready\n{self.tail()}")
+            if time.monotonic() - started > READY_SECONDS_MAX:
+                self.kill()
+                raise ServerFailedError(f"not ready in {READY_SECONDS_MAX} s\n{self.tail()}")
+            time.sleep(0.02)
+        return time.monotonic() - started
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start the process, and wait for nothing."""
         assert self.process is None
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
         environment["PYTHONPATH"] = str(REPOSITORY / "src")
@@ -117,7 +135,7 @@ class ServerProcess:
         environment.update(self.environment)
         command = [sys.executable, *self.launcher, "serve", "--data", str(self.data)]
         command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
-        started = time.monotonic()
+        command += self.arguments
         with self.log.open("ab") as output:
             # A session of its own, so that an interrupt of the test run doesn't reach the server
             # before the test has stopped it.
@@ -130,15 +148,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        while not answers_metadata("127.0.0.1", self.kafka_port):
-            if self.process.poll() is not None:
-                status, self.process = self.process.returncode, None
-                raise ServerFailedError(f"ended with {status} before it was ready\n{self.tail()}")
-            if time.monotonic() - started > READY_SECONDS_MAX:
-                self.kill()
-                raise ServerFailedError(f"not ready in {READY_SECONDS_MAX} s\n{self.tail()}")
-            time.sleep(0.02)
-        return time.monotonic() - started
+        return self.process
 
     def running(self) -> bool:
         """Whether the process is alive."""

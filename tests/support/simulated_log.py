@@ -457,6 +457,9 @@ class SimulatedLog:
     async def end(self) -> None:
         """Let go of everything, as the death of a process does."""
         self.switch.cut()
+        await self.log.damaged_frames.close()
+        await self.log.lost_ranges.close()
+        await self.log.rebuilt_ranges.close()
         await self.log.uploader.close()
         if self._queue is not None:
             self._queue.release()

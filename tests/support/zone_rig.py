@@ -1,4 +1,4 @@
-"""Agents of one zone in one process, each with a real HTTP port, over one store that counts."""
+"""Agents of one zone in one process, each with a real peer port, over one store that counts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from typing_extensions import Buffer
 
-from penstock.app.http import HttpServer, HttpSources
+from penstock.app.http import HttpServer, peer_application
+from penstock.app.http_gate import HttpGate, HttpLimits
 from penstock.app.peer_routes import PeerSources
 from penstock.model.errors import RetryableError
-from penstock.observability.metrics import Metrics
 from penstock.peers import ClusterSecret, OwnBlocks, PeerClient, ZoneStore
 from penstock.peers.client import PeerTimeouts
 from penstock.placement.rendezvous import owner_of
@@ -55,7 +55,7 @@ class CountingStore:
 
 
 class ZoneAgent:
-    """One agent: its own blocks, its HTTP port, and its view of the zone."""
+    """One agent: its own blocks, its port, and its view of the zone."""
 
     def __init__(
         self,
@@ -86,16 +86,10 @@ class ZoneAgent:
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        gate = HttpGate("peer", HttpLimits(), SystemClock(), lambda port, happened: None)
+        sources = PeerSources(own=self.own, block_bytes=block_bytes, read_wal=read_wal)
         self.http = HttpServer(
-            HttpSources(
-                metrics=Metrics(),
-                status=dict,
-                not_ready=lambda: "",
-                back_up=_no_backup,
-                secret=ClusterSecret(SECRET),
-                peers=PeerSources(own=self.own, block_bytes=block_bytes, read_wal=read_wal),
-            ),
-            self.listener,
+            peer_application(sources, ClusterSecret(SECRET), gate), gate, self.listener
         )
 
     async def close(self) -> None:
@@ -121,10 +115,6 @@ class Zone:
     async def __aexit__(self, *_: object) -> None:
         for agent in self.agents:
             await agent.close()
-
-
-async def _no_backup(destination: str, progress: object) -> dict[str, Any]:
-    raise AssertionError
 
 
 __all__ = ["BLOCK_BYTES", "SECRET", "CountingStore", "Zone", "ZoneAgent"]

@@ -7,6 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.config.fields import setting_fields
+from penstock.kafka.movement import Ending
+from penstock.observability.metrics import CATALOGUE
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = runpy.run_path(str(REPOSITORY / "tests" / "make_docs.py"))["PAGES"]
 WRITTEN = sorted(
@@ -59,3 +63,39 @@ def test_every_python_snippet_of_the_readme_is_python() -> None:
     assert snippets
     for snippet in snippets:
         compile(snippet, "README.md", "exec")
+
+
+def test_the_limits_of_operations_have_their_defaults() -> None:
+    text = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+    section = text.split("\n## Limits\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z_]+)` \| (?:`([^`]+)`|empty) \|", section, re.MULTILINE)
+    fields = setting_fields()
+    shown = {name: fields[name].show(fields[name].default) for name, _ in rows}
+    assert dict(rows) == shown
+    limits = {
+        name
+        for name, field in fields.items()
+        if field.about.section == "Clients" and name != "drain_timeout_ms"
+    }
+    limits |= {
+        "inflight_bytes_max",
+        "group_inflight_bytes_max",
+        "connection_inflight_bytes_max",
+    }
+    limits |= {"auto_create_topics_per_s"}
+    limits |= {
+        name
+        for name, field in fields.items()
+        if field.about.section in ("Topics", "Groups") and re.search("_max$|_max_size$", name)
+    } - {"offset_metadata_length_max"}
+    assert limits == set(shown)
+
+
+def test_the_counters_of_the_limits_are_in_the_catalogue() -> None:
+    text = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+    section = text.split("\n## Limits\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`([a-z_]+)\{", section))
+    assert named
+    assert {f"penstock_{name}_total" for name in named} <= set(CATALOGUE)
+    for ending in Ending:
+        assert f"{{{ending.value}}}" in section

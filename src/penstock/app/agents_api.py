@@ -1,6 +1,7 @@
 """The HTTP calls about a cluster's agents: list, drain, remove, take over."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.app.http_connection import BodyTooLargeError, read_body
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +48,20 @@ def agent_routes(sources: AgentSources) -> Sequence[BaseRoute]:
         return json_response({"agents": sources.agents()})
 
     async def drain(request: Request) -> Response:
-        wanted = msgspec.json.decode(await request.body(), type=DrainRequest)
+        wanted = msgspec.json.decode(await read_body(request), type=DrainRequest)
         await sources.drain(_agent_id(request), wanted.draining)
+        note_change(request, f"draining of agent {_agent_id(request)} -> {wanted.draining}")
         return json_response({})
 
     async def remove(request: Request) -> Response:
         await sources.remove(_agent_id(request))
+        note_change(request, f"agent {_agent_id(request)} removed")
         return json_response({})
 
     async def take_over(request: Request) -> Response:
         if sources.take_over is None:
             raise NotFoundError("take over", "WAL", "this agent has no way to a WAL")
-        wanted = msgspec.json.decode(await request.body(), type=TakeoverRequest)
+        wanted = msgspec.json.decode(await read_body(request), type=TakeoverRequest)
         return json_response({"bytes": await sources.take_over(wanted.directory)})
 
     return [
@@ -77,6 +83,9 @@ def answered(
             return json_response({"error": "not from a web page"}, 403)
         try:
             return await handle(request)
+        except BodyTooLargeError as error:
+            # What is left of the body isn't received.
+            return json_response({"error": str(error)}, 413, {"connection": "close"})
         except msgspec.MsgspecError as error:
             return json_response({"error": str(error)}, 400)
         except NotFoundError as error:
@@ -89,11 +98,19 @@ def answered(
     return answer
 
 
+def note_change(request: Request, change: str) -> None:
+    """Write the line of an administrative change: by which address, and what."""
+    address = "?" if request.client is None else request.client.host
+    logger.info("client at %s (HTTP): %s", address, change)
+
+
 def _agent_id(request: Request) -> int:
     agent: int = request.path_params["agent"]
     return agent
 
 
-def json_response(value: dict[str, Any], status_code: int = 200) -> Response:
+def json_response(
+    value: dict[str, Any], status_code: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """An answer of JSON."""
-    return Response(msgspec.json.encode(value), status_code, media_type="application/json")
+    return Response(msgspec.json.encode(value), status_code, headers, "application/json")

@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from penstock.app.face import open_clients
 from penstock.app.jobs import Job
 from penstock.app.parts import Environment
+from penstock.cluster.cut_off import CutOff, CutOffSettings
 from penstock.cluster.digests import DigestKeeper
 from penstock.cluster.membership import Membership, MembershipSettings
 from penstock.groups.coordinator import GroupCoordinator
@@ -36,6 +37,7 @@ from penstock.log.limits import LogLimits
 from penstock.log.lost_histories import LostHistories
 from penstock.log.ordering import Applied
 from penstock.log.own_wal import WalFolder
+from penstock.log.snapshot_check import SnapshotCheck
 from penstock.metadata.ages import Ages
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.metadata.queries import Queries
@@ -43,6 +45,7 @@ from penstock.metadata.view import MetadataView
 from penstock.model.errors import JournalOlderError, RetryableError
 from penstock.objects.origins import open_origins
 from penstock.peers.blocks import OwnBlocks
+from penstock.peers.standing import Asked, Standing
 from penstock.peers.wal import PeerWal
 from penstock.peers.zone import Calls, ZoneStore
 from penstock.placement.rendezvous import owner_of
@@ -64,7 +67,7 @@ _KEEPER: Final = b"archive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
-    """What an agent is put together on."""
+    """These ports are what an agent is put together on."""
 
     environment: Environment
     journal: Journal
@@ -85,6 +88,8 @@ class AgentPorts:
     """See `Archiver`."""
     kafka_instruments: KafkaInstruments | None = None
     log_instruments: LogInstruments | None = None
+    checks_pool: Executor | None = None
+    """See `RecordChecks`."""
     on_older: Callable[[JournalOlderError], None] = lambda _: None
     """Called when the replica turned out to hold what the journal has lost."""
 
@@ -104,7 +109,7 @@ class AgentPlan:
     retention_check_s: float
     digest_interval_ms: int = 3_600_000
     """Between comparisons of the agents' states; 0: this agent asks for none."""
-    cut_off_s: float = 2.0
+    cut_off_s: float = 0.75
     """Without a reading of the journal's head, after which clients are sent to other agents."""
     order: ClusterOrderSettings | None = None
     shards: "ShardSettings | None" = None
@@ -132,11 +137,27 @@ class ClusterAgent:
     history_repair: HistoryRepair
     membership: Membership | None = None
     digests: DigestKeeper | None = None
+    cut_off: CutOff | None = None
 
     @property
     def quiet_agents(self) -> frozenset[int]:
         """Those that have missed a beat, as far as this agent knows."""
         return frozenset() if self.membership is None else self.membership.quiet
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the journal is away from this agent and there for others."""
+        return self.cut_off is not None and self.cut_off.is_alone
+
+    @property
+    def equal_position(self) -> int:
+        """Up to here this agent's state is known to be equal to another's; 0: nothing is known."""
+        return 0 if self.digests is None else self.digests.equal_position
+
+    def ask_digest(self) -> None:
+        """Have the agents compare their states soon."""
+        if self.digests is not None:
+            self.digests.ask()
 
     async def start(self) -> None:
         """Follow, open an epoch, and begin to serve.
@@ -159,6 +180,18 @@ class ClusterAgent:
             settings=self.plan.membership,
         )
         self.membership.start()
+        self.cut_off = CutOff(
+            me=self.order.agent_id,
+            epoch=self.order.epoch,
+            head_confirmed_s=lambda: self.order.head_confirmed_s,
+            view=self.view,
+            calls=self.ports.calls,
+            clock=environment.clock,
+            let_go=self._let_go,
+            give_up=self._give_up,
+            settings=CutOffSettings(cut_off_s=self.plan.cut_off_s),
+        )
+        self.cut_off.start()
         # Before the WAL is opened, which cuts frames that only a lost history orders.
         await until_answered(self.lost.prepare)
         self.digests = DigestKeeper(
@@ -178,20 +211,26 @@ class ClusterAgent:
         self.shards.start(self.groups)
 
     def jobs(self) -> list[Job]:
-        """What comes round."""
+        """Return the jobs that come round."""
         interval_s = self.plan.retention_check_s
         return [
-            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
-            Job(name="retention", interval_s=interval_s, run=self._retain),
+            Job(
+                name="expiry of idle groups",
+                interval_s=interval_s,
+                run=self.groups.expire,
+                matters=True,
+            ),
+            Job(name="retention", interval_s=interval_s, run=self._retain, matters=True),
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
             Job(
                 name="archive",
                 interval_s=min(1.0, self.plan.archive.interval_ms / 1000),
                 run=self.archiver.run_once,
+                matters=True,
             ),
             Job(name="lost histories", interval_s=interval_s, run=self.lost.run_once),
-            Job(name="checkpoint", interval_s=1.0, run=self._checkpoint),
+            Job(name="checkpoint", interval_s=1.0, run=self._checkpoint, matters=True),
             Job(name="pace of reading", interval_s=1.0, run=self._share_journal),
             Job(name="comparison of states", interval_s=1.0, run=self._compare),
         ]
@@ -199,6 +238,21 @@ class ClusterAgent:
     def _on_applied(self, applied: Sequence[Applied]) -> None:
         self.log.on_applied(applied)
         self.shards.follow()
+
+    def _let_go(self, error: RetryableError | None) -> None:
+        if error is not None:
+            self.order.let_go(error)
+        self.log.let_go(error)
+
+    def _give_up(self, error: RetryableError) -> None:
+        self.order.give_up_groups(error)
+        self.log.give_up(error)
+
+    def standing_of(self, asked: Asked) -> Standing:
+        """Tell another agent what is known here of its epoch."""
+        if self.cut_off is None:
+            raise RetryableError("tell standing", f"agent {asked.agent}", "this agent is starting")
+        return self.cut_off.standing_of(asked)
 
     async def _share_journal(self) -> None:
         self.ports.journal.share_among(sum(agent.live for agent in self.view.agents()))
@@ -267,6 +321,37 @@ async def open_agent(
         found = view.agent(agent)
         return found.peer if found is not None and found.live else None
 
+    lost = LostHistories(
+        journal=ports.journal,
+        archive=archive,
+        committer=order,
+        view=view,
+        queries=queries,
+        folder=ports.replica.parent,
+        scratch=ports.scratch,
+        executor=ports.pool,
+    )
+    archiver = Archiver(
+        journal=ports.journal,
+        order=order,
+        archive=archive,
+        # A state that may be wrong becomes no snapshot, and nothing is trimmed after it.
+        is_chosen=lambda: _is_chosen(view, me) and order.write_stop.error is None,
+        note_lost=lost.note,
+        drop_lost=lost.drop_archived,
+        held_from=lost.held_from,
+        compare_snapshot=SnapshotCheck(
+            journal=ports.journal, archive=archive, scratch=ports.scratch, executor=ports.pool
+        ).compare,
+        ask_digest=lambda: agent.ask_digest(),  # noqa: PLW0108 - made below
+        equal_position=lambda: agent.equal_position,
+        scratch=ports.scratch,
+        write_snapshot=ports.write_snapshot,
+        clock=clock,
+        age_ms=ages.now_ms,
+        executor=ports.pool,
+        settings=plan.archive,
+    )
     log = ClusterLog(
         ordering=order,
         view=view,
@@ -282,6 +367,7 @@ async def open_agent(
         remote_wal=PeerWal(ports.calls, address_of=address_of),
         # What a moment of the window named is deleted only behind it.
         held_since_ms=lambda: ages.least_ms(order.time_ms) - plan.restore_window_ms,
+        compare_history=archiver.compare,
         instruments=ports.log_instruments,
     )
     shards = ShardKeeper(me=me, order=order, view=view, clock=clock, settings=plan.shards)
@@ -305,33 +391,10 @@ async def open_agent(
             view=view,
             coordinators=shards,
             is_cut_off=lambda: clock.monotonic_s() - order.head_confirmed_s > plan.cut_off_s,
-            quiet=lambda: agent.quiet_agents,  # made below
+            is_alone=lambda: agent.is_alone,  # made below
+            quiet=lambda: agent.quiet_agents,
         ),
-    )
-    lost = LostHistories(
-        journal=ports.journal,
-        archive=archive,
-        committer=order,
-        view=view,
-        queries=queries,
-        folder=ports.replica.parent,
-        scratch=ports.scratch,
-        executor=ports.pool,
-    )
-    archiver = Archiver(
-        journal=ports.journal,
-        order=order,
-        archive=archive,
-        # A state that may be wrong becomes no snapshot, and nothing is trimmed after it.
-        is_chosen=lambda: _is_chosen(view, me) and order.write_stop.error is None,
-        note_lost=lost.note,
-        drop_lost=lost.drop_archived,
-        scratch=ports.scratch,
-        write_snapshot=ports.write_snapshot,
-        clock=clock,
-        age_ms=ages.now_ms,
-        executor=ports.pool,
-        settings=plan.archive,
+        checks_pool=ports.checks_pool,
     )
     agent = ClusterAgent(
         ports=ports,

@@ -113,8 +113,10 @@ class ClusterParts(Parts):
         """See `Parts`."""
         await self.shards.close()
         drained = await self.log.close(deadline_s)
+        if self.agent.cut_off is not None:
+            await self.agent.cut_off.close()
         if self.membership is not None:
-            await self.membership.close()
+            await self.membership.end(self.order.end_epoch)
         await self.order.close()
         await self.zone.close()
         return drained
@@ -152,6 +154,7 @@ class ClusterParts(Parts):
             "archived_position": self.archiver.archived_position,
             "snapshot_position": self.archiver.snapshot_position,
             "lost_histories": describe(self.view.open_histories),
+            "lost_replicas": self.agent.lost.kept,
             "blocks": {
                 "own": counts.own,
                 "peer": counts.peer,
@@ -171,10 +174,13 @@ class ClusterParts(Parts):
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
+            "penstock_replica_unstored_bytes": self.order.unstored_bytes,
             "penstock_clock_skew_seconds": self.order.clock_skew_ms / 1000,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
             "penstock_group_shards": len(self.shards.owned()),
             "penstock_lost_histories": len(self.view.open_histories),
+            "penstock_snapshots_refused_total": self.archiver.refused_count,
+            "penstock_snapshots_uncompared_total": self.archiver.uncompared_count,
         }
 
     def not_ready(self) -> str:
@@ -207,6 +213,10 @@ class ClusterParts(Parts):
 
         return RepairSources(
             damage=self.log.damage_repair,
+            scan=self.log.scan,
+            rebuilt=self.log.rebuilt_records,
+            lost_ranges=self.log.lost_ranges,
+            topic_id_of=self.log.topic_id_of,
             partition_name=self.log.partition_name,
             histories=self.agent.history_repair,
         )
@@ -221,7 +231,10 @@ class ClusterParts(Parts):
             )
 
         return PeerSources(
-            own=self.own_blocks, block_bytes=self.settings.block_bytes, read_wal=read_wal
+            own=self.own_blocks,
+            block_bytes=self.settings.block_bytes,
+            read_wal=read_wal,
+            standing_of=self.agent.standing_of,
         )
 
     # -- inside ----------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ from typing_extensions import Buffer
 
 from penstock.log.due_runs import DueOf
 from penstock.log.point_in_time import TakeObjects
+from penstock.log.restore import COPY_NOTE
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.ports.objects import ObjectStore
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_object_key
 
-NOTE: Final = "restore-in-progress.json"
+NOTE: Final = COPY_NOTE
 _DELETED_AT_ONCE: Final = 500
 
 Listed = Sequence[tuple[str, int]]

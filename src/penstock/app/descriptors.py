@@ -11,13 +11,14 @@ from typing import Final
 
 import msgspec
 
+from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 
 STORAGE_FILES: Final = 200
-"""Kept for what is no connection: WAL files, SQLite's, objects being read and written, HTTP."""
+"""Kept for what is no connection: WAL files, SQLite's, objects being read and written."""
 _FINITE_LIMITS: Final = (1 << 20, 10_240)
 """What is tried where the hard limit is "unlimited" and yet refused: macOS takes no soft limit
 above kern.maxfilesperproc, and 10,240 (OPEN_MAX) always. Source: setrlimit(2) of macOS."""
@@ -32,33 +33,43 @@ def fit_open_files(settings: ServerSettings) -> ServerSettings:
         InvalidRequestError: the limit leaves nothing for clients.
     """
     limit = raise_limit()
-    connections_max = connections_within(limit, settings.connections_max)
+    kept = kept_files(settings)
+    connections_max = connections_within(limit, settings.connections_max, kept=kept)
     if connections_max < settings.connections_max:
         logger.warning(
             "connections_max is %d instead of %d: this process may have %d files open, and "
-            "%d of them are the storage's; raise the limit with ulimit -n",
+            "%d of them are kept for the storage and HTTP; raise the limit with ulimit -n",
             connections_max,
             settings.connections_max,
             limit,
-            STORAGE_FILES,
+            kept,
         )
     return msgspec.structs.replace(settings, connections_max=connections_max)
 
 
-def connections_within(limit: int, wanted: int) -> int:
+def kept_files(settings: ServerSettings) -> int:
+    """How many open files are kept for other things than Kafka's clients."""
+    ports = bool(settings.http) + is_cluster(settings)
+    return STORAGE_FILES + ports * settings.http_connections_max
+
+
+def connections_within(limit: int, wanted: int, *, kept: int) -> int:
     """How many connections fit a limit of open files, at most `wanted`.
+
+    Args:
+        kept: files that are not for them.
 
     Raises:
         InvalidRequestError: none.
     """
-    if limit <= STORAGE_FILES:
+    if limit <= kept:
         raise InvalidRequestError(
             "start",
             "limit of open files",
-            f"{limit} files are too few: the storage has {STORAGE_FILES} for itself",
-            "raise it with ulimit -n",
+            f"{limit} files are too few: the storage and HTTP have {kept} for themselves",
+            "raise it with ulimit -n, or lower http_connections_max",
         )
-    return min(wanted, limit - STORAGE_FILES)
+    return min(wanted, limit - kept)
 
 
 def raise_limit() -> int:

@@ -80,12 +80,21 @@ class EmbeddedParts(Parts):
         """See `Parts`."""
         interval_s = self.settings.retention_check_ms / 1000
         return [
-            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
-            Job(name="retention", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(
+                name="expiry of idle groups",
+                interval_s=interval_s,
+                run=self.groups.expire,
+                matters=True,
+            ),
+            Job(
+                name="retention", interval_s=interval_s, run=self.log.keeper.run_once, matters=True
+            ),
             Job(name="leftovers", interval_s=1.0, run=self.log.keeper.clear_leftovers),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
-            Job(name="upkeep of the journal", interval_s=1.0, run=self.upkeep.run_once),
-            Job(name="checkpoints", interval_s=1.0, run=self.upkeep.checkpoint),
+            Job(
+                name="upkeep of the journal", interval_s=1.0, run=self.upkeep.run_once, matters=True
+            ),
+            Job(name="checkpoints", interval_s=1.0, run=self.upkeep.checkpoint, matters=True),
         ]
 
     def status(self) -> dict[str, Any]:
@@ -106,7 +115,6 @@ class EmbeddedParts(Parts):
         return {
             **self._wal_report().gauges(),
             "penstock_append_waiting_bytes": self.log.lane.waiting_bytes,
-            "penstock_segments_stored_total": self.log.uploader.segment_count,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_state_checks_total": self.upkeep.check_count,
             "penstock_state_rebuilt": bool(self.order.rebuilt_because),
@@ -269,7 +277,7 @@ def open_storage(
         fsync=settings.fsync,
     )
     closing.callback(wal_writer.close)
-    wal_reader = WalReader(device)
+    wal_reader = WalReader(device, lost=wal_writer.recovery.lost)
     closing.callback(wal_reader.close)
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
     closing.callback(pool.shutdown)

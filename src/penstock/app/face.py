@@ -1,6 +1,7 @@
 """Groups and the Kafka face over a log, the same in every shape of a server."""
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from penstock.app.instruments import KafkaInstruments
@@ -13,6 +14,7 @@ from penstock.groups.settings import GroupSettings
 from penstock.kafka.broker import Broker
 from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.nodes import Nodes
+from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.server import KafkaServer
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.serving import ServingLog
@@ -21,6 +23,7 @@ from penstock.metadata.ordering import Heads
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.observability.metrics import Metrics
+from penstock.system.turns import Turns
 
 
 class Face(NamedTuple):
@@ -91,8 +94,14 @@ def open_clients(
     ownership: Ownership | None = None,
     heads: Heads | None = None,
     cluster: Nodes | None = None,
+    checks_pool: Executor | None = None,
 ) -> tuple[GroupCoordinator, Broker]:
-    """What answers clients' requests, without the sockets. Arguments as of `open_face`."""
+    """Join what answers clients' requests, without the sockets. Arguments as of `open_face`.
+
+    Args:
+        checks_pool: see `RecordChecks`.
+    """
+    turns = Turns()
     groups = GroupCoordinator(
         committer=committer,
         view=view,
@@ -103,6 +112,7 @@ def open_clients(
         ownership=ownership,
         shows_answers=shows_answers,
         now_ms=now_ms,
+        turns=turns,
     )
     broker = Broker(
         view=view,
@@ -117,7 +127,9 @@ def open_clients(
         advertised_port=environment.advertised.port,
         settings=kafka_settings,
         instruments=instruments or NoInstruments(),
+        turns=turns,
         heads=heads,
         cluster=cluster,
+        record_checks=RecordChecks(checks_pool),
     )
     return groups, broker

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvicorn
@@ -18,22 +18,24 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from penstock.app.agents_api import AgentSources, agent_routes
-from penstock.app.backup_stream import CONTENT_TYPE as CONTENT_TYPE_LINES
-from penstock.app.backup_stream import backup_lines
+from penstock.app.agents_api import AgentSources, agent_routes, answered, json_response
+from penstock.app.http_connection import GatedConnection, RequestSlots, read_body
+from penstock.app.http_gate import HttpGate
 from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
 from penstock.app.pipeline_api import PipelineSources, pipeline_routes
+from penstock.app.progress_lines import CONTENT_TYPE as CONTENT_TYPE_LINES
+from penstock.app.progress_lines import progress_lines
 from penstock.app.repair_api import RepairSources, repair_routes
 from penstock.log.backup import Progress
-from penstock.model.errors import PenstockError
 from penstock.observability.exposition import CONTENT_TYPE, Exposition
 from penstock.observability.metrics import Metrics
 from penstock.peers.secret import ClusterSecret
+from penstock.system import background
 from penstock.version import VERSION
 
 _POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
 _KEEP_ALIVE_S = 30
-_CONNECTIONS_MAX = 200
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class HttpSources:
     `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
     `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest;
     `secret` is what callers must know (None: nothing; see `SecretCheck` for what stays open);
-    `peers` is what other agents are answered from, `agents` what tools are told of them, in a
-    cluster; `pipeline` is what jobs are answered from, `repair` what repairs are.
+    `agents` is what tools get to know of a cluster's agents; `pipeline` is what jobs are answered
+    from, `repair` what repairs are.
     """
 
     metrics: Metrics
@@ -52,14 +54,13 @@ class HttpSources:
     not_ready: Callable[[], str]
     back_up: Callable[[str, Progress | None], Awaitable[dict[str, Any]]]
     secret: ClusterSecret | None = None
-    peers: PeerSources | None = None
     agents: AgentSources | None = None
     pipeline: PipelineSources | None = None
     repair: RepairSources | None = None
 
 
-def application(sources: HttpSources) -> ASGIApp:
-    """The ASGI application."""
+def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
+    """The ASGI application of the HTTP port."""
     exposition = Exposition(sources.metrics, version=VERSION)
 
     async def pointer(_: Request) -> Response:
@@ -79,23 +80,18 @@ def application(sources: HttpSources) -> ASGIApp:
         return PlainTextResponse("ready\n")
 
     async def status(_: Request) -> Response:
-        return _json(sources.status())
+        return json_response(sources.status())
 
     async def back_up(request: Request) -> Response:
         # A web page that a person on this machine looks at may send requests here, but no JSON
-        # ones without asking first, and never without telling its origin.
-        if "origin" in request.headers or not _is_json(request):
-            return _problem(403, "send application/json, and not from a web page")
-        try:
-            wanted = msgspec.json.decode(await request.body(), type=BackupRequest)
-            if CONTENT_TYPE_LINES in request.headers.get("accept", ""):
-                lines = backup_lines(partial(sources.back_up, wanted.to))
-                return StreamingResponse(lines, media_type=CONTENT_TYPE_LINES)
-            return _json(await sources.back_up(wanted.to, None))
-        except msgspec.MsgspecError as error:
-            return _problem(400, str(error))
-        except PenstockError as error:
-            return _problem(409, str(error))
+        # ones without asking first.
+        if not _is_json(request):
+            return json_response({"error": "send application/json"}, 403)
+        wanted = msgspec.json.decode(await read_body(request), type=BackupRequest)
+        if CONTENT_TYPE_LINES in request.headers.get("accept", ""):
+            lines = progress_lines(partial(sources.back_up, wanted.to), result="manifest")
+            return StreamingResponse(lines, media_type=CONTENT_TYPE_LINES)
+        return json_response(await sources.back_up(wanted.to, None))
 
     routes: list[BaseRoute] = [
         Route("/", pointer),
@@ -103,11 +99,8 @@ def application(sources: HttpSources) -> ASGIApp:
         Route("/healthz", healthz),
         Route("/readyz", readyz),
         Route("/v1/status", status),
-        Route("/v1/backup", back_up, methods=["POST"]),
+        Route("/v1/backup", answered(back_up), methods=["POST"]),
     ]
-    # Without a secret anybody who reaches the port could read all data through them.
-    if sources.peers is not None and sources.secret is not None:
-        routes += peer_routes(sources.peers)
     agents = sources.agents
     if agents is not None and (sources.secret is not None or agents.without_secret):
         routes += agent_routes(agents)
@@ -117,7 +110,12 @@ def application(sources: HttpSources) -> ASGIApp:
     pipeline = sources.pipeline
     if pipeline is not None and (sources.secret is not None or pipeline.without_secret):
         routes += pipeline_routes(pipeline)
-    return SecretCheck(Starlette(routes=routes), sources.secret)
+    return SecretCheck(RequestSlots(Starlette(routes=routes), gate), sources.secret)
+
+
+def peer_application(sources: PeerSources, secret: ClusterSecret, gate: HttpGate) -> ASGIApp:
+    """Return the application that answers other agents of the cluster, on a port of its own."""
+    return SecretCheck(RequestSlots(Starlette(routes=peer_routes(sources)), gate), secret)
 
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,49 +128,56 @@ def _is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").partition(";")[0] == "application/json"
 
 
-def _json(value: dict[str, Any], status_code: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code, media_type="application/json")
-
-
-def _problem(status_code: int, text: str) -> Response:
-    return _json({"error": text}, status_code)
-
-
 class HttpServer:
     """Serves the application on a socket that listens already. Start, then close."""
 
-    def __init__(self, sources: HttpSources, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, gate: HttpGate, listener: socket.socket) -> None:
+        """
+        Args:
+            app: behind `RequestSlots` of the same gate.
+        """
         config = uvicorn.Config(
-            application(sources),
+            app,
             # Logs are configured by the server, the loop runs already, and no route needs more.
             log_config=None,
             access_log=False,
             lifespan="off",
             loop="none",
-            http="h11",
+            http=cast("Any", partial(GatedConnection, gate)),
             ws="none",
             timeout_keep_alive=_KEEP_ALIVE_S,
-            limit_concurrency=_CONNECTIONS_MAX,
             timeout_graceful_shutdown=1,
             server_header=False,
         )
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         self._server = _QuietServer(config)
+        self._gate = gate
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Serve until `close`."""
-        self._task = asyncio.get_running_loop().create_task(
-            self._server.serve(sockets=[self._listener]), name="http"
-        )
+        self._task = background.start(background.HTTP, self._serve)
+        self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     async def close(self) -> None:
         """Stop; requests under way have a second to end."""
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         self._listener.close()
+
+    async def _serve(self) -> None:
+        await self._server.serve(sockets=[self._listener])
+        if not self._server.should_exit:
+            raise RuntimeError(f"the port {self._gate.name} is not served any more")
+
+    def _look(self) -> None:
+        self._gate.look()
+        self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
 
 class _QuietServer(uvicorn.Server):

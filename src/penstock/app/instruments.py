@@ -1,10 +1,23 @@
 """The instruments of the Kafka face and of the log, on the metrics of the observability package."""
 
+import enum
+from collections.abc import Sequence
 from typing import Final
 
+from penstock.app.http_gate import HttpEnding, HttpRefusal
+from penstock.kafka.lanes import Lane
+from penstock.kafka.movement import Ending
+from penstock.kafka.registry import APIS
 from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
-from penstock.log.damage import DamageKind
+from penstock.log.damage import DamagedError, DamageKind
+from penstock.model.errors import (
+    CorruptDataError,
+    NotFoundError,
+    OverloadedError,
+    RetryableError,
+    StorageFullError,
+)
 from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import Metrics
 
@@ -17,9 +30,29 @@ _EVENTS: Final = {
     "connections_closed": "penstock_connections_closed_total",
     "reply_bytes": "penstock_reply_bytes_total",
     "malformed_requests": "penstock_malformed_requests_total",
-    "stalled_connections": "penstock_stalled_connections_total",
-    "refused_connections": "penstock_refused_connections_total",
+    "refused_batches": "penstock_refused_batches_total",
+    "handed_over_batches": "penstock_handed_over_batches_total",
+    "limited_topics": "penstock_limited_topics_total",
 }
+_LABELLED_EVENTS: Final = {
+    "refused": (
+        "penstock_refused_connections_total",
+        ("connections_max", "max_connections_per_ip", "draining"),
+    ),
+    "ended": ("penstock_ended_connections_total", tuple(Ending)),
+    "waited": ("penstock_inflight_waits_total", tuple(Lane)),
+}
+"""By what an event's name begins with; then what may follow it."""
+_PARSED: Final = ("Produce", "Fetch")
+_READ_ERRORS: Final = (
+    DamagedError,
+    CorruptDataError,
+    NotFoundError,
+    RetryableError,
+    OverloadedError,
+    StorageFullError,
+)
+"""What a fetch's read ends in, as far as it is foreseen."""
 
 
 class _Histograms(dict[str, Histogram]):
@@ -30,6 +63,10 @@ class _Histograms(dict[str, Histogram]):
         self._metrics = metrics
 
     def __missing__(self, stage: str) -> Histogram:
+        return self.make(stage)
+
+    def make(self, stage: str) -> Histogram:
+        """The histogram of a stage, which a scrape shows from now on."""
         kind, _, label = stage.partition(":")
         histogram = self[stage] = self._metrics.histogram(_STAGES[kind], label)
         return histogram
@@ -41,6 +78,15 @@ class KafkaInstruments:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._histograms = _Histograms(metrics)
+        self._counters = {event: (name, "") for event, name in _EVENTS.items()}
+        for kind, (name, labels) in _LABELLED_EVENTS.items():
+            self._counters |= {f"{kind}:{label}": (name, str(label)) for label in labels}
+        for name, label in self._counters.values():
+            # From the start, so that an alert on the first rise fires.
+            metrics.add(name, 0, label)
+        stages = [api.stage for api in APIS.values()]
+        for stage in (*stages, *(f"parse:{name}" for name in _PARSED)):
+            self._histograms.make(stage)
         # An acknowledgement is a Produce's reply and a fetch's answer a Fetch's: the same
         # observations under a second name cost nothing.
         for api, name in (
@@ -55,7 +101,31 @@ class KafkaInstruments:
 
     def count(self, event: str, amount: int = 1) -> None:
         """Something happened."""
-        self._metrics.add(_EVENTS[event], amount)
+        name, label = self._counters[event]
+        self._metrics.add(name, amount, label)
+
+
+class HttpCounts:
+    """Counts of the HTTP ports: what an `HttpGate` reports.
+
+    Args:
+        ports: names of those that there are.
+    """
+
+    def __init__(self, metrics: Metrics, ports: Sequence[str]) -> None:
+        self._metrics = metrics
+        for port in ports:
+            for happened in (*HttpEnding, *HttpRefusal):
+                self.count(port, happened, 0)
+
+    def count(self, port: str, happened: enum.StrEnum, amount: int = 1) -> None:
+        """A connection was closed, or a client turned away."""
+        name = (
+            "penstock_http_ended_connections_total"
+            if isinstance(happened, HttpEnding)
+            else "penstock_http_refused_total"
+        )
+        self._metrics.add(name, amount, f"{port} {happened.value}")
 
 
 class LogInstruments:
@@ -66,6 +136,10 @@ class LogInstruments:
         self._wal = metrics.histogram("penstock_wal_duration_seconds")
         self._journal = metrics.histogram("penstock_journal_duration_seconds")
         self._put = metrics.histogram("penstock_flush_put_duration_seconds")
+        for kind in DamageKind:
+            metrics.add("penstock_damage_total", 0, kind.value)
+        for error in _READ_ERRORS:
+            metrics.add("penstock_fetch_errors_total", 0, error.__name__)
 
     def committed(self, delivery: Delivery) -> None:
         """A group commit is over."""

@@ -1,22 +1,29 @@
 """Work that comes round: one owner for all of it, each job with an interval and a name."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from penstock.model.errors import FatalStorageError, PenstockError
-
-logger = logging.getLogger(__name__)
+from penstock.model.errors import FatalStorageError
+from penstock.system.background import Work, of_loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """`run` is called each `interval_s` seconds, first after one interval, never twice at once."""
+    """`run` is called each `interval_s` seconds, first after one interval, never twice at once.
+
+    `matters`: see `Work`.
+    """
 
     name: str
     interval_s: float
     run: Callable[[], Awaitable[object]]
+    matters: bool = False
+
+    @property
+    def work(self) -> Work:
+        """What its failures are counted as."""
+        return Work(name=self.name, matters=self.matters)
 
 
 class Jobs:
@@ -34,6 +41,8 @@ class Jobs:
     def start(self) -> None:
         """Begin."""
         loop = asyncio.get_running_loop()
+        for job in self._jobs:
+            of_loop().expect(job.work)
         self._tasks = [loop.create_task(self._repeat(job), name=job.name) for job in self._jobs]
 
     async def close(self) -> None:
@@ -44,7 +53,8 @@ class Jobs:
         self._tasks = []
 
     async def _repeat(self, job: Job) -> None:
-        loop = asyncio.get_running_loop()
+        loop, background, work = asyncio.get_running_loop(), of_loop(), job.work
+        then = f"; next try in {job.interval_s:g} s"
         while True:
             interval_over: asyncio.Future[None] = loop.create_future()
             timer = loop.call_later(job.interval_s, _finish, interval_over)
@@ -54,13 +64,11 @@ class Jobs:
                 timer.cancel()
             try:
                 await job.run()
+                background.succeeded(work)
             except FatalStorageError as error:
                 self._on_fatal(error)
-            except PenstockError as error:
-                logger.warning("%s: next try in %g s: %s", job.name, job.interval_s, error)
-            except Exception:
-                # A bug in one round must not end the rounds, nor stay unseen.
-                logger.exception("%s failed; next try in %g s", job.name, job.interval_s)
+            except Exception as error:  # noqa: BLE001 - a bug in one round must not end the rounds
+                background.failed(work, error, then)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

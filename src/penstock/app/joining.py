@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.app.agent_list import list_agents
+from penstock.app.agent_list import HTTP_LABEL, list_agents
 from penstock.app.layout import DataLayout
 from penstock.app.limits import membership_settings
 from penstock.app.parts import Environment, Parts
@@ -27,12 +27,18 @@ def make_identity(settings: ServerSettings, environment: Environment, *, me: int
     """What the others are told of an agent."""
     return AgentIdentity(
         agent_id=me,
-        labels=settings.labels,
+        labels=_told_labels(settings.labels, environment),
         software=VERSION,
         endpoint=str(environment.advertised),
         peer=str(environment.peer or ""),
         level_max=FEATURE_LEVEL_MAX,
     )
+
+
+def _told_labels(labels: dict[str, str], environment: Environment) -> dict[str, str]:
+    if environment.http is None:
+        return labels
+    return {**labels, HTTP_LABEL: str(environment.http)}
 
 
 def make_membership(

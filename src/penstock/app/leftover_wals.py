@@ -14,6 +14,7 @@ from penstock.metadata.view import MetadataView
 from penstock.model.errors import ConflictError, PenstockError
 from penstock.ports.device import Device
 from penstock.system.files import PosixDevice
+from penstock.system.heard import Cause, heard
 from penstock.system.lock import DirectoryLock
 
 logger = logging.getLogger(__name__)
@@ -58,9 +59,11 @@ class LeftoverWals:
                 try:
                     await self._empty(folder)
                 except ConflictError as error:
-                    logger.debug("the WAL in %s is not taken over yet: %s", folder, error)
+                    saying = f"the WAL in {folder} is not taken over yet"
+                    heard(Cause.TAKEOVER, error, logger, saying, logging.INFO)
                 except PenstockError as error:
-                    logger.warning("the WAL in %s is not taken over yet: %s", folder, error)
+                    saying = f"the WAL in {folder} is not taken over yet"
+                    heard(Cause.TAKEOVER, error, logger, saying)
 
     async def _empty(self, folder: Path) -> None:
         device = PosixDevice(folder)

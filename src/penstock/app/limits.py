@@ -1,6 +1,8 @@
 """A server's settings in the words of the packages that act on them. Pure."""
 
+from penstock.app.http_gate import HttpLimits
 from penstock.cluster.membership import MembershipSettings
+from penstock.config.addresses import parse_counts
 from penstock.config.checks import is_cluster
 from penstock.config.settings import MIB, ServerSettings
 from penstock.groups.settings import GroupSettings
@@ -45,14 +47,39 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
     """For `penstock.kafka`."""
     return KafkaSettings(
         auto_create_topics=settings.auto_create_topics,
+        auto_create_topics_per_s=settings.auto_create_topics_per_s,
         default_partitions=settings.default_partitions,
+        topics_max=settings.topics_max,
+        partitions_max=settings.partitions_max,
+        topic_partitions_max=settings.topic_partitions_max,
+        create_partitions_max=settings.create_partitions_max,
+        fetch_sessions_max=settings.max_incremental_fetch_session_cache_slots,
         request_bytes_max=settings.request_bytes_max,
+        batch_records_max=settings.batch_records_max,
+        batch_decoded_bytes_max=settings.batch_decoded_bytes_max,
         connections_max=settings.connections_max,
+        connections_per_ip_max=settings.max_connections_per_ip,
+        connections_per_ip_overrides=parse_counts(
+            settings.max_connections_per_ip_overrides, setting="max_connections_per_ip_overrides"
+        ),
+        connections_max_idle_s=settings.connections_max_idle_ms / 1000,
         connection_budget_bytes=settings.connection_inflight_bytes_max,
         server_budget_bytes=settings.inflight_bytes_max,
+        group_budget_bytes=settings.group_inflight_bytes_max,
         gather_ms=settings.gather_ms if _durability(settings) == "wal" else 0,
         stall_timeout_s=settings.stall_timeout_ms / 1000,
+        request_timeout_s=settings.request_receive_timeout_ms / 1000,
         log_dir=settings.data,
+    )
+
+
+def http_limits(settings: ServerSettings) -> HttpLimits:
+    """For each of the ports that speak HTTP."""
+    return HttpLimits(
+        connections_max=settings.http_connections_max,
+        header_s=settings.http_header_timeout_ms / 1000,
+        body_s=settings.http_body_timeout_ms / 1000,
+        stall_s=settings.stall_timeout_ms / 1000,
     )
 
 
@@ -63,6 +90,7 @@ def group_settings(settings: ServerSettings) -> GroupSettings:
         session_timeout_ms_min=settings.group_min_session_timeout_ms,
         session_timeout_ms_max=settings.group_max_session_timeout_ms,
         size_max=settings.group_max_size,
+        groups_max=settings.groups_max,
         offset_metadata_length_max=settings.offset_metadata_length_max,
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
     )

@@ -98,7 +98,9 @@ class Environment(NamedTuple):
     advertised: Address
     """What clients are told to connect to."""
     peer: Address | None
-    """What other agents reach this one by; None: no HTTP port."""
+    """What other agents call this one by; None: no HTTP port."""
+    http: Address | None = None
+    """What tools reach its HTTP port by, where that is another one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,6 +188,10 @@ class Parts(ABC):
 
         return RepairSources(
             damage=self.log.damage_repair,
+            scan=self.log.scan,
+            rebuilt=self.log.rebuilt_records,
+            lost_ranges=self.log.lost_ranges,
+            topic_id_of=self.log.topic_id_of,
             partition_name=self.log.partition_name,
             without_secret=True,
         )

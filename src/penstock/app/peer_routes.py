@@ -15,19 +15,23 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import Buffer
 
+from penstock.app.http_connection import OPEN_PATHS, read_body
 from penstock.lake import door
-from penstock.model.errors import InvalidRequestError
+from penstock.model.errors import InvalidRequestError, OverloadedError, RetryableError
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.codec import REQUEST_BYTES_MAX, decode_blocks, decode_wal
 from penstock.peers.secret import ClusterSecret
 from penstock.peers.serve import ReadWal, serve_blocks, serve_wal
+from penstock.peers.standing import (
+    STANDING_PATH,
+    AnswerStanding,
+    decode_asked,
+    serve_standing,
+)
 from penstock.peers.wal import WAL_PATH
-from penstock.peers.zone import BLOCKS_PATH
+from penstock.peers.zone import BLOCKS_PATH, BLOCKS_PATH_UNVERSIONED
 
 FRAMES_TYPE: Final = "application/x-penstock-frames"
-OPEN_PATHS: Final = ("/", "/metrics", "/healthz", "/readyz")
-"""What is answered without the secret: what a load balancer and a scraper ask, which tells
-numbers and no data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class PeerSources:
     own: OwnBlocks
     block_bytes: int
     read_wal: ReadWal | None = None
+    standing_of: AnswerStanding | None = None
+    """None where agents share no journal that may be away from one of them."""
 
 
 def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
@@ -44,22 +50,43 @@ def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
 
     async def blocks(request: Request) -> Response:
         try:
-            ranges = decode_blocks(await _body(request), block_bytes=sources.block_bytes)
+            ranges = decode_blocks(
+                await read_body(request, REQUEST_BYTES_MAX), block_bytes=sources.block_bytes
+            )
         except InvalidRequestError as error:
             return PlainTextResponse(str(error), 400)
-        return _frames(serve_blocks(sources.own, ranges))
+        except OverloadedError as error:
+            return PlainTextResponse(str(error), 503)
+        versions = request.url.path == BLOCKS_PATH
+        return _frames(serve_blocks(sources.own, ranges, versions=versions))
 
     async def wal(request: Request) -> Response:
         if sources.read_wal is None:
             return PlainTextResponse("this agent writes no WAL\n", 404)
         try:
-            wanted = decode_wal(await _body(request))
+            wanted = decode_wal(await read_body(request, REQUEST_BYTES_MAX))
         except InvalidRequestError as error:
             return PlainTextResponse(str(error), 400)
+        except OverloadedError as error:
+            return PlainTextResponse(str(error), 503)
         return _frames(serve_wal(sources.read_wal, wanted))
 
+    async def standing(request: Request) -> Response:
+        if sources.standing_of is None:
+            return PlainTextResponse("this agent shares no journal\n", 404)
+        try:
+            asked = decode_asked(await read_body(request, REQUEST_BYTES_MAX))
+            found = sources.standing_of(asked)
+        except InvalidRequestError as error:
+            return PlainTextResponse(str(error), 400)
+        except RetryableError as error:
+            return PlainTextResponse(str(error), 503)
+        return _frames(serve_standing(found))
+
     return [
+        Route(STANDING_PATH, standing, methods=["POST"]),
         Route(BLOCKS_PATH, blocks, methods=["POST"]),
+        Route(BLOCKS_PATH_UNVERSIONED, blocks, methods=["POST"]),
         Route(WAL_PATH, wal, methods=["POST"]),
     ]
 
@@ -98,17 +125,6 @@ def _secret_needed(path: str) -> Response:
         return PlainTextResponse(f"{text}\n", 401, headers)
     body = msgspec.json.encode(door.Problem(error=text, kind="secret"))
     return Response(body, 401, headers, media_type="application/json")
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > REQUEST_BYTES_MAX:
-            raise InvalidRequestError(
-                "read peer call", request.url.path, f"longer than {REQUEST_BYTES_MAX} bytes"
-            )
-    return bytes(body)
 
 
 def _frames(parts: AsyncIterator[Buffer]) -> Response:

@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from penstock.app.http_connection import read_body
 from penstock.config.addresses import Address
 from penstock.lake.door import Problem
 from penstock.log.serving import ServingLog
@@ -49,6 +50,9 @@ BODY_BYTES_MAX: Final = 64 << 20
 COMMAND_BYTES_MAX: Final = 16 << 20
 """Of one journal entry."""
 CORRUPT: Final = "corrupt_data"
+CALLS: Final = "penstock_pipeline_calls_total"
+_STATUSES: Final = (200, 204, 400, 403, 404, 409, 503)
+"""Of the answers, and so in the label of `CALLS`."""
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -204,6 +208,8 @@ def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for module in (pipeline_reads, pipeline_objects, pipeline_commits, pipeline_stored):
         for path, method, name, handle in module.calls(sources):
+            for status in _STATUSES:
+                sources.metrics.add(CALLS, 0, f"{name} {status}")
             answer = _answered(handle, name, sources)
             routes.append(Route(path, answer, methods=[method]))
     return routes
@@ -218,12 +224,9 @@ async def read_message(request: Request, kind: type[T]) -> T:
 
     Raises:
         InvalidRequestError: it is none of that kind, or too long.
+        OverloadedError: see `read_body`.
     """
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > BODY_BYTES_MAX:
-            raise InvalidRequestError("read", request.url.path, f"over {BODY_BYTES_MAX} bytes")
+    body = await read_body(request, BODY_BYTES_MAX)
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -246,7 +249,7 @@ def _answered(handle: Handler, name: str, sources: PipelineSources) -> Handler:
             response = _problem(403, "invalid", "not from a web page")
         else:
             response = await _answer(handle, request)
-        sources.metrics.add("penstock_pipeline_calls_total", 1, f"{name} {response.status_code}")
+        sources.metrics.add(CALLS, 1, f"{name} {response.status_code}")
         return response
 
     return answer

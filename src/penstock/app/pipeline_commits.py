@@ -6,6 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.app.agents_api import note_change
 from penstock.app.pipeline_api import (
     Call,
     PipelineSources,
@@ -20,6 +21,7 @@ from penstock.lake.door import (
     LEASE_MS_MAX,
     JobOpen,
     JobRequest,
+    JobState,
     Range,
     Replaced,
     ReplaceRequest,
@@ -30,8 +32,8 @@ from penstock.lake.door import (
     Written,
 )
 from penstock.metadata.answers import JobOpened, Refusal, RunsReplaced, WriteCommitted
-from penstock.metadata.commands import (
-    BATCH_FIELDS,
+from penstock.metadata.commands import BATCH_FIELDS
+from penstock.metadata.pipeline_commands import (
     OUTPUT_FIELDS,
     CloseJob,
     CommitWrite,
@@ -60,6 +62,7 @@ def calls(sources: PipelineSources) -> Sequence[Call]:
     job = door.JOBS_PATH + "/{job:int}"
     return [
         (door.JOBS_PATH, "POST", "open_job", commits.open_job),
+        (job, "GET", "job", commits.job),
         (job + "/renew", "POST", "renew_job", commits.renew_job),
         (job, "DELETE", "close_job", commits.close_job),
         (door.REPLACE_PATH, "POST", "replace", commits.replace),
@@ -91,11 +94,18 @@ class _Commits:
             )
         )
         assert isinstance(answer, JobOpened), answer
+        note_change(request, f"job {answer.job} opened: {wanted.kind} {wanted.name!r}")
         return message(
             JobOpen(
                 job=answer.job, position=answer.position, time_ms=answer.time_ms, lease_ms=lease_ms
             )
         )
+
+    async def job(self, request: Request) -> Response:
+        job = request.path_params["job"]
+        await self._sources.confirm()
+        found = await self._sources.ask(lambda queries: queries.pipeline_job(job))
+        return message(JobState(is_open=found is not None))
 
     async def renew_job(self, request: Request) -> Response:
         await self._sources.commit(RenewJob(job=request.path_params["job"]))
@@ -103,6 +113,7 @@ class _Commits:
 
     async def close_job(self, request: Request) -> Response:
         await self._sources.commit(CloseJob(job=request.path_params["job"]))
+        note_change(request, f"job {request.path_params['job']} closed")
         return nothing()
 
     # -- commits ---------------------------------------------------------------------------------
@@ -229,6 +240,7 @@ class _Commits:
         topic_id = _topic_id(request.query_params.get("topic_id", ""))
         table = request.query_params.get("table", "")
         await self._sources.commit(DropTable(topic_id=topic_id, table=table))
+        note_change(request, f"table {table!r} of topic {topic_id.hex()} dropped")
         return nothing()
 
     # -- inside ----------------------------------------------------------------------------------

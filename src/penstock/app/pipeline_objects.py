@@ -29,6 +29,7 @@ from penstock.objects.keys import check_key
 from penstock.objects.origins import ORIGINS_PREFIX
 from penstock.ports.objects import ObjectStore, SignedMethod, sign_through
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_job_key
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +211,8 @@ async def sign_or_none(
     try:
         return await sign_through(store, method, keys, seconds)
     except PenstockError as error:
-        logger.warning("objects go through this agent, since no URL can be signed: %s", error)
+        saying = "objects go through this agent, since no URL can be signed"
+        heard(Cause.SIGN_URL, error, logger, saying)
         return [""] * len(keys)
 
 

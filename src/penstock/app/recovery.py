@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from penstock.app.copied_objects import CopiedObjects
+from penstock.app.copied_objects import CopiedObjects, Listed
 from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
 from penstock.log.backup import exists
 from penstock.log.due_runs import DueOf
 from penstock.log.manifest import INCOMPLETE, MANIFEST
 from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
+from penstock.log.restore import is_unfinished, leave_note, remove_cut
 from penstock.log.upkeep import snapshot_key
 from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.metadata.apply import LogMachine
@@ -41,6 +42,7 @@ from penstock.ports.random import Random
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SNAPSHOTS_PREFIX, SnapshotName
+from penstock.replica.beginning import RESTORED_POSITION, read_beginning
 from penstock.replica.bootstrap import Bootstrapped, bootstrap, replay
 from penstock.replica.snapshot import read_snapshot_info
 from penstock.segment.keys import SEGMENTS_PREFIX
@@ -53,9 +55,6 @@ Transfer = Callable[[str, str, Sequence[tuple[str, int]], DueOf], None]
 sizes and what must lie in each: see `penstock.log.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
-_EMBEDDED_POSITION: Final = 1
-"""Of a restored embedded server's state. Not 0: a journal that begins with the first entry is taken
-to give all of the state, without any snapshot."""
 _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")
 
 
@@ -108,7 +107,12 @@ async def restore_cluster(
     )
     is_resumed = copies and await copied.find()
     if isinstance(target, DataLayout):
-        check_empty(target, beside=(target.objects.name,) if is_resumed else ())
+        is_cut = is_unfinished(target.metadata)
+        beside = [target.objects.name] if is_resumed or is_cut else []
+        check_empty(target, beside=[*beside, target.metadata.name] if is_cut else beside)
+        if is_cut:
+            own = _open(own_url, clock=clock, random=random)
+            await remove_cut(own, keeps_segments=is_resumed)
     else:
         await _check_new(source, target, is_resumed=is_resumed, clock=clock, random=random)
     take: TakeObjects | None = None
@@ -117,6 +121,8 @@ async def restore_cluster(
         take = partial(transfer, parent_url, into)
         if copies:
             take = copied.noting(take)
+            if isinstance(target, DataLayout):
+                take = _after_note(take, target.metadata)
     with tempfile.TemporaryDirectory(prefix="penstock-restore-") as folder:
         state = await restore_state(
             _open(source, clock=clock, random=random),
@@ -127,14 +133,15 @@ async def restore_cluster(
             executor=None,
             clock=clock,
             random=random,
-            position=_EMBEDDED_POSITION if isinstance(target, DataLayout) else 0,
             allow_loss=allow_loss,
             take=take,
             copies=copies,
         )
         next_epoch = None
         if isinstance(target, DataLayout):
-            # What a lost or damaged database is made of again, before there is one to serve.
+            # What a lost or damaged database is made of again, before there is one to serve. Until
+            # then a note lies in its place, so that no server takes this for a lost one.
+            leave_note(target.metadata)
             await _open(own_url, clock=clock, random=random).put(
                 snapshot_key(state.info.position), [state.snapshot.read_bytes()]
             )
@@ -162,6 +169,16 @@ async def restore_cluster(
     }
 
 
+def _after_note(take: TakeObjects, database: Path) -> TakeObjects:
+    """What takes objects, after a note in the database's place."""
+
+    def taken(listed: Listed, due: DueOf) -> None:
+        leave_note(database)
+        take(listed, due)
+
+    return taken
+
+
 async def _publish(
     state: RestoredState, target: NewCluster, scratch: Path, *, clock: Clock, random: Random
 ) -> None:
@@ -183,16 +200,14 @@ async def _publish(
             raise ConflictError(
                 "restore", info.key, "another restore makes a cluster here just now", "try again"
             )
-    from penstock.replica.postgres import PostgresJournal
+    from penstock.replica.postgres import begin_journal
 
-    journal = await PostgresJournal.open(
-        target.journal, name=target.name, new_cluster_id=lambda: state.cluster_id
-    )
-    await journal.close()
-    if journal.cluster_id != state.cluster_id:
+    try:
+        await begin_journal(target.journal, name=target.name, beginning=state.beginning)
+    except ConflictError:
         # Its digest, and so its key, is of this cluster's id: no other has such a one.
         await store.delete([snapshot.key])
-        raise ConflictError("restore", target.name, "somebody made such a journal just now")
+        raise
 
 
 async def _check_new(
@@ -211,7 +226,8 @@ async def _check_new(
                 "restore",
                 info.key,
                 "it is there already",
-                "give the new cluster a prefix without a cluster",
+                "give the new cluster a prefix without a cluster; where a restore was cut and made"
+                " no journal, delete what it left",
             )
     from penstock.replica.postgres import PostgresJournal
 
@@ -257,7 +273,7 @@ async def verify_cluster(
 
     Args:
         journal, name: the settings `journal` and `cluster_name`; an empty journal: as of the
-            archive's end.
+            archive's end, `archive_interval_ms` old.
 
     Raises:
         NotFoundError: there is no such cluster.
@@ -270,7 +286,7 @@ async def verify_cluster(
         archive = Archive(store, cluster_id="", scratch=Path(folder), executor=None)
         if journal:
             await _follow(archive, path, journal, name)
-        elif await bootstrap(archive, path, LogMachine, executor=None) is None:
+        elif not await follow_archive(archive, path):
             raise NotFoundError(
                 "verify", objects, "there is no archive", "check the URL, or give the journal's"
             )
@@ -314,8 +330,8 @@ async def check_replay(archive: Archive, path: Path, report: VerifyReport) -> No
         report: gets a finding, or the number of entries that were replayed, or why none were.
     """
     names = await archive.snapshots()
-    if not names or not names[-1].position:
-        # A restored cluster begins with a snapshot at 0.
+    if not names or names[-1].position <= RESTORED_POSITION:
+        # A restored cluster begins with a snapshot at 1; one of an older release's restore, at 0.
         report.not_replayed = "the archive has no snapshot of this cluster's own yet"
         return
     newest = names[-1]
@@ -371,6 +387,21 @@ async def _begins_empty(archive: Archive) -> bool:
     return any(isinstance(command, InitCluster) for command in commands)
 
 
+async def follow_archive(archive: Archive, path: Path) -> bool:
+    """Make the database at `path` as of the archive's end.
+
+    A snapshot alone would be up to `snapshot_interval_ms` old: what was stored since would not be
+    read, and would be taken for orphans.
+
+    Returns: False: there is no snapshot.
+
+    Raises:
+        CorruptDataError: no snapshot is whole, or rows are missing.
+    """
+    end = max((name.last for name in await archive.stretches()), default=None)
+    return await bootstrap(archive, path, LogMachine, executor=None, apply_to=end) is not None
+
+
 async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:
     """Bring a replica to the journal's head; nothing is written there."""
     from penstock.replica.postgres import PostgresJournal
@@ -378,11 +409,22 @@ async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:
     journal = await PostgresJournal.open(url, name=name)
     try:
         head = await journal.head()
-        made = await bootstrap(archive, path, LogMachine, executor=None, apply_to=head.first - 1)
+        made = await bootstrap(
+            archive,
+            path,
+            LogMachine,
+            executor=None,
+            apply_to=head.first - 1,
+            beginning=await read_beginning(journal, head),
+        )
         replica = Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)
         with closing(replica):
             if made is None and head.first > 1:
-                raise NotFoundError("verify", name, "the journal was trimmed, and has no archive")
+                raise NotFoundError(
+                    "verify",
+                    name,
+                    f"the journal begins at position {head.first}, and has no archive",
+                )
             while replica.position < head.position:
                 rows = await journal.read(replica.position, _PAGE_ROWS)
                 for row in rows:

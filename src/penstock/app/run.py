@@ -20,6 +20,7 @@ from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs
 from penstock.system.clock import SystemClock, elapsed_s
+from penstock.system.heard import Cause, heard
 from penstock.system.randomness import SystemRandom
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
         worker=worker.index if worker is not None else None,
     )
     stopping = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_hear)
     on_signals(stopping.set, at_once=lambda: os._exit(INTERRUPTED_EXIT_STATUS))
     link = ParentLink(worker.descriptor) if worker is not None else None
     if link is not None:
@@ -80,6 +82,12 @@ async def _serve(settings: ServerSettings, *, worker: WorkerPlace | None = None)
     finally:
         await server.stop(after_others=link is not None and link.is_parent_gone)
     logger.info("stopped")
+
+
+def _hear(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG001
+    """Count what asyncio would only log: a failed callback, a task whose error was not taken."""
+    error = context.get("exception") or str(context.get("handle", ""))
+    heard(Cause.EVENT_LOOP, error, logger, str(context["message"]), logging.ERROR)
 
 
 async def _supervise(settings: ServerSettings) -> None:

@@ -10,15 +10,17 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import offline, status
 from penstock.app.backlog import INTERVAL_S, Backlog
 from penstock.app.embedded_parts import open_embedded
+from penstock.app.instruments import HttpCounts
 from penstock.app.jobs import Job, Jobs
 from penstock.app.layout import DataLayout
 from penstock.app.leftover_wals import has_had_workers
+from penstock.app.limits import http_limits
 from penstock.app.parts import Environment, Parts
 from penstock.app.pipeline_status import INTERVAL_S as PIPELINE_INTERVAL_S
 from penstock.app.pipeline_status import PipelineStatus
@@ -29,7 +31,10 @@ from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError, FencedError, JournalOlderError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.background import Background, of_loop
 from penstock.system.believed_clock import BelievedClock
+from penstock.system.heard import swallowed_counts
+from penstock.system.sockets import give_up_unreachable_peers
 
 if TYPE_CHECKING:
     from penstock.app.http import HttpServer
@@ -87,12 +92,15 @@ class Server:
         self._jobs: Jobs | None = None
         self._backlog: Backlog | None = None
         self._pipeline: PipelineStatus | None = None
-        self._http: HttpServer | None = None
+        self._background = Background()
+        self._http: list[HttpServer] = []
         self._draining = False
         self._backing_up = False
         self._ready_s = 0.0
         self.kafka_address = parse_address(settings.kafka, setting="kafka")
         self.http_address = parse_address(settings.http, setting="http") if settings.http else None
+        self.peer_address: Address | None = None
+        """Where other agents of the cluster are served, once the server has started."""
 
     @property
     def parts(self) -> Parts:
@@ -125,6 +133,17 @@ class Server:
             if self.http_address is not None:
                 listeners.append(_bind(self.http_address, setting="http"))
                 self.http_address = _bound(self.http_address, listeners[1])
+                if is_cluster(self.settings):
+                    listeners.append(_bind_peer(self.settings.peer, self.http_address))
+                    self.peer_address = _bound(
+                        parse_address(self.settings.peer, setting="peer")
+                        if self.settings.peer
+                        else self.http_address,
+                        listeners[2],
+                    )
+            for listener in listeners:
+                give_up_unreachable_peers(listener, self.settings.tcp_keepalive_ms)
+            self._background = of_loop()
             parts = self._parts = await self._open()
             await parts.start()
             await parts.kafka.start(listeners[0])
@@ -143,7 +162,7 @@ class Server:
             self._jobs = Jobs([*parts.jobs(), count, ask, look], on_fatal=self._on_fatal)
             self._jobs.start()
             if self.http_address is not None:
-                await self._start_http(parts, listeners[1])
+                await self._start_http(parts, listeners[1:])
             # Soon, so that the first member of a group needn't wait for the modules. On the loop:
             # kio's import one another in circles, and two threads that load such modules at once
             # end in a deadlock, which the interpreter breaks by an error.
@@ -176,8 +195,7 @@ class Server:
         drained = await parts.drain(deadline_s)
         if not drained:
             logger.info("the WAL still holds records; the next start serves them from there")
-        if self._http is not None:
-            await self._http.close()
+        await asyncio.gather(*(port.close() for port in self._http))
         parts.closing.close()
         self._parts = None
 
@@ -190,6 +208,10 @@ class Server:
             **told,
             "compaction_backlog": self._backlog.status() if self._backlog else None,
             "pipeline": self._pipeline.status() if self._pipeline else None,
+            "background_failures": self._background.status(),
+            "swallowed_errors": {
+                cause: count for cause, count in swallowed_counts().items() if count
+            },
         }
 
     async def back_up(
@@ -233,7 +255,9 @@ class Server:
 
     def not_ready(self) -> str:
         """Why clients are not served as they should be, or ""."""
-        return "draining" if self._draining else self.parts.not_ready()
+        if self._draining:
+            return "draining"
+        return self.parts.not_ready() or self._background.not_ready()
 
     async def _open(self) -> Parts:
         advertised = advertised_address(self.settings)
@@ -244,7 +268,8 @@ class Server:
             random=self._random,
             on_fatal=self._on_fatal,
             advertised=advertised,
-            peer=self._peer_address(advertised),
+            peer=_reached(self.peer_address or self.http_address, advertised),
+            http=_reached(self.http_address, advertised) if self.peer_address else None,
         )
         if is_cluster(self.settings):
             # An embedded server starts sooner without what only a cluster needs.
@@ -263,40 +288,48 @@ class Server:
             return worker_parts.open_writer(self.settings, environment)
         return open_embedded(self.settings, environment)
 
-    def _peer_address(self, advertised: Address) -> Address | None:
-        """What other agents reach the HTTP port by: as clients reach this host, where it listens
-        on all interfaces."""
-        http = self.http_address
-        if http is None or not http.is_wildcard:
-            return http
-        return Address(advertised.host, http.port)
-
-    async def _start_http(self, parts: Parts, listener: socket.socket) -> None:
+    async def _start_http(self, parts: Parts, listeners: Sequence[socket.socket]) -> None:
         backlog = self._backlog
         assert backlog is not None
+        for name, failures in (
+            ("penstock_background_task_failures_total", self._background.counts),
+            ("penstock_swallowed_errors_total", swallowed_counts()),
+        ):
+            parts.metrics.share(name, failures)
         parts.metrics.on_scrape(
             lambda: {**status.gauges(parts, ready_s=self._ready_s), **backlog.gauges()}
         )
         # Off the loop, so that Kafka clients are answered while the modules load.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
-        from penstock.app.http import HttpServer, HttpSources
+        from penstock.app import http
+        from penstock.app.http_gate import HttpGate
         from penstock.peers.secret import ClusterSecret
 
-        secret = self.settings.cluster_secret
-        sources = HttpSources(
+        secret = (
+            ClusterSecret(self.settings.cluster_secret) if self.settings.cluster_secret else None
+        )
+        sources = http.HttpSources(
             metrics=parts.metrics,
             status=self.status,
             not_ready=self.not_ready,
             back_up=self.back_up,
-            secret=ClusterSecret(secret) if secret else None,
-            peers=parts.peer_sources(),
+            secret=secret,
             agents=parts.agent_sources(),
             pipeline=parts.pipeline_sources(),
             repair=parts.repair_sources(),
         )
-        listener.listen()
-        self._http = HttpServer(sources, listener)
-        self._http.start()
+        names = ("http", "peer")[: len(listeners)]
+        counts = HttpCounts(parts.metrics, names)
+        limits = http_limits(self.settings)
+        gates = [HttpGate(name, limits, self._clock, counts.count) for name in names]
+        applications = [http.application(sources, gates[0])]
+        peers = parts.peer_sources()
+        if peers is not None and secret is not None:
+            applications.append(http.peer_application(peers, secret, gates[1]))
+        for app, gate, listener in zip(applications, gates, listeners, strict=True):
+            listener.listen()
+            self._http.append(http.HttpServer(app, gate, listener))
+            self._http[-1].start()
 
 
 def _import_http() -> None:
@@ -307,6 +340,14 @@ def _import_schemas() -> None:
     from penstock.kafka import schema
 
     schema.load()
+
+
+def _reached(own: Address | None, advertised: Address) -> Address | None:
+    """What others reach a port by: the host that clients reach, where it listens on all
+    interfaces."""
+    if own is None or not own.is_wildcard:
+        return own
+    return Address(advertised.host, own.port)
 
 
 def _bind(address: Address, *, setting: str) -> socket.socket:
@@ -329,6 +370,25 @@ def _bind(address: Address, *, setting: str) -> socket.socket:
             "listen", f"{setting} {address}", error.strerror or str(error), "choose another address"
         ) from error
     return bound
+
+
+def _bind_peer(wanted: str, http: Address) -> socket.socket:
+    """The socket for other agents.
+
+    Args:
+        wanted: the setting `peer`; "": the port after that of `http`, or any free one where that is
+            taken, as it is where several agents of a host have consecutive ports.
+
+    Raises:
+        ConflictError: see `_bind`.
+    """
+    if wanted:
+        return _bind(parse_address(wanted, setting="peer"), setting="peer")
+    try:
+        return _bind(Address(http.host, (http.port + 1) % 65536), setting="peer")
+    except ConflictError as error:
+        logger.info("other agents are served on another port: %s", error)
+        return _bind(Address(http.host, 0), setting="peer")
 
 
 def _bound(wanted: Address, bound: socket.socket) -> Address:

@@ -1,11 +1,28 @@
 """What the object store is asked, as metrics: each request counts, retries too, as on the bill."""
 
+import asyncio
 from typing import Final
 
-from penstock.observability.histogram import Histogram
+from penstock.model.errors import (
+    ConflictError,
+    NotFoundError,
+    OverloadedError,
+    RetryableError,
+    StorageFullError,
+)
 from penstock.observability.metrics import Metrics
 
 _MOVING: Final = ("put", "get")
+_OPERATIONS: Final = (*_MOVING, "size", "delete", "list")
+_ERRORS: Final = (
+    RetryableError,
+    OverloadedError,
+    StorageFullError,
+    ConflictError,
+    NotFoundError,
+    asyncio.CancelledError,
+)
+"""What the adapters' calls end in (`penstock.objects.translate`)."""
 
 
 class StoreInstruments:
@@ -13,16 +30,21 @@ class StoreInstruments:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._durations: dict[str, Histogram] = {}
+        # From the start, so that an alert on the first rise fires.
+        self._durations = {
+            operation: metrics.histogram("penstock_store_duration_seconds", operation)
+            for operation in _OPERATIONS
+        }
+        for operation in _OPERATIONS:
+            metrics.add("penstock_store_requests_total", 0, operation)
+        for operation in _MOVING:
+            metrics.add("penstock_store_bytes_total", 0, operation)
+        for error in _ERRORS:
+            metrics.add("penstock_store_errors_total", 0, error.__name__)
 
     def measured(self, *, operation: str, outcome: str, seconds: float, bytes_count: int) -> None:
         """One request ended."""
-        durations = self._durations.get(operation)
-        if durations is None:
-            durations = self._durations[operation] = self._metrics.histogram(
-                "penstock_store_duration_seconds", operation
-            )
-        durations.observe(seconds)
+        self._durations[operation].observe(seconds)
         self._metrics.add("penstock_store_requests_total", 1, operation)
         if outcome != "ok":
             self._metrics.add("penstock_store_errors_total", 1, outcome)

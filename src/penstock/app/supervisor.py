@@ -19,6 +19,7 @@ from typing import Any
 from penstock.app.workers import JOURNAL_WRITER, RestartDelays, WorkerPlace
 from penstock.model.errors import ConflictError
 from penstock.ports.clock import Clock
+from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,8 @@ class Supervisor:
                 # They bound their draining themselves; this is for one that hangs.
                 self._drain_timeout_s * 2 + 5,
             )
-        except TimeoutError:
+        except TimeoutError as error:
+            heard(Cause.END_WORKER, error, logger, "workers that do not end are killed")
             for worker in workers:
                 worker.kill()
             await asyncio.gather(*(process.wait() for process in processes))

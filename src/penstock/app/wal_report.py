@@ -32,6 +32,7 @@ class WalReport:
             "penstock_wal_pending_bytes": self.uploader.pending_bytes,
             "penstock_wal_free_bytes": self.free_bytes,
             "penstock_wal_bytes_max": self.bytes_max,
+            "penstock_segments_stored_total": self.uploader.segment_count,
         }
 
 

@@ -19,15 +19,20 @@ from penstock.log.wal_name import read_wal_id
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Agent, Wal
 from penstock.metadata.view import MetadataView
-from penstock.model.errors import ConflictError, PenstockError
+from penstock.model.errors import ConflictError, CorruptDataError, PenstockError
 from penstock.placement.rendezvous import ranked
 from penstock.ports.clock import Clock
 from penstock.system.files import PosixDevice
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
 TURN_S: Final = 5.0
 """How long an agent leaves a WAL to each of those whose turn is before its own."""
+REST_S_FIRST: Final = 60.0
+"""How long a WAL rests whose takeover was stopped by damage, then twice as long each time: every
+attempt is a claim, which is an entry of the journal, and reads all of the WAL."""
+REST_S_MAX: Final = 900.0
 
 
 def orphans(wals: Iterable[Wal], agents: Mapping[int, Agent], *, me: int) -> list[Wal]:
@@ -42,6 +47,14 @@ def orphans(wals: Iterable[Wal], agents: Mapping[int, Agent], *, me: int) -> lis
         for wal in wals
         if wal.agent == me or (owner := agents.get(wal.agent)) is None or not owner.live
     ]
+
+
+@dataclass(slots=True)
+class _Rest:
+    """Of a WAL whose takeover was stopped by damage `count` times in a row."""
+
+    count: int = 0
+    until_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +76,7 @@ class WalVolumes:
     pool: Executor
     take_over: Callable[[str], Awaitable[int]]
     _seen_s: dict[bytes, float] = field(default_factory=dict)
+    _rests: dict[bytes, "_Rest"] = field(default_factory=dict)
 
     async def run_once(self) -> None:
         """Take over what is this agent's turn."""
@@ -73,20 +87,36 @@ class WalVolumes:
         )
         now_s = self.clock.monotonic_s()
         self._seen_s = {wal_id: self._seen_s.get(wal_id, now_s) for wal_id in found}
+        self._rests = {wal_id: rest for wal_id, rest in self._rests.items() if wal_id in found}
         for wal_id, directory in found.items():
+            if wal_id in self._rests and now_s < self._rests[wal_id].until_s:
+                continue
             before = ranked(wal_id, live or [self.me]).index(self.me) if self.me in live else 0
             if now_s - self._seen_s[wal_id] < before * TURN_S:
                 continue
-            await self._take(directory)
+            await self._take(wal_id, directory)
 
-    async def _take(self, directory: Path) -> None:
+    async def _take(self, wal_id: bytes, directory: Path) -> None:
         try:
             moved = await self.take_over(str(directory))
         except ConflictError as error:
             # Another agent was first, or its own has come back.
             logger.info("%s", error)
+        except CorruptDataError as error:
+            rest = self._rests.setdefault(wal_id, _Rest())
+            rest_s = min(REST_S_FIRST * 2 ** min(rest.count, 10), REST_S_MAX)
+            rest.count += 1
+            rest.until_s = self.clock.monotonic_s() + rest_s
+            logger.error(  # noqa: TRY400 - the error says where
+                "the takeover of the WAL in %s was stopped by damage, %d times in a row, and is"
+                " tried again in %d s (docs/operations.md, Damage): %s",
+                directory,
+                rest.count,
+                rest_s,
+                error,
+            )
         except PenstockError as error:
-            logger.warning("the WAL in %s is not taken over yet: %s", directory, error)
+            heard(Cause.TAKEOVER, error, logger, f"the WAL in {directory} is not taken over yet")
         else:
             logger.info("took over %d bytes of records of the WAL in %s", moved, directory)
 
@@ -104,7 +134,7 @@ class WalVolumes:
             try:
                 wal_id = read_wal_id(PosixDevice(path))
             except (PenstockError, OSError) as error:
-                logger.warning("%s is passed over: %s", path, error)
+                heard(Cause.TAKEOVER, error, logger, f"{path} is passed over")
                 continue
             if wal_id in wanted:
                 found[wal_id] = path

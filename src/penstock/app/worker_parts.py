@@ -32,7 +32,7 @@ from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.wal_report import WalReport, of_agent
 from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
-from penstock.groups.shards import ShardKeeper
+from penstock.groups.shards import ShardKeeper, ShardSettings
 from penstock.kafka.nodes import ClusterNodes
 from penstock.log import Log
 from penstock.log.append.lane import Delivery
@@ -158,7 +158,7 @@ class WorkerParts(Parts):
         await self.shards.close()
         drained = await self.log.close(deadline_s)
         if self.membership is not None:
-            await self.membership.close()
+            await self.membership.end(self.order.end_epoch)
         await self.order.close()
         return drained
 
@@ -166,8 +166,18 @@ class WorkerParts(Parts):
         """See `Parts`. Retention and the rest are worker 0's."""
         interval_s = self.settings.retention_check_ms / 1000
         return [
-            Job(name="expiry of idle groups", interval_s=interval_s, run=self.groups.expire),
-            Job(name="failed objects", interval_s=interval_s, run=self.log.keeper.run_once),
+            Job(
+                name="expiry of idle groups",
+                interval_s=interval_s,
+                run=self.groups.expire,
+                matters=True,
+            ),
+            Job(
+                name="failed objects",
+                interval_s=interval_s,
+                run=self.log.keeper.run_once,
+                matters=True,
+            ),
             Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
         ]
 
@@ -184,12 +194,11 @@ class WorkerParts(Parts):
 
     def gauges(self) -> dict[str, float]:
         """See `Parts`."""
-        uploader, report = self.log.uploader, self._wal_report()
+        report = self._wal_report()
         now_s = self.clock.monotonic_s()
         return {
             **(report.gauges() if report else {}),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
-            "penstock_segments_stored_total": uploader.segment_count if uploader is not None else 0,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
@@ -443,13 +452,17 @@ async def _open_worker(
         agent_id=me,
         pool=pool,
         on_fatal=environment.on_fatal,
+        compare_history=None,
         wal_folder=own_wal_folder(settings, layout, random),
         remote_wal=remote,
         is_keeper=lambda: False,
         instruments=LogInstruments(metrics),
         behind=_SharedFile(order),
     )
-    shards = ShardKeeper(me=me, order=order, view=view, clock=clock)
+    # The writer is a process of this host, and its head is read twice a second.
+    shards = ShardKeeper(
+        me=me, order=order, view=view, clock=clock, settings=ShardSettings(stale_ms=2_000)
+    )
     face = open_face(
         settings,
         environment,

@@ -9,7 +9,7 @@ from penstock.cli.main import root
 _HEAD = """\
 # Commands
 
-Made from `penstock.cli`; `make docs` makes it anew. Every command has `--help`; those that print
+Made from `penstock.cli` by `make docs`. Every command has `--help`; those that print
 tables have `--json`. Exit status: 0 done, 1 an error (one line on standard error), 2 wrong usage,
 130 interrupted by Ctrl-C; those whose help says "until Ctrl-C" end with 0.
 """

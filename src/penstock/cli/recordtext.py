@@ -2,12 +2,15 @@
 
 Format `text`: the value, after the key and a separator where one is asked for.
 Format `json`: one object per line with key, value, headers, timestamp (ms since the epoch),
-partition and, when printed, topic and offset. Keys and values are UTF-8 text, null, or
-{"base64": "..."} where bytes are no text; a JSON value that is no text is produced as its JSON.
+partition and, when printed, topic and offset (taken and ignored when read). Keys and values are
+UTF-8 text, null, or {"base64": "..."} where bytes are no text; a JSON value that is no text is
+produced as its JSON. A tombstone says `"value": null`: a line without a value, or with a field
+that is not known, is refused, since a misspelt name would otherwise delete its key's record.
 """
 
 import base64
 import binascii
+import difflib
 import json
 from typing import Any, Final
 
@@ -17,6 +20,8 @@ from penstock.model.errors import InvalidRequestError
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
+FIELDS: Final = ("key", "value", "headers", "timestamp", "partition", "topic", "offset")
+"""What a line of JSON may have."""
 TIMESTAMP_MIN: Final = -1
 """A record without a timestamp."""
 TIMESTAMP_MAX: Final = (1 << 63) - 2
@@ -48,16 +53,22 @@ def read_text_line(
 
 
 def read_json_line(line: bytes, *, headers: Headers, now_ms: int, place: str) -> NewRecord:
-    """A record of a line of JSON. Raises: InvalidRequestError."""
+    """A record of a line of JSON.
+
+    Raises:
+        InvalidRequestError: the line is not such an object, has a field of another name, or no
+            value; carries `place`.
+    """
     try:
         value = json.loads(line)
         if not isinstance(value, dict):
             raise ValueError("it is not an object")  # noqa: TRY004 - a kind of bad input
+        _check_fields(value)
         own = value.get("headers") or {}
         pairs = own.items() if isinstance(own, dict) else own
         return NewRecord(
             key=_to_bytes(value.get("key")),
-            value=_to_bytes(value.get("value")),
+            value=_to_bytes(value["value"]),
             headers=headers + tuple((_to_name(name), _to_bytes(item)) for name, item in pairs),
             timestamp=_to_timestamp(value.get("timestamp"), now_ms),
             partition=None if value.get("partition") is None else int(value["partition"]),
@@ -87,6 +98,19 @@ def json_line(record: FetchedRecord) -> bytes:
         "headers": [[name, _to_json(item)] for name, item in record.headers],
     }
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _check_fields(value: dict[str, Any]) -> None:
+    for name in value:
+        if name not in FIELDS:
+            # Shortened, since a line may be of any length, and an error is one line of a screen.
+            near = difflib.get_close_matches(name[:40].lower(), FIELDS, n=1)
+            meant = f", did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"unknown field {name[:40]!r}{meant}; a record has: {', '.join(FIELDS)}"
+            )
+    if "value" not in value:
+        raise ValueError('it has no value; a tombstone says "value": null')
 
 
 def _to_timestamp(value: Any, now_ms: int) -> int:

@@ -36,8 +36,10 @@ from penstock.replica.pinned import PinnedState, digest_pinned
 logger = logging.getLogger(__name__)
 
 _PROPOSER: Final = b"digest"
-_ASK_AGAIN_S: Final = 60.0
-"""After a round was asked for, whatever became of that."""
+_ANSWER_S: Final = 60.0
+"""How long an open round is left to those that have yet to answer, after this agent has, before it
+asks for another. What it wants to know of a closed one it asks no more often, either, unless the
+interval is shorter."""
 _LATE_S: Final = 600.0
 """After which it is said who hasn't answered a round."""
 _OVERDUE: Final = 2
@@ -45,7 +47,7 @@ _OVERDUE: Final = 2
 
 
 class DigestedOrder(Protocol):
-    """What is used of `penstock.metadata.cluster_order.ClusterOrder`."""
+    """These members of `penstock.metadata.cluster_order.ClusterOrder` are used."""
 
     digest_pins: DigestPins
     write_stop: WriteStop
@@ -57,7 +59,7 @@ class DigestedOrder(Protocol):
 
 @dataclass(slots=True)
 class DigestCounts:
-    """Since the start."""
+    """These counts begin at the start of the process."""
 
     equal: int = 0
     """Rounds in which this agent was of the majority, or alone."""
@@ -107,6 +109,9 @@ class DigestKeeper:
         self._round_position = view.digests.position
         self._round_s = clock.monotonic_s()
         self._asked_s = float("-inf")
+        self._answered_s = float("-inf")
+        self._answer: ReportDigest | None = None
+        """The last round's, until it is in the journal: the state of then can't be had again."""
         self._is_late_told = False
         self._is_over = False
         self._judged_position = 0
@@ -135,11 +140,17 @@ class DigestKeeper:
             self._round_position = self._view.digests.position
             self._round_s = now_s
             self._is_late_told = False
-        await self._answer()
+        await self._hash_state()
+        await self._report()
+        now_s = self._clock.monotonic_s()
         self._judge(now_s)
         if not self._is_over and self._is_due(now_s):
             self._asked_s = now_s
             await self._order.commit([AskDigest(seen_position=self._view.digests.position)])
+
+    def ask(self) -> None:
+        """Ask for a round soon: something says that a state is wrong."""
+        self._wants_round = True
 
     def status(self) -> dict[str, Any]:
         """For /v1/status."""
@@ -166,7 +177,9 @@ class DigestKeeper:
     # -- asking ----------------------------------------------------------------------------------
 
     def _is_due(self, now_s: float) -> bool:
-        if now_s < self._asked_s + _ASK_AGAIN_S:
+        if now_s < self._asked_s + min(_ANSWER_S, self._interval_s or _ANSWER_S):
+            return False
+        if self.judged.verdict is Verdict.WAITING and now_s < self._answered_s + _ANSWER_S:
             return False
         if self._wants_round:
             return True
@@ -179,13 +192,13 @@ class DigestKeeper:
 
     # -- answering -------------------------------------------------------------------------------
 
-    async def _answer(self) -> None:
-        pinned = self._order.digest_pins.take()
+    async def _hash_state(self) -> None:
+        found = self._view.digests
+        position = found.position
+        pinned = self._order.digest_pins.take(position)
         if pinned is None:
             return
-        position = pinned.position
-        found = self._view.digests
-        if position != found.position or found.epochs.get(self._me) != self._epoch:
+        if found.epochs.get(self._me) != self._epoch:
             pinned.close()
             return
         level = self._view.feature_level
@@ -207,7 +220,16 @@ class DigestKeeper:
             format_version=FORMAT_VERSION,
             tables=sorted(tables.items()),
         )
-        await self._order.commit([ReportDigest(position=position, digest=digest)])
+        self._answer = ReportDigest(position=position, digest=digest)
+
+    async def _report(self) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        if answer.position == self._view.digests.position:
+            self._answered_s = self._clock.monotonic_s()
+            await self._order.commit([answer])
+        self._answer = None
 
     # -- judging ---------------------------------------------------------------------------------
 

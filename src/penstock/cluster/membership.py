@@ -7,8 +7,9 @@ that was stopped finds out by the clock and accuses nobody.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cluster.silence import SilenceDetector, Standing
@@ -27,6 +28,8 @@ from penstock.metadata.rows import AgentStatus
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import ConflictError, FencedError, PenstockError
 from penstock.ports.clock import Clock
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
     from penstock.metadata.rows import Agent
@@ -40,6 +43,8 @@ BEATS_MAX: Final = 6
 QUIET_BEATS: Final = 1.5
 """Beats' time without a word, after which clients are shown other agents."""
 FENCE_AGAIN_S: Final = 1.0
+END_S: Final = 2.0
+"""How long an agent that ends waits until the end of its epoch is in the journal."""
 LEVEL_AGAIN_S: Final = 5.0
 
 
@@ -146,10 +151,11 @@ class Membership:
         await self._ask("remove agent", agent, RemoveAgent(agent=agent))
 
     async def leave(self, owned: Callable[[], int], *, deadline_s: float) -> None:
-        """Hand over what this agent coordinates, while it still serves; for the end of a process.
+        """Hand over what this agent leads and coordinates, while it still serves; for the end of a
+        process.
 
         Nothing depends on it but the clients' time: what isn't handed over is claimed by others
-        once this agent is fenced.
+        once this agent's epoch is over.
 
         Args:
             owned: how many shards of groups are left.
@@ -158,15 +164,33 @@ class Membership:
             agent.agent_id != self._me and agent.status is AgentStatus.LIVE
             for agent in self._view.agents()
         )
-        if not others or self._is_fenced or not owned():
+        if not others or self._is_fenced:
             return
         self._owned = owned
         try:
             async with asyncio.timeout(deadline_s):
                 await self.drain(self._me)
-                await self._left.wait()
+                if owned():
+                    await self._left.wait()
         except (PenstockError, TimeoutError) as error:
-            logger.info("%d shards of groups were not handed over: %s", owned(), error)
+            detail = str(error) or f"not in {deadline_s:g} s"
+            saying = f"{owned()} shards of groups were not handed over"
+            heard(Cause.HAND_OVER, detail, logger, saying, logging.INFO)
+
+    async def end(self, end_epoch: Callable[[float], Awaitable[None]]) -> None:
+        """Say and hear nothing any more, and end this epoch, so that the others neither wait for
+        this agent's silence nor warn of it.
+
+        Args:
+            end_epoch: of the order, which takes nothing after it.
+        """
+        await self.close()
+        if self._is_fenced:
+            return
+        try:
+            await end_epoch(END_S)
+        except PenstockError as error:
+            heard(Cause.END_EPOCH, error, logger, "the others will find this agent silent")
 
     def silent_s(self, agent: int) -> float:
         """For how long this agent has heard nothing from another, in seconds."""
@@ -257,7 +281,7 @@ class Membership:
             else (f"epoch {agent.epoch} was opened")
         )
         error = FencedError("serve", f"agent {self._me} epoch {self._epoch}", detail)
-        logger.error("%s", error)
+        # Said there, once: the process ends.
         self._on_fenced(error)
         return True
 
@@ -267,7 +291,7 @@ class Membership:
         due_s = max(self._own_s, self._beat_s) + self._heartbeat_s * (1 - 1 / TICKS_PER_BEAT)
         if now_s >= due_s and len(self._beats) < BEATS_MAX:
             self._beat_s = now_s
-            beat = self._own(self._commit("beat", Heartbeat()))
+            beat = self._propose("beat", Heartbeat())
             self._beats.add(beat)
             beat.add_done_callback(self._beats.discard)
 
@@ -299,7 +323,7 @@ class Membership:
                 epoch,
             )
             command = Fence(agent=agent, epoch=epoch, seen_position=position)
-            self._own(self._commit(f"fence agent {agent}", command))
+            self._propose(f"fence agent {agent}", command)
 
     def _raise_level(self, now_s: float) -> None:
         live = [agent for agent in self._view.agents() if agent.live]
@@ -312,15 +336,16 @@ class Membership:
             self._level_s = now_s if first else now_s + self._settings.others_first_ms / 1000
         if now_s >= self._level_s:
             self._level_s = now_s + LEVEL_AGAIN_S
-            self._own(self._commit("raise feature level", SetFeatureLevel(level=level)))
+            what = f"raise the feature level {self._view.feature_level} -> {level}"
+            self._propose(what, SetFeatureLevel(level=level))
 
     def _proposes_first(self, live: "list[Agent]") -> bool:
         return self._me == min(agent.agent_id for agent in live)
 
     # -- work under way --------------------------------------------------------------------------
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work)
+    def _propose(self, what: str, command: AnyCommand) -> "asyncio.Task[None]":
+        task = background.start(background.MEMBERSHIP, partial(self._commit, what, command))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -330,7 +355,9 @@ class Membership:
             (answer,) = await self._order.commit([command])
         except PenstockError as error:
             # The next tick sees what became of it, and proposes again where it must.
-            logger.info("could not %s: %s", what, error)
+            heard(Cause.MEMBERSHIP, error, logger, f"could not {what}", logging.INFO)
             return
         if isinstance(answer, Refused):
             logger.info("refused to %s: %s %s", what, answer.reason.name, answer.detail)
+        elif not isinstance(command, Heartbeat):
+            logger.info("agent %d did: %s", self._me, what)

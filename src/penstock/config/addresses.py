@@ -52,3 +52,35 @@ def parse_address(text: str, *, setting: str) -> Address:
             "read setting", setting, f"{text!r} is not HOST:PORT", "for example 127.0.0.1:9092"
         )
     return Address(host, int(port))
+
+
+def parse_counts(text: str, *, setting: str) -> dict[str, int]:
+    """Split "ADDRESS:COUNT,...", as Kafka writes a limit per IP address.
+
+    Args:
+        setting: what to name in an error.
+
+    Returns:
+        Counts by address, in the form in which a socket names its peer.
+
+    Raises:
+        InvalidRequestError: it is no such list, or names a host: what a name resolves to changes.
+    """
+    counts: dict[str, int] = {}
+    for pair in text.split(",") if text.strip() else ():
+        host, _, count = pair.strip().rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(host.strip().removeprefix("[").removesuffix("]")))
+            counts[address] = int(count)
+        except ValueError as error:
+            raise InvalidRequestError(
+                "read setting",
+                setting,
+                f"{pair.strip()!r} is not ADDRESS:COUNT",
+                "for example 10.0.0.7:500,[fd00::7]:20",
+            ) from error
+        if counts[address] < 0:
+            raise InvalidRequestError(
+                "read setting", setting, f"{counts[address]} connections of {address}", "give 0"
+            )
+    return counts

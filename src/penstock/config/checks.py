@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from penstock.config.addresses import Address, parse_address
+from penstock.config.addresses import Address, parse_address, parse_counts
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
 
@@ -36,6 +36,10 @@ def check_together(settings: ServerSettings) -> None:
     check_places(settings)
     kafka = parse_address(settings.kafka, setting="kafka")
     http = parse_address(settings.http, setting="http") if settings.http else None
+    peer = parse_address(settings.peer, setting="peer") if settings.peer else None
+    parse_counts(
+        settings.max_connections_per_ip_overrides, setting="max_connections_per_ip_overrides"
+    )
     if settings.advertised:
         advertised = parse_address(settings.advertised, setting="advertised")
         if advertised.is_wildcard or advertised.port == 0:
@@ -59,7 +63,7 @@ def check_together(settings: ServerSettings) -> None:
             f"{settings.block_cache_bytes} bytes for blocks of {settings.block_bytes}",
             "give room for two blocks at least: a batch may lie across two",
         )
-    for name, address in (("kafka", kafka), ("http", http)):
+    for name, address in (("kafka", kafka), ("http", http), ("peer", peer)):
         if address and not address.is_loopback and not settings.allow_insecure:
             raise InvalidRequestError(
                 "read setting",
@@ -158,7 +162,11 @@ def warnings(settings: ServerSettings) -> list[str]:
     found = []
     exposed = [
         f"{name} on {text}"
-        for name, text in (("Kafka", settings.kafka), ("HTTP", settings.http))
+        for name, text in (
+            ("Kafka", settings.kafka),
+            ("HTTP", settings.http),
+            ("peers", settings.peer),
+        )
         if text and not parse_address(text, setting=name).is_loopback
     ]
     if exposed:

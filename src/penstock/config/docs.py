@@ -5,7 +5,7 @@ from penstock.config.fields import Kind, SettingField, setting_fields
 _HEAD = """\
 # Settings of a server
 
-Made from `penstock.config.settings`; `make docs` makes it anew.
+Made from `penstock.config.settings` by `make docs`.
 
 A setting is taken from the first of these that gives it: the command line (`--segment-bytes
 16MiB`), the environment (`PENSTOCK_SEGMENT_BYTES=16MiB`), a TOML file (`segment_bytes =

@@ -65,6 +65,14 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http: Annotated[
         str, _addresses("HOST:PORT of metrics, health and status. Empty: no HTTP port.")
     ] = "127.0.0.1:8080"
+    peer: Annotated[
+        str,
+        _addresses(
+            "HOST:PORT on which an agent of a cluster serves the others, and nobody else. Empty: "
+            "the host of `http` and the port after its port, or any free one where that is taken; "
+            "set it where a firewall stands between agents."
+        ),
+    ] = ""
     advertised: Annotated[
         str,
         About(
@@ -198,7 +206,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         _cluster(
             "Agents of a cluster compare digests of their states this often (docs/operations.md): "
-            "each copies its replica and hashes the copy. 0: this agent asks for no comparison.",
+            "each copies its replica and hashes the copy. A comparison that not all have answered "
+            "is left to them for a minute before the next. 0: this agent asks for none by itself.",
             0,
         ),
     ] = 3_600_000
@@ -316,14 +325,23 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inflight_bytes_max: Annotated[
         int,
         _bytes(
-            "Requests and unsent replies of all connections together; above it, sockets are not "
-            "read.",
+            "Requests, unsent replies and large answers in the making of all connections together; "
+            "above it, sockets are read for small requests and group calls alone.",
             MIB,
             section="Memory",
         ),
     ] = 128 * MIB
+    group_inflight_bytes_max: Annotated[
+        int,
+        _bytes(
+            "The same for group calls, which have this besides: heartbeats, joins, commits.",
+            MIB,
+            section="Memory",
+        ),
+    ] = 16 * MIB
     connection_inflight_bytes_max: Annotated[
-        int, _bytes("The same for one connection.", 64 * KIB, section="Memory")
+        int,
+        _bytes("Requests and unsent replies of one connection.", 64 * KIB, section="Memory"),
     ] = 64 * MIB
 
     request_bytes_max: Annotated[
@@ -336,20 +354,128 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "socket.request.max.bytes",
         ),
     ] = 100 * MIB
+    batch_records_max: Annotated[
+        int,
+        About(
+            "Clients",
+            "Records of one batch at most, and headers of all its records together, where they are "
+            "validated (`penstock.validate.records`).",
+            1,
+        ),
+    ] = 1_000_000
+    batch_decoded_bytes_max: Annotated[
+        int,
+        About(
+            "Clients",
+            "Bytes of a batch's records at most, decompressed, where they are validated. No more "
+            "is decompressed to find out.",
+            64 * KIB,
+            128 * MIB,
+        ),
+    ] = 128 * MIB
     connections_max: Annotated[
         int,
         About(
             "Clients",
-            "Connections at one time; further ones are closed. Lowered at the start, with a "
-            "warning, to the process's limit of open files less 200.",
+            "Connections at one time. For a further one the connection that has been idle for "
+            "longest is closed, of the address that has the most; if none is idle, the further "
+            "one is. Lowered at the start, with a warning, to the process's limit of open files "
+            "less 200 and less those of the HTTP ports.",
             1,
             kafka="max.connections",
         ),
     ] = 10_000
+    max_connections_per_ip: Annotated[
+        int,
+        About(
+            "Clients",
+            "Connections of one address at one time; further ones are closed.",
+            1,
+            kafka="max.connections.per.ip",
+        ),
+    ] = INT32_MAX
+    max_connections_per_ip_overrides: Annotated[
+        str,
+        About(
+            "Clients",
+            "ADDRESS:COUNT, several separated by commas, of addresses for which another limit "
+            "holds than `max_connections_per_ip`; an IPv6 address stands in brackets, and a name "
+            "is refused.",
+            kafka="max.connections.per.ip.overrides",
+        ),
+    ] = ""
+    connections_max_idle_ms: Annotated[
+        int,
+        About(
+            "Clients",
+            "A connection without a request for so long is closed.",
+            100,
+            kafka="connections.max.idle.ms",
+        ),
+    ] = 600_000
     stall_timeout_ms: Annotated[
         int,
-        About("Clients", "A peer that takes no byte of its replies for so long is cut off.", 100),
+        About(
+            "Clients",
+            "A peer that takes no byte of a reply, or sends none of a request that it has begun, "
+            "for so long is cut off; on the HTTP ports, too.",
+            100,
+        ),
     ] = 30_000
+    request_receive_timeout_ms: Annotated[
+        int,
+        About(
+            "Clients",
+            "How long a peer may take to send one request, time in which it isn't read from left "
+            "out; a second more for every 64 KiB that came.",
+            100,
+        ),
+    ] = 30_000
+    tcp_keepalive_ms: Annotated[
+        int,
+        About(
+            "Clients",
+            "A peer that the network no longer reaches, and that could not say so, is given up "
+            "after this time, on all ports.",
+            4000,
+            7_200_000,
+        ),
+    ] = 60_000
+    http_connections_max: Annotated[
+        int,
+        About(
+            "Clients",
+            "Connections of the HTTP port at one time, and as many of the `peer` port. For a "
+            "further one the oldest is closed that has sent no whole request; half as many "
+            "requests are worked on at one time, others get 503. Health and metrics are always "
+            "answered.",
+            16,
+            100_000,
+        ),
+    ] = 200
+    http_header_timeout_ms: Annotated[
+        int,
+        About("Clients", "How long the head of an HTTP request may take to come.", 100),
+    ] = 10_000
+    http_body_timeout_ms: Annotated[
+        int,
+        About(
+            "Clients",
+            "The same of its body; a second more for every 64 KiB that came.",
+            100,
+        ),
+    ] = 30_000
+    max_incremental_fetch_session_cache_slots: Annotated[
+        int,
+        About(
+            "Clients",
+            "Fetch sessions at one time; while all are in use, further consumers are served "
+            "without one and name all their partitions each time.",
+            1,
+            1_000_000,
+            "max.incremental.fetch.session.cache.slots",
+        ),
+    ] = 1_000
     drain_timeout_ms: Annotated[
         int,
         About(
@@ -367,6 +493,42 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             kafka="auto.create.topics.enable",
         ),
     ] = True
+    auto_create_topics_per_s: Annotated[
+        int,
+        About(
+            "Topics",
+            "How many topics clients that ask for them by name may create in a second, all "
+            "together. Clients ask for further ones again.",
+            1,
+        ),
+    ] = 500
+    topics_max: Annotated[
+        int,
+        About("Topics", "Topics of the cluster at most; a further one is refused.", 1),
+    ] = 100_000
+    partitions_max: Annotated[
+        int,
+        About(
+            "Topics",
+            "Partitions of the cluster at most, all topics together; further ones are refused. "
+            "Each takes memory on each agent.",
+            1,
+        ),
+    ] = 250_000
+    topic_partitions_max: Annotated[
+        int,
+        About("Topics", "Partitions of one topic at most.", 1, 100_000),
+    ] = 10_000
+    create_partitions_max: Annotated[
+        int,
+        About(
+            "Topics",
+            "Partitions that one request to create topics, or to add partitions to one, may ask "
+            "for, all its topics together. Kafka's limit is the same, and fixed.",
+            1,
+            100_000,
+        ),
+    ] = 10_000
     default_partitions: Annotated[
         int,
         About(
@@ -381,7 +543,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         About(
             "Topics",
-            "How often retention by time and size is applied and expired things are removed.",
+            "How often retention is applied and expired things are removed.",
             100,
             kafka="log.retention.check.interval.ms",
         ),
@@ -448,6 +610,15 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     group_max_size: Annotated[
         int, About("Groups", "Members of one group at most.", 1, kafka="group.max.size")
     ] = INT32_MAX
+    groups_max: Annotated[
+        int,
+        About(
+            "Groups",
+            "Groups of the cluster at most; a member or a commit that would begin a further one "
+            "is refused. Groups are counted every ten seconds.",
+            1,
+        ),
+    ] = 100_000
     offsets_retention_minutes: Annotated[
         int,
         About(

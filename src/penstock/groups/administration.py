@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.groups.committing import GroupOffsets
@@ -236,7 +237,10 @@ class GroupAdministration:
             shard = group_shard(loaded.machine.group_id) if epoch else 0
             by_shard.setdefault((shard, epoch), []).append(loaded)
         deletions = [
-            (groups, self._journal.own(self._delete_of_shard(groups, shard_epoch, seen or {})))
+            (
+                groups,
+                self._journal.own(partial(self._delete_of_shard, groups, shard_epoch, seen or {})),
+            )
             for (_, shard_epoch), groups in by_shard.items()
         ]
         outcomes: dict[str, GroupError] = {}

@@ -1,24 +1,32 @@
 """Committed offsets of groups: committed, fetched, deleted, through the journal and in memory."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
-from penstock.groups.memory import GroupMemory, LoadedGroup
+from penstock.groups.memory import GroupMemory, LoadedGroup, TooManyGroupsError
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.metadata.answers import AnyAnswer, OffsetsCommitted
 from penstock.metadata.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
+from penstock.system.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
 
 _T = TypeVar("_T")
+
+WRITES_AT_ONCE: Final = 2_000
+"""Offsets of one command: what applies it, and what keeps it in memory, does so in one go. A commit
+of more is not one step of the journal."""
+PAGE_OFFSETS: Final = 500
+"""Offsets that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +35,21 @@ class CommitResult:
 
     error: GroupError = GroupError.NONE
     codes: Sequence[int] = ()
+    altered_from: Sequence[int | None] | None = None
+    """Per offset the one before it (None: not known), where a client that is no member has altered
+    the offsets of a group that has had members: an administrator's. Else None."""
 
 
 class GroupOffsets:
     """Write-through: what the journal has taken is in memory before the client hears of it."""
 
-    def __init__(self, *, memory: GroupMemory, journal: GroupJournal, queries: "Queries") -> None:
+    def __init__(
+        self, *, memory: GroupMemory, journal: GroupJournal, queries: "Queries", turns: Turns
+    ) -> None:
         self._memory = memory
         self._journal = journal
         self._queries = queries
+        self._turns = turns
 
     async def commit(
         self,
@@ -54,7 +68,10 @@ class GroupOffsets:
         refused = self._memory.refused(group_id)
         if refused is not GroupError.NONE:
             return CommitResult(error=refused)
-        loaded = self._memory.find(group_id, create=generation < 0)
+        try:
+            loaded = self._memory.find(group_id, create=generation < 0)
+        except TooManyGroupsError:
+            return CommitResult(error=GroupError.POLICY_VIOLATION)
         if loaded is None:
             return CommitResult(error=GroupError.GROUP_ID_NOT_FOUND)
         error = loaded.machine.commit(member_id, instance_id, generation)
@@ -68,18 +85,55 @@ class GroupOffsets:
         if not writes:
             self._memory.settle(loaded)
             return CommitResult()
-        command = CommitOffsets(group_id=group_id, offsets=writes, shard_epoch=loaded.shard_epoch)
+        # A simple consumer's group, to which no member ever commits, has no generation.
+        is_altered = generation < 0 and not member_id and loaded.machine.generation > 0
+        codes: list[int] = []
+        altered_from: list[int | None] = []
+        with self._used(loaded):
+            for start in range(0, len(writes), WRITES_AT_ONCE):
+                if start:
+                    # What is written later must not be of a generation that is over by then.
+                    error = self._gone(loaded)
+                    if error is GroupError.NONE:
+                        error = loaded.machine.commit(member_id, instance_id, generation)
+                    if error is not GroupError.NONE:
+                        return CommitResult(error=error)
+                some = writes[start : start + WRITES_AT_ONCE]
+                stored = await self._store(loaded, some, is_altered=is_altered)
+                if stored.error is not GroupError.NONE:
+                    return stored
+                codes += stored.codes
+                altered_from += stored.altered_from or ()
+        return CommitResult(codes=codes, altered_from=altered_from if is_altered else None)
+
+    async def _store(
+        self, loaded: LoadedGroup, writes: list[OffsetWrite], *, is_altered: bool
+    ) -> CommitResult:
+        command = CommitOffsets(
+            group_id=loaded.machine.group_id, offsets=writes, shard_epoch=loaded.shard_epoch
+        )
 
         def keep(answer: AnyAnswer) -> CommitResult:
             assert isinstance(answer, OffsetsCommitted)
+            before = loaded.offsets.known() or {}
+            altered_from = (
+                [
+                    None
+                    if (known := before.get((write.topic_id, write.partition))) is None
+                    else known.offset
+                    for write in writes
+                ]
+                if is_altered
+                else None
+            )
             loaded.offsets.store(writes, answer.codes)
             loaded.stored = loaded.stored or 0 in answer.codes
-            return CommitResult(codes=answer.codes)
+            return CommitResult(codes=answer.codes, altered_from=altered_from)
 
         result = await self._journal.finish(self._write(loaded, command, keep))
         return CommitResult(error=result) if isinstance(result, GroupError) else result
 
-    def fetch(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
+    async def fetch(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
         """All committed offsets of a group; none when there is no such group.
 
         Raises:
@@ -96,7 +150,7 @@ class GroupOffsets:
             return known
         if not self._memory.shows_answers():
             raise NotServedError("fetch offsets", group_id, GroupError.COORDINATOR_LOAD_IN_PROGRESS)
-        return self._load_offsets(loaded)
+        return await self._load(loaded)
 
     async def delete(
         self, group_id: str, items: list[tuple[str, PartitionId]]
@@ -117,18 +171,40 @@ class GroupOffsets:
         empty = machine.state is GroupState.EMPTY
         if not empty and machine.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return GroupError.NON_EMPTY_GROUP, []
-        errors = [
-            GroupError.GROUP_SUBSCRIBED_TO_TOPIC if machine.is_subscribed(name) else GroupError.NONE
-            for name, _ in items
-        ]
-        keys = [
-            key for (_, key), error in zip(items, errors, strict=True) if error is GroupError.NONE
-        ]
-        if keys:
-            failure = await self._journal.finish(self.begin_deletion(loaded, keys))
-            if failure is not GroupError.NONE:
-                return failure, []
+        errors: list[GroupError] = []
+        with self._used(loaded):
+            for start in range(0, len(items), WRITES_AT_ONCE):
+                failure = self._gone(loaded)
+                keys = []
+                for name, key in items[start : start + WRITES_AT_ONCE]:
+                    if machine.is_subscribed(name):
+                        errors.append(GroupError.GROUP_SUBSCRIBED_TO_TOPIC)
+                    else:
+                        errors.append(GroupError.NONE)
+                        keys.append(key)
+                if keys and failure is GroupError.NONE:
+                    failure = await self._journal.finish(self.begin_deletion(loaded, keys))
+                if failure is not GroupError.NONE:
+                    return failure, []
         return GroupError.NONE, errors
+
+    @contextlib.contextmanager
+    def _used(self, loaded: LoadedGroup) -> Iterator[None]:
+        """Keep a group in memory for a request that goes on in later turns."""
+        loaded.offsets.uses_open += 1
+        try:
+            yield
+        finally:
+            loaded.offsets.uses_open -= 1
+            self._memory.settle(loaded)
+
+    def _gone(self, loaded: LoadedGroup) -> GroupError:
+        """Whether the group, since a request began, is another agent's or another value here."""
+        group_id = loaded.machine.group_id
+        error = self._memory.refused(group_id)
+        if error is GroupError.NONE and self._memory.groups.get(group_id) is not loaded:
+            return GroupError.COORDINATOR_NOT_AVAILABLE
+        return error
 
     def begin_deletion(
         self, loaded: LoadedGroup, keys: list[PartitionId], *, seen_ms: Sequence[int] = ()
@@ -177,9 +253,28 @@ class GroupOffsets:
         doubt_count = offsets.doubt_count
         offsets.commits_open += 1
         self._memory.settle(loaded)
-        return self._journal.own(write())
+        return self._journal.own(write)
 
-    def _load_offsets(self, loaded: LoadedGroup) -> Mapping[PartitionId, CommittedOffset]:
-        offsets = loaded.offsets.load(self._queries.group_offsets(loaded.machine.group_id))
-        self._memory.settle(loaded)
+    async def _load(self, loaded: LoadedGroup) -> Mapping[PartitionId, CommittedOffset]:
+        """Read all offsets of a group, a page at a time."""
+        group_id, after = loaded.machine.group_id, (b"", -1)
+        load = loaded.offsets.begin_load()
+        try:
+            with self._used(loaded):
+                while True:
+                    rows = self._queries.group_offsets_page(group_id, after, limit=PAGE_OFFSETS)
+                    load.add(rows)
+                    if len(rows) < PAGE_OFFSETS:
+                        break
+                    after = next(reversed(rows))
+                    if self._turns.spend(rows=len(rows)):
+                        await self._turns.wait()
+                    gone = self._gone(loaded)
+                    if gone is not GroupError.NONE:
+                        raise NotServedError("fetch offsets", group_id, gone)
+        except BaseException:
+            load.is_stale = True
+            raise
+        finally:
+            offsets = loaded.offsets.end_load(load)
         return offsets

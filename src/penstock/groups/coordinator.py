@@ -6,13 +6,14 @@ to them in `administration`.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.administration import GroupAdministration, GroupDescription, GroupOverview
 from penstock.groups.committing import CommitResult, GroupOffsets
 from penstock.groups.errors import GroupError
 from penstock.groups.journal import GroupJournal
-from penstock.groups.memory import GroupMemory
+from penstock.groups.memory import GroupMemory, TooManyGroupsError
 from penstock.groups.messages import (
     JoinReply,
     JoinRequest,
@@ -28,6 +29,7 @@ from penstock.metadata.commands import OffsetWrite
 from penstock.metadata.committer import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.turns import Turns
 from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
@@ -57,9 +59,11 @@ class GroupCoordinator:
         ownership: Ownership | None = None,
         shows_answers: Callable[[], bool] = lambda: True,
         now_ms: Callable[[], int | None] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """
         Args:
+            turns: by which requests of many offsets give way; those of all that the loop serves.
             now_ms: what offsets and empty groups expire by (`penstock.metadata.ages`): while it
                 gives None, nothing expires. Without: the clock.
             ownership: which groups are this agent's; None: all of them.
@@ -76,7 +80,9 @@ class GroupCoordinator:
             ownership=ownership or AllGroups(),
             shows_answers=shows_answers,
         )
-        self._offsets = GroupOffsets(memory=self._memory, journal=self._journal, queries=queries)
+        self._offsets = GroupOffsets(
+            memory=self._memory, journal=self._journal, queries=queries, turns=turns or Turns()
+        )
         self._administration = GroupAdministration(
             memory=self._memory,
             journal=self._journal,
@@ -99,7 +105,7 @@ class GroupCoordinator:
         Args:
             is_new: whether a group, by its id, is one of them.
         """
-        self._journal.own(self._take_up(is_new))
+        self._journal.own(partial(self._take_up, is_new))
 
     async def _take_up(self, is_new: Callable[[str], bool]) -> None:
         after: str | None = ""
@@ -134,7 +140,10 @@ class GroupCoordinator:
         error = self._refused(group_id)
         if error is not GroupError.NONE:
             return JoinReply(error=error, member_id=join.member_id)
-        loaded = self._memory.find(group_id, create=not join.member_id)
+        try:
+            loaded = self._memory.find(group_id, create=not join.member_id)
+        except TooManyGroupsError:
+            return JoinReply(error=GroupError.POLICY_VIOLATION, member_id=join.member_id)
         if loaded is None:
             return JoinReply(error=GroupError.UNKNOWN_MEMBER_ID, member_id=join.member_id)
         request, future = self._memory.request()
@@ -206,13 +215,13 @@ class GroupCoordinator:
             generation=generation,
         )
 
-    def fetch_offsets(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
+    async def fetch_offsets(self, group_id: str) -> Mapping[PartitionId, CommittedOffset]:
         """All committed offsets of a group; none when there is no such group.
 
         Raises:
             NotServedError: this agent does not coordinate it.
         """
-        return self._offsets.fetch(group_id)
+        return await self._offsets.fetch(group_id)
 
     async def delete_offsets(
         self, group_id: str, items: list[tuple[str, PartitionId]]

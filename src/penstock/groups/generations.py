@@ -249,6 +249,7 @@ class Generations:
     def _update(self, request: int, join: JoinRequest, member: Member) -> None:
         self._end_join(member, REPLACED)
         member.join_request = request
+        member.is_doubted = False
         member.protocols = join.protocols
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms

@@ -5,7 +5,7 @@ A client that goes away in the middle must not leave memory and journal apart.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from penstock.groups.errors import GroupError
@@ -13,6 +13,8 @@ from penstock.metadata.answers import AnyAnswer, Refusal, Refused
 from penstock.metadata.commands import AnyCommand
 from penstock.metadata.committer import Committer
 from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 JOURNAL_TIMEOUT_S: Final = 30.0
 """How long a client waits for the journal; what it asked for may still be done after that."""
@@ -40,9 +42,9 @@ class GroupJournal:
         if late:
             await asyncio.wait(late, timeout=CLOSE_TIMEOUT_S)
 
-    def own(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+    def own(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> asyncio.Task[_T]:
         """Begin work now; it ends by itself, or with the coordinator."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = background.start(background.GROUP_JOURNAL, work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
@@ -60,14 +62,17 @@ class GroupJournal:
         try:
             (answer,) = await self._committer.commit([command])
         except PenstockError as error:
-            logger.warning("could not journal a group's command: %s", error)
+            heard(Cause.GROUP_JOURNAL, error, logger, "could not journal a group's command")
             return _journal_error(error)
         if isinstance(answer, Refused):
+            if answer.reason is Refusal.STALE_SHARD:
+                # At each hand-over: what was on its way goes to the next coordinator.
+                logger.info("a group's command came after its shard had moved: %s", answer.detail)
+                return GroupError.NOT_COORDINATOR
             logger.warning(
                 "a group's command was refused: %s %s", answer.reason.name, answer.detail
             )
-            stale = answer.reason is Refusal.STALE_SHARD
-            return GroupError.NOT_COORDINATOR if stale else GroupError.UNKNOWN_SERVER_ERROR
+            return GroupError.UNKNOWN_SERVER_ERROR
         return answer
 
 

@@ -22,6 +22,9 @@ class Member:
     assignment: bytes = b""
     is_new: bool = False
     """Its first join waits: it has no session that could be kept up, so it may expire."""
+    is_doubted: bool = False
+    """Its session's time has passed while no member could be heard, and it has sent no heartbeat,
+    join or sync since: its client may have given the membership up."""
     join_request: int | None = None
     sync_request: int | None = None
 

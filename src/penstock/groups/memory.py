@@ -9,6 +9,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.groups.durable import decode_state
@@ -18,11 +19,13 @@ from penstock.groups.journal import GroupJournal
 from penstock.groups.messages import CancelTimer, Effect, Reply, Save, SetTimer, Timer
 from penstock.groups.offsets import OffsetCache
 from penstock.groups.ownership import Ownership
+from penstock.groups.room import GroupRoom
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.groups.timers import GroupTimers
 from penstock.metadata.commands import SaveGroup
 from penstock.model.errors import CorruptDataError
+from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
@@ -33,6 +36,10 @@ logger = logging.getLogger(__name__)
 PAGE_GROUPS: Final = 1_000
 UNSERVED_TURN_MS: Final = 500
 """How often a timer that has run out looks whether its group is served again."""
+
+
+class TooManyGroupsError(Exception):
+    """A group would begin, and there are as many as may be."""
 
 
 class LoadedGroup:
@@ -62,6 +69,7 @@ class LoadedGroup:
             and self.machine.state is GroupState.EMPTY
             and not self.timers
             and not self.offsets.commits_open
+            and not self.offsets.uses_open
         )
 
 
@@ -87,6 +95,9 @@ class GroupMemory:
         self.groups: dict[str, LoadedGroup] = {}
         # Those that could be dropped from memory, the longest unused first.
         self._idle: OrderedDict[str, None] = OrderedDict()
+        self._room = GroupRoom(
+            queries, groups_max=settings.groups_max, held=lambda: len(self.groups)
+        )
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self._request_count = 0
 
@@ -130,7 +141,7 @@ class GroupMemory:
                     self.find(row.group_id, row=row)
                 except CorruptDataError as error:
                     # Its clients are told at each request; the other groups are well.
-                    logger.warning("left out a group: %s", error)
+                    heard(Cause.GROUP_UNREADABLE, error, logger, "left out a group")
         return rows[-1].group_id if len(rows) == PAGE_GROUPS else None
 
     def rows(self) -> "Iterator[GroupRow]":
@@ -143,7 +154,11 @@ class GroupMemory:
     def find(
         self, group_id: str, *, create: bool = False, row: "GroupRow | None" = None
     ) -> LoadedGroup | None:
-        """The group in memory, read if need be; None when there is none and none is to be made."""
+        """The group in memory, read if need be; None when there is none and none is to be made.
+
+        Raises:
+            TooManyGroupsError: there is none, and no further one may be made.
+        """
         loaded = self.groups.get(group_id)
         if loaded is not None:
             return loaded
@@ -151,8 +166,11 @@ class GroupMemory:
         if shard_epoch is None:
             return None
         row = row or self._queries.group(group_id)
-        if row is None and not create:
-            return None
+        if row is None:
+            if not create:
+                return None
+            if not self._room.begin(group_id):
+                raise TooManyGroupsError
         machine = ClassicGroup(group_id, self._settings)
 
         def fired(timer: Timer, delay_ms: int) -> None:
@@ -160,6 +178,8 @@ class GroupMemory:
             if unserved_ms > 0:
                 # Nobody could be heard for all of that time, so nobody's silence is held against
                 # them: it counts from when the group was served again.
+                if timer.kind == "session":
+                    machine.session_passed_unheard(timer.member_id)
                 timers.set_again(timer, max(UNSERVED_TURN_MS, math.ceil(unserved_ms)))
                 return
             self.carry_out(made, machine.timer_fired(timer))
@@ -221,7 +241,7 @@ class GroupMemory:
                 assert type(effect) is Save
                 # Counted from now, so that the group stays in memory until it is stored.
                 loaded.offsets.commits_open += 1
-                self._journal.own(self._save(loaded, effect))
+                self._journal.own(partial(self._save, loaded, effect))
         self.settle(loaded)
 
     def request(self) -> tuple[int, asyncio.Future[Any]]:

@@ -1,7 +1,7 @@
 """Committed offsets in memory, per group: a write-through copy of what the state machine has."""
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from penstock.metadata.commands import OffsetWrite
 from penstock.metadata.rows import OffsetRow
@@ -18,19 +18,50 @@ class CommittedOffset(NamedTuple):
     metadata: str
 
 
+class OffsetLoad:
+    """A read of a group's offsets that goes on for some turns of the loop, and what was committed
+    since it began."""
+
+    __slots__ = ("_found", "is_stale", "since")
+
+    def __init__(self) -> None:
+        self._found: dict[PartitionId, CommittedOffset] = {}
+        self.since: dict[PartitionId, CommittedOffset | None] = {}
+        """None: it was deleted."""
+        self.is_stale = False
+        """What was read may have changed unseen."""
+
+    def add(self, rows: Mapping[PartitionId, OffsetRow]) -> None:
+        """Take up what was read."""
+        for key, row in rows.items():
+            self._found[key] = CommittedOffset(row.offset, row.leader_epoch, row.metadata)
+
+    def found(self) -> dict[PartitionId, CommittedOffset]:
+        """All offsets."""
+        for key, committed in self.since.items():
+            if committed is None:
+                self._found.pop(key, None)
+            else:
+                self._found[key] = committed
+        return self._found
+
+
 class OffsetCache:
-    """The offsets of one group; empty of knowledge until `load`.
+    """The offsets of one group; empty of knowledge until one `OffsetLoad` has ended.
 
     A read of the database while commits are under way may show them early, and their answers
     would then write older values over newer ones; so nothing is kept until they are answered.
     """
 
-    __slots__ = ("_offsets", "commits_open", "doubt_count", "is_in_doubt")
+    __slots__ = ("_loads", "_offsets", "commits_open", "doubt_count", "is_in_doubt", "uses_open")
 
     def __init__(self) -> None:
         self._offsets: dict[PartitionId, CommittedOffset] | None = None
+        self._loads: list[OffsetLoad] = []
         self.commits_open = 0
         """Commits and deletions that the journal has not answered."""
+        self.uses_open = 0
+        """Requests that go on in a later turn, for which the group must stay in memory."""
         self.is_in_doubt = False
         """One that was given up may still be applied, so that what is read may change."""
         self.doubt_count = 0
@@ -39,28 +70,38 @@ class OffsetCache:
         """All offsets; None when they have to be read."""
         return self._offsets
 
-    def load(self, rows: Mapping[PartitionId, OffsetRow]) -> Mapping[PartitionId, CommittedOffset]:
+    def begin_load(self) -> OffsetLoad:
+        """Begin to read them; `end_load` whatever comes of it."""
+        load = OffsetLoad()
+        # What is being committed may be in a page that is read, and not be answered yet.
+        load.is_stale = self.commits_open > 0
+        self._loads.append(load)
+        return load
+
+    def end_load(self, load: OffsetLoad) -> Mapping[PartitionId, CommittedOffset]:
         """Take up what was read."""
-        offsets = {
-            key: CommittedOffset(row.offset, row.leader_epoch, row.metadata)
-            for key, row in rows.items()
-        }
-        if not self.commits_open and not self.is_in_doubt:
+        self._loads.remove(load)
+        offsets = load.found()
+        if not self.commits_open and not self.is_in_doubt and not load.is_stale:
             self._offsets = offsets
         return offsets
 
-    def store(self, writes: Iterable[OffsetWrite], codes: Iterable[int]) -> None:
+    def store(self, writes: Sequence[OffsetWrite], codes: Sequence[int]) -> None:
         """A commit was answered: keep what was stored (code 0)."""
-        if self._offsets is None:
-            return
-        for write, code in zip(writes, codes, strict=True):
-            if code == 0:
-                self._offsets[write.topic_id, write.partition] = CommittedOffset(
-                    write.offset, write.leader_epoch, write.metadata
-                )
+        targets: list[dict[PartitionId, Any]] = [load.since for load in self._loads]
+        if self._offsets is not None:
+            targets.append(self._offsets)
+        for target in targets:
+            for write, code in zip(writes, codes, strict=True):
+                if code == 0:
+                    target[write.topic_id, write.partition] = CommittedOffset(
+                        write.offset, write.leader_epoch, write.metadata
+                    )
 
-    def remove(self, keys: Iterable[PartitionId]) -> None:
+    def remove(self, keys: Sequence[PartitionId]) -> None:
         """A deletion was answered."""
+        for load in self._loads:
+            load.since.update(dict.fromkeys(keys))
         if self._offsets is not None:
             for key in keys:
                 self._offsets.pop(key, None)
@@ -80,3 +121,5 @@ class OffsetCache:
     def forget(self) -> None:
         """What is stored is not known any more: read it again."""
         self._offsets = None
+        for load in self._loads:
+            load.is_stale = True

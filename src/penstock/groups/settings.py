@@ -18,6 +18,8 @@ class GroupSettings:
     """group.max.session.timeout.ms"""
     size_max: int = INT32_MAX
     """group.max.size: members of one group at most (KIP-389)."""
+    groups_max: int = 100_000
+    """Groups of the cluster at most."""
     new_member_join_timeout_ms: int = 300_000
     """How long a new member's first join may wait; it has no session yet."""
     offset_metadata_length_max: int = 4096

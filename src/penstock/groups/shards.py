@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
@@ -26,6 +27,8 @@ from penstock.metadata.ordering import Ordering
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import PenstockError
 from penstock.ports.clock import Clock
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
@@ -41,8 +44,9 @@ CLAIM_TIMEOUT_S: Final = 5.0
 class ShardSettings:
     """How shards move. Times in milliseconds."""
 
-    stale_ms: int = 2_000
-    """How old the last reading of the journal's head may be for groups to be served."""
+    stale_ms: int = 750
+    """How old the last reading of the journal's head may be for groups to be served, and for
+    coordinators to be named: an agent that alone is cut off would name itself, or a dead one."""
     move_delay_ms: int = 3_000
     """For how long agents neither come nor go before shards move between live ones."""
     move_count_max: int = 8
@@ -114,7 +118,7 @@ class ShardKeeper:
         """See `Ownership`."""
         if group_shard(group_id) not in self._held:
             return GroupError.NOT_COORDINATOR
-        if self._clock.monotonic_s() - self._order.head_confirmed_s > self._stale_s:
+        if self._is_stale():
             # It may be another's by now. Members look for the coordinator again, and find this
             # agent once it has heard of the journal again.
             return GroupError.COORDINATOR_NOT_AVAILABLE
@@ -129,7 +133,10 @@ class ShardKeeper:
     # -- where clients are sent ------------------------------------------------------------------
 
     def coordinator(self, group_id: str) -> int | None:
-        """The live agent that coordinates a group; None: none does, one is being found."""
+        """The live agent that coordinates a group; None: none does, one is being found, or this
+        agent doesn't know, since the journal is away from it: clients ask another agent."""
+        if self._is_stale():
+            return None
         shard = group_shard(group_id)
         owner = self._view.shard_owner(shard)
         if owner is not None:
@@ -146,6 +153,9 @@ class ShardKeeper:
     def owned_by(self, agent: int) -> int:
         """How many shards an agent owns; one that is drained has none in the end."""
         return sum(self._view.shard_owner(shard) == agent for shard in range(GROUP_SHARDS))
+
+    def _is_stale(self) -> bool:
+        return self._clock.monotonic_s() - self._order.head_confirmed_s > self._stale_s
 
     # -- following the journal -------------------------------------------------------------------
 
@@ -211,7 +221,9 @@ class ShardKeeper:
                 moving += plan.moved
             shards += moving[: self._settings.move_count_max]
         if shards:
-            self._claim = asyncio.get_running_loop().create_task(self._claim_all(shards))
+            self._claim = background.start(
+                background.CLAIM_SHARDS, partial(self._claim_all, shards)
+            )
             self._claim.add_done_callback(self._claimed)
 
     async def _claim_all(self, shards: Sequence[int]) -> None:
@@ -222,7 +234,9 @@ class ShardKeeper:
             async with asyncio.timeout(CLAIM_TIMEOUT_S):
                 answers = await self._order.commit(claims)
         except (PenstockError, TimeoutError) as error:
-            logger.warning("could not claim %d shards of groups: %s", len(shards), error)
+            detail = str(error) or f"no answer in {CLAIM_TIMEOUT_S:g} s"
+            saying = f"could not claim {len(shards)} shards of groups"
+            heard(Cause.CLAIM_SHARDS, detail, logger, saying)
             return
         refused = sum(isinstance(answer, Refused) for answer in answers)
         if refused:

@@ -119,6 +119,7 @@ class ClassicGroup(StaticMembers):
             self._effects.append(Reply(request, SyncReply(error=error)))
             return self._take()
         member = self._member(sync.member_id)
+        member.is_doubted = False
         self._pending_sync.discard(member.member_id)
         if not self._pending_sync:
             self._effects.append(CancelTimer(SYNC_TIMER))
@@ -138,7 +139,9 @@ class ClassicGroup(StaticMembers):
         error = self._check(member_id, instance_id, generation)
         if error is not GroupError.NONE:
             return error, []
-        self._begin_session(self._member(member_id))
+        member = self._member(member_id)
+        member.is_doubted = False
+        self._begin_session(member)
         if self.state is GroupState.PREPARING:
             error = GroupError.REBALANCE_IN_PROGRESS
         return error, self._take()
@@ -170,7 +173,8 @@ class ClassicGroup(StaticMembers):
         return error
 
     def commit_seen(self, member_id: str) -> list[Effect]:
-        """A commit is a sign of life as well."""
+        """A commit is a sign of life as well; not of a membership that is doubted, since librdkafka
+        sends a commit again under the member id that it has given up meanwhile."""
         member = self.roster.get(member_id)
         if member is not None and self.state in {GroupState.STABLE, GroupState.PREPARING}:
             self._begin_session(member)
@@ -193,6 +197,12 @@ class ClassicGroup(StaticMembers):
             else:
                 self._complete_join()
         return self._take()
+
+    def session_passed_unheard(self, member_id: str) -> None:
+        """A member's session would have ended, had it been possible to hear the member."""
+        member = self.roster.get(member_id)
+        if member is not None and not member.waits:
+            member.is_doubted = True
 
     def saved(self, save: int, error: GroupError) -> list[Effect]:
         """The journal has answered a `Save`."""
@@ -268,6 +278,8 @@ class ClassicGroup(StaticMembers):
 
     def _add(self, request: int, join: JoinRequest, member_id: str) -> None:
         self._pending_members.discard(member_id)
+        if join.instance_id is None:
+            self._drop_doubted(join)
         member = Member(
             member_id=member_id,
             instance_id=join.instance_id,
@@ -290,6 +302,20 @@ class ClassicGroup(StaticMembers):
             SetTimer(Timer("session", member_id), self._settings.new_member_join_timeout_ms)
         )
         self._rebalance_or_complete()
+
+    def _drop_doubted(self, join: JoinRequest) -> None:
+        """Let a newcomer take the place of a doubted member that looks like its own former self.
+
+        A client of librdkafka that had no answer for a session forgets its member id and joins
+        under another. A rebalance would wait for the former member until that one's session, which
+        begins again once groups are served, ends. Where the guess is wrong, the member that was
+        dropped is told so by UNKNOWN_MEMBER_ID, and joins again.
+        """
+        for member in self.roster:
+            is_alike = (member.client_id, member.client_host) == (join.client_id, join.client_host)
+            if member.is_doubted and member.instance_id is None and is_alike:
+                self._drop(member.member_id)
+                return
 
     # -- members going -------------------------------------------------------------------------
 

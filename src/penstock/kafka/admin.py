@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from penstock.kafka.admin_lines import describe_first, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.outcomes import Outcome
@@ -30,20 +31,27 @@ async def commit(
     """
     if not commands:
         return []
+    changes = describe_first(context.broker.view, commands)
     seconds = min(max(timeout.total_seconds(), TIMEOUT_MIN_S), TIMEOUT_MAX_S)
     try:
         async with asyncio.timeout(seconds):
             answers = await context.broker.committer.commit(commands)
     except TimeoutError:
-        return [
-            Outcome(ErrorCode.REQUEST_TIMED_OUT, f"not known to be done after {seconds:g} s")
-        ] * len(commands)
+        text = f"not known to be done after {seconds:g} s"
+        note_changes(context, [f"{text}: {change}" for change in changes], count=len(commands))
+        return [Outcome(ErrorCode.REQUEST_TIMED_OUT, text)] * len(commands)
     except FencedError as error:
         # This agent is ending: an administrator looks for a controller again, which any other is.
         return [Outcome(ErrorCode.NOT_CONTROLLER, str(error))] * len(commands)
     except PenstockError as error:
         return [Outcome(error_code(error), str(error))] * len(commands)
+    made = [change for change, answer in zip(changes, answers, strict=False) if _is_made(answer)]
+    note_changes(context, made, count=sum(map(_is_made, answers)))
     return [_outcome(answer) for answer in answers]
+
+
+def _is_made(answer: AnyAnswer) -> bool:
+    return not isinstance(answer, Refused)
 
 
 def _outcome(answer: AnyAnswer) -> Outcome:

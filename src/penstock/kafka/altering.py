@@ -46,11 +46,14 @@ async def alter(
         resources: kio's AlterConfigsResource.
         apply: false: only check.
     """
-    twice = duplicates((one.resource_type, one.resource_name) for one in resources)
+    turns = context.broker.turns
+    twice = await turns.run(duplicates((one.resource_type, one.resource_name) for one in resources))
 
-    def plan_all(certainty: fresh.Certainty) -> list[AnyCommand | Outcome]:
+    async def plan_all(certainty: fresh.Certainty) -> list[AnyCommand | Outcome]:
         plans: list[AnyCommand | Outcome] = []
-        for resource in resources:
+        async for resource in turns.each(resources):
+            if turns.spend(len(resource.configs)):
+                await turns.wait()
             try:
                 if (resource.resource_type, resource.resource_name) in twice:
                     raise ItemError(ErrorCode.INVALID_REQUEST, "a resource is named twice")

@@ -1,16 +1,21 @@
 """Everything that handlers reach: one value, assembled by the app."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.kafka.auto_creation import AutoCreation
 from penstock.kafka.fetch_session import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.nodes import Nodes, OneNode
+from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
 from penstock.metadata.committer import Committer
 from penstock.metadata.ordering import Heads
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.seldom import Seldom
+from penstock.system.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
@@ -35,17 +40,31 @@ class Broker:
     advertised_port: int
     settings: KafkaSettings = field(default_factory=KafkaSettings)
     instruments: Instruments = field(default_factory=NoInstruments)
-    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
+    record_checks: RecordChecks = field(default_factory=RecordChecks)
+    turns: Turns = field(default_factory=Turns)
+    """By which long requests give way to others."""
+    long_produces: asyncio.Lock = field(default_factory=asyncio.Lock)
+    long_fetches: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of requests of more partitions than one turn has room for, one at a time is read: what is
+    read of it takes many times its bytes, and more than one would not be read sooner."""
     heads: Heads | None = None
     """How far this replica is against the cluster's journal; None: this server has it to itself,
     so that it is never behind."""
     cluster: Nodes | None = None
     """The cluster's agents; None: this server stands alone."""
+    fetch_sessions: FetchSessions = field(init=False)
+    auto_creation: AutoCreation = field(init=False)
+    """How many topics requests for metadata may create."""
+    seldom: Seldom = field(init=False)
+    """Says which of handlers' warnings is worth a line."""
     nodes: Nodes = field(init=False)
     """Whom clients are sent to."""
 
     def __post_init__(self) -> None:
         self.nodes = self.cluster or OneNode(self)
+        self.fetch_sessions = FetchSessions(self.settings.fetch_sessions_max)
+        self.auto_creation = AutoCreation(self.settings.auto_create_topics_per_s)
+        self.seldom = Seldom(self.clock)
 
     @property
     def epoch(self) -> int:

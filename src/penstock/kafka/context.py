@@ -1,7 +1,8 @@
 """What a handler gets with a request: who asks, in which version, and the broker that answers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import Buffer
@@ -12,13 +13,50 @@ if TYPE_CHECKING:
     from penstock.kafka.broker import Broker
     from penstock.model.errors import PenstockError
 
+
+Piece = tuple[Buffer, int]
+
+
+class PiecedReply:
+    """A long response's body, made in pieces as the peer takes them.
+
+    Args:
+        pieces: gives the next one, and how many items making it took; together `byte_count` bytes.
+        held_bytes: what the pieces are made of, for as long as there are some.
+    """
+
+    __slots__ = ("byte_count", "held_bytes", "pieces")
+
+    def __init__(self, pieces: Iterator[Piece], *, byte_count: int, held_bytes: int) -> None:
+        self.pieces = pieces
+        self.byte_count = byte_count
+        self.held_bytes = held_bytes
+
+
+PIECE_BYTES: Final = 64 << 10
+PIECE_ITEMS: Final = 250
+"""A piece has about so many, whichever is reached first."""
+
 Reply = Sequence[Buffer | FileRegion] | None
 """A response's body as buffers of bytes, without size and header; None: the request gets no
 answer (a Produce with acks=0). `len(buffer)` must be its size in bytes. Regions of files only in
 a Fetch's, and only where `takes_files`."""
 
+AnyReply = Reply | PiecedReply
+
+
+def reply_bytes(reply: Sequence[Buffer | FileRegion] | PiecedReply) -> int:
+    """The length of a response's body."""
+    if type(reply) is PiecedReply:
+        return reply.byte_count
+    return sum(map(len, reply))  # type: ignore[arg-type]
+
+
 JOIN_BYTES_MAX: Final = 4096
 """Up to this, joining the buffers of a reply costs less than a vector of them."""
+
+SMALL_ANSWER_BYTES: Final = 64 << 10
+"""A shorter answer waits for nothing."""
 
 ReplyFuture = asyncio.Future[Reply]
 
@@ -44,17 +82,26 @@ class LateReply(asyncio.Future[Reply]):
 class ConnectionState:
     """What a connection holds beyond one request.
 
-    `last_fetch`, `last_produce`, `fetch_alarm` and `principal` belong to the handlers that use
-    them; the connection itself never looks at them.
+    `last_fetch`, `last_produce`, `produces`, `fetch_alarm` and `principal` belong to the handlers
+    that use them; the connection itself never looks at them.
     """
 
-    __slots__ = ("_sink", "fetch_alarm", "id", "last_fetch", "last_produce", "principal")
+    __slots__ = (
+        "_sink",
+        "fetch_alarm",
+        "id",
+        "last_fetch",
+        "last_produce",
+        "principal",
+        "produces",
+    )
 
     def __init__(self, connection_id: int, sink: "ReplySink") -> None:
         self.id = connection_id
         self.last_fetch: Any = None
         self.last_produce: Any = None
         self.fetch_alarm: Any = None
+        self.produces: deque[Any] = deque()
         self.principal: str = "User:ANONYMOUS"
         self._sink = sink
 
@@ -65,8 +112,8 @@ class ConnectionState:
 
     @property
     def reply_room_bytes(self) -> int:
-        """Reply bytes that fit into the budgets of connection and server now; 0 when there are
-        none left. A Fetch keeps to it, save for its first batch."""
+        """Reply bytes for which connection and server have room now; 0 when there is none. A Fetch
+        keeps to it, save for its first batch."""
         return self._sink.reply_room_bytes()
 
     @property
@@ -74,10 +121,9 @@ class ConnectionState:
         """Whether a reply may hold regions of files."""
         return self._sink.takes_files()
 
-    def reserve_reply(self, byte_count: int) -> None:
-        """Count a reply that is being read from storage, so that others see less room. Given
-        back when the request is answered."""
-        self._sink.reserve_reply(byte_count)
+    def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
+        """See `ReplySink`."""
+        return self._sink.reserve_answer(byte_count)
 
     def end(self, error: "PenstockError") -> None:
         """Close the connection once what has been received is answered; the log says why."""
@@ -92,15 +138,19 @@ class ReplySink(Protocol):
         ...
 
     def reply_room_bytes(self) -> int:
-        """Reply bytes that may be added without exceeding a budget."""
+        """Reply bytes that may be added without exceeding a limit."""
         ...
 
     def takes_files(self) -> bool:
         """Whether regions of files can be sent."""
         ...
 
-    def reserve_reply(self, byte_count: int) -> None:
-        """Count reply bytes in the making."""
+    def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
+        """Reserve the bound of an answer of more than `SMALL_ANSWER_BYTES`, before its work starts.
+
+        Returns:
+            None: go on. Else let go of all but the request's frame, wait, and begin again.
+        """
         ...
 
     def end_when_answered(self, error: "PenstockError") -> None:
@@ -139,3 +189,12 @@ class RequestContext:
         self.client_host = client_host
         self.broker = broker
         self.connection = connection
+
+    def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
+        """As `ReplySink.reserve_answer`, and nothing where the answer is small.
+
+        A handler that gets a future returns it in place of its answer, and is called again.
+        """
+        if byte_count <= SMALL_ANSWER_BYTES:
+            return None
+        return self.connection.reserve_answer(byte_count)

@@ -23,10 +23,17 @@ from typing import Any, Final
 from typing_extensions import Buffer
 
 from penstock.kafka.errors import ErrorCode, MalformedRequestError
+from penstock.kafka.primitives import TAGS_MAX
+from penstock.model.steps import Steps
 
 ITEMS_MAX: Final = 200_000
 """Array items in one request, nested ones included. An offset commit of 100,000 partitions fits;
-decoding this many takes a fraction of a second, which is what one request may cost the loop."""
+decoding this many takes a fraction of a second, in many turns of the loop."""
+
+STEP_ITEMS: Final = 250
+"""Items of an array that are read, or written, at a time."""
+AT_ONCE_BYTES: Final = 4 << 10
+"""A request of so many bytes is read at once."""
 
 VARINT_BYTES_MAX: Final = 5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,6 +77,13 @@ class Cursor:
                 return value
         raise _malformed(f"a variable-length integer is longer than {VARINT_BYTES_MAX} bytes")
 
+    def tag_count(self) -> int:
+        """How many tagged fields follow."""
+        count = self.uvarint()
+        if count > TAGS_MAX:
+            raise _malformed(f"{count} tagged fields in one place, {TAGS_MAX} allowed")
+        return count
+
     def items(self, count: int) -> int:
         """Check an array's announced length. Every item takes at least one byte."""
         if count > self.end - self.position or count > self.items_left:
@@ -99,9 +113,68 @@ def decode(entity_type: type, body: Buffer) -> Any:
     return entity_reader(entity_type)(Cursor(body))
 
 
+def decode_in_steps(entity_type: type, body: Buffer) -> Steps[Any]:
+    """As `decode`, some items of the request's arrays at a time."""
+    cursor = Cursor(body)
+    read = None if cursor.end <= AT_ONCE_BYTES else stepped_reader(entity_type)
+    if read is None:
+        entity = entity_reader(entity_type)(cursor)
+        yield 1 + ITEMS_MAX - cursor.items_left
+    else:
+        entity = yield from read(cursor)
+    return entity
+
+
+SteppedReader = Callable[[Cursor], Steps[Any]]
+
+
+@cache
+def stepped_reader(entity_type: type) -> SteppedReader | None:
+    """The reader of a kio dataclass that has arrays, compiled once per type; None: it has none."""
+    flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
+    plain, tagged, tagged_defaults = _field_readers(entity_type)
+    arrays = {
+        field.name: _stepped_array(field, flexible=flexible)
+        for field in dataclasses.fields(entity_type)
+        if field.metadata.get("tag") is None
+        and typing.get_origin(without_none(field.type)[0]) is tuple
+    }
+    if not arrays:
+        return None
+
+    def read(cursor: Cursor) -> Steps[Any]:
+        values = {}
+        for name, reader in plain:
+            array = arrays.get(name)
+            values[name] = reader(cursor) if array is None else (yield from array(cursor))
+        if flexible:
+            values.update(tagged_defaults)
+            _read_tagged(cursor, tagged, values)
+        return entity_type(**values)
+
+    return read
+
+
 @cache
 def entity_reader(entity_type: type) -> Reader:
     """Compile the reader of a kio dataclass, once per type."""
+    flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
+    plain, tagged, tagged_defaults = _field_readers(entity_type)
+
+    def read(cursor: Cursor) -> Any:
+        values = {name: reader(cursor) for name, reader in plain}
+        if flexible:
+            values.update(tagged_defaults)
+            _read_tagged(cursor, tagged, values)
+        return entity_type(**values)
+
+    return read
+
+
+def _field_readers(
+    entity_type: type,
+) -> tuple[list[tuple[str, Reader]], dict[int, tuple[str, Reader]], dict[str, object]]:
+    """Readers of the plain fields and, by tag, of the tagged ones; and these's defaults."""
     flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
     plain: list[tuple[str, Reader]] = []
     tagged: dict[int, tuple[str, Reader]] = {}
@@ -114,23 +187,15 @@ def entity_reader(entity_type: type) -> Reader:
         else:
             tagged[int(tag)] = (field.name, reader)
             if field.default is dataclasses.MISSING:
-                tagged_defaults[field.name] = _zero(field)
-
-    def read(cursor: Cursor) -> Any:
-        values = {name: reader(cursor) for name, reader in plain}
-        if flexible:
-            values.update(tagged_defaults)
-            _read_tagged(cursor, tagged, values)
-        return entity_type(**values)
-
-    return read
+                tagged_defaults[field.name] = zero_of(field)
+    return plain, tagged, tagged_defaults
 
 
 def _read_tagged(
     cursor: Cursor, known: dict[int, tuple[str, Reader]], values: dict[str, Any]
 ) -> None:
     """Read the known tagged fields into `values` and pass over the rest (KIP-482)."""
-    for _ in range(cursor.uvarint()):
+    for _ in range(cursor.tag_count()):
         tag = cursor.uvarint()
         length = cursor.uvarint()
         start = cursor.skip(length)
@@ -145,9 +210,9 @@ def _read_tagged(
 
 
 def _field_reader(field: "dataclasses.Field[Any]", *, flexible: bool, tagged: bool) -> Reader:
-    inner, nullable = _without_none(field.type)
+    inner, nullable = without_none(field.type)
     if typing.get_origin(inner) is tuple:
-        item_type, item_nullable = _without_none(typing.get_args(inner)[0])
+        item_type, item_nullable = without_none(typing.get_args(inner)[0])
         # kio writes nullable arrays of primitives as `tuple[T, ...] | None`.
         item = _value_reader(field, item_type, flexible=flexible, nullable=item_nullable)
         return _array_reader(item, flexible=flexible, nullable=nullable)
@@ -155,7 +220,8 @@ def _field_reader(field: "dataclasses.Field[Any]", *, flexible: bool, tagged: bo
     return _value_reader(field, inner, flexible=flexible, nullable=nullable and not tagged)
 
 
-def _without_none(field_type: Any) -> tuple[Any, bool]:
+def without_none(field_type: Any) -> tuple[Any, bool]:
+    """A field's type without `| None`, and whether it had that."""
     if typing.get_origin(field_type) in (types.UnionType, typing.Union):
         rest = [argument for argument in typing.get_args(field_type) if argument is not type(None)]
         assert len(rest) == 1
@@ -179,12 +245,45 @@ def _value_reader(
 
 def _array_reader(item: Reader, *, flexible: bool, nullable: bool) -> Reader:
     def read(cursor: Cursor) -> Any:
-        count = cursor.uvarint() - 1 if flexible else _INT32(cursor)
-        if count < 0:
-            if count == -1 and nullable:
-                return None
-            raise _malformed(f"an array of {count} items")
-        return tuple([item(cursor) for _ in range(cursor.items(count))])
+        count = _array_count(cursor, flexible=flexible, nullable=nullable)
+        return None if count is None else tuple([item(cursor) for _ in range(count)])
+
+    return read
+
+
+def _array_count(cursor: Cursor, *, flexible: bool, nullable: bool) -> int | None:
+    """How many items follow; None for null."""
+    count = cursor.uvarint() - 1 if flexible else _INT32(cursor)
+    if count < 0:
+        if count == -1 and nullable:
+            return None
+        raise _malformed(f"an array of {count} items")
+    return cursor.items(count)
+
+
+def _stepped_array(field: "dataclasses.Field[Any]", *, flexible: bool) -> SteppedReader:
+    """Reads an array some items at a time."""
+    inner, nullable = without_none(field.type)
+    item_type, item_nullable = without_none(typing.get_args(inner)[0])
+    item = _value_reader(field, item_type, flexible=flexible, nullable=item_nullable)
+    stepped = None
+    if dataclasses.is_dataclass(item_type):
+        stepped = stepped_reader(typing.cast("type", item_type))
+
+    def read(cursor: Cursor) -> Steps[Any]:
+        count = _array_count(cursor, flexible=flexible, nullable=nullable)
+        if count is None:
+            return None
+        values: list[Any] = []
+        while len(values) < count:
+            some = range(min(STEP_ITEMS, count - len(values)))
+            if stepped is None:
+                values += [item(cursor) for _ in some]
+            else:
+                for _ in some:
+                    values.append((yield from stepped(cursor)))
+            yield len(some)
+        return tuple(values)
 
     return read
 
@@ -281,9 +380,9 @@ def _long_timedelta(milliseconds: int) -> timedelta:
         raise _malformed(f"a duration of {milliseconds} ms") from error
 
 
-def _zero(field: "dataclasses.Field[Any]") -> object:
+def zero_of(field: "dataclasses.Field[Any]") -> object:
     """The implicit default of a tagged field that has none spelled out."""
-    inner, nullable = _without_none(field.type)
+    inner, nullable = without_none(field.type)
     if nullable:
         return None
     if typing.get_origin(inner) is tuple:

@@ -13,6 +13,7 @@ from penstock.metadata.answers import Refusal
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
+    ElsewhereError,
     FatalStorageError,
     FencedError,
     InvalidRequestError,
@@ -65,6 +66,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
     UNKNOWN_PRODUCER_ID = 59
@@ -151,6 +153,8 @@ _BY_ERROR: Final[dict[type[BaseException], ErrorCode]] = {
     # Retriable, and it does not make clients throw away what they know about the cluster.
     OverloadedError: ErrorCode.REQUEST_TIMED_OUT,
     RetryableError: ErrorCode.REQUEST_TIMED_OUT,
+    # Clients read the metadata again, which names others as leaders.
+    ElsewhereError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     FencedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ConflictError: ErrorCode.INVALID_REQUEST,
     InvalidRequestError: ErrorCode.INVALID_REQUEST,

@@ -4,13 +4,14 @@ Source: FetchRequest.json and FetchResponse.json of Apache Kafka 4; KIP-227 (ses
 (preferred replica), KIP-516 (topic ids), KIP-903 (replica state).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
 from typing_extensions import Buffer
 
+from penstock.kafka.decode import ITEMS_MAX
 from penstock.kafka.fetch_repeat import Span
 from penstock.kafka.primitives import (
     INT32,
@@ -25,7 +26,13 @@ from penstock.kafka.primitives import (
     uvarint,
 )
 from penstock.log.fetch.regions import FileRegion, Part
+from penstock.model.steps import Steps, at_once
 
+STEP_ITEMS: Final = 1_000
+"""Topics and partitions that are read, or written, at a time: more than most consumers have, which
+are answered without a pause."""
+ITEM_COST: Final = 10
+"""So many are read, or written, in the time of one item of a turn (`penstock.system.turns`)."""
 FLEXIBLE_FROM: Final = 12
 TOPIC_IDS_FROM: Final = 13
 SESSIONS_FROM: Final = 7
@@ -89,6 +96,11 @@ class PartitionData:
 
 def parse_fetch(body: memoryview, version: int) -> FetchRequest:
     """Parse the body of a Fetch request. Raises: MalformedRequestError."""
+    return at_once(fetch_steps(body, version))
+
+
+def fetch_steps(body: memoryview, version: int) -> Steps[FetchRequest]:
+    """`parse_fetch`, with a pause after every STEP_ITEMS topics and partitions."""
     try:
         flexible = version >= FLEXIBLE_FROM
         position = 0 if version >= 15 else _REPLICA.size
@@ -100,14 +112,25 @@ def parse_fetch(body: memoryview, version: int) -> FetchRequest:
             position += _SESSION.size
         partitions: list[FetchPartition] = []
         spans: list[Span] = []
+
+        # Mostly there are none, of either: a session's request names what has changed.
         count, position = read_count(body, position, flexible=flexible)
-        for _ in range(count):
-            position = _parse_topic(body, position, version, partitions, spans)
+        if count:
+
+            def read_partitions(topic: str | bytes, position: int, count: int) -> int:
+                return _parse_partitions(body, position, version, topic, count, partitions, spans)
+
+            position = yield from _topic_steps(body, position, version, count, read_partitions)
         forgotten: list[tuple[str | bytes, int]] = []
+        count = 0
         if version >= SESSIONS_FROM:
             count, position = read_count(body, position, flexible=flexible)
-            for _ in range(count):
-                position = _parse_forgotten(body, position, version, forgotten)
+        if count:
+
+            def read_forgotten(topic: str | bytes, position: int, count: int) -> int:
+                return _parse_forgotten(body, position, topic, count, forgotten)
+
+            position = yield from _topic_steps(body, position, version, count, read_forgotten)
         rack: str | None = ""
         if version >= 11:
             rack, position = read_string(body, position, flexible=flexible)
@@ -127,6 +150,42 @@ def parse_fetch(body: memoryview, version: int) -> FetchRequest:
         raise malformed("Fetch", version, error) from error
 
 
+def _topic_steps(
+    body: memoryview,
+    position: int,
+    version: int,
+    count: int,
+    read: Callable[[str | bytes, int, int], int],
+) -> Steps[int]:
+    """Read `count` topics with partitions; gives the position after them.
+
+    Args:
+        read: takes a topic, the position of some of its partitions and how many they are; gives
+            the position after them.
+    """
+    flexible = version >= FLEXIBLE_FROM
+    items, left = count, STEP_ITEMS
+    for _ in range(count):
+        topic, position = _read_topic(body, position, version)
+        wanted, position = read_count(body, position, flexible=flexible)
+        items += wanted
+        if items > ITEMS_MAX:
+            raise ValueError(f"{items} topics and partitions, {ITEMS_MAX} items allowed")
+        while wanted > left:
+            position = read(topic, position, left)
+            wanted -= left
+            left = STEP_ITEMS
+            yield STEP_ITEMS // ITEM_COST
+        position = read(topic, position, wanted)
+        if flexible:
+            position = skip_tags(body, position)
+        left -= wanted + 1
+        if left <= 0:
+            left = STEP_ITEMS
+            yield STEP_ITEMS // ITEM_COST
+    return position
+
+
 def _read_topic(body: memoryview, position: int, version: int) -> tuple[str | bytes, int]:
     if version >= TOPIC_IDS_FROM:
         topic_id = bytes(body[position : position + 16])
@@ -139,17 +198,16 @@ def _read_topic(body: memoryview, position: int, version: int) -> tuple[str | by
     return name, position
 
 
-def _parse_topic(
+def _parse_partitions(
     body: memoryview,
     position: int,
     version: int,
+    topic: str | bytes,
+    count: int,
     partitions: list[FetchPartition],
     spans: list[Span],
 ) -> int:
-    topic, position = _read_topic(body, position, version)
-    flexible = version >= FLEXIBLE_FROM
-    count, position = read_count(body, position, flexible=flexible)
-    if flexible:
+    if version >= FLEXIBLE_FROM:
         unpack, size = _PARTITION_V12.unpack_from, _PARTITION_V12.size
         for _ in range(count):
             start = position
@@ -159,7 +217,7 @@ def _parse_topic(
             position = position + 1 if body[position] == 0 else skip_tags(body, position)
             spans.append(Span(start, start + 8, position))
             partitions.append(FetchPartition(topic, partition, offset, bytes_max, epoch))
-        return skip_tags(body, position)
+        return position
     for _ in range(count):
         start = position
         epoch = -1
@@ -178,15 +236,16 @@ def _parse_topic(
 
 
 def _parse_forgotten(
-    body: memoryview, position: int, version: int, forgotten: list[tuple[str | bytes, int]]
+    body: memoryview,
+    position: int,
+    topic: str | bytes,
+    count: int,
+    forgotten: list[tuple[str | bytes, int]],
 ) -> int:
-    flexible = version >= FLEXIBLE_FROM
-    topic, position = _read_topic(body, position, version)
-    count, position = read_count(body, position, flexible=flexible)
     for _ in range(count):
         forgotten.append((topic, INT32.unpack_from(body, position)[0]))
-        position += 4
-    return skip_tags(body, position) if flexible else position
+        position += INT32.size
+    return position
 
 
 def encode_fetch(
@@ -197,7 +256,28 @@ def encode_fetch(
     session_id: int = 0,
     read_committed: bool = False,
 ) -> list[Buffer | FileRegion]:
-    """The body of a Fetch response: buffers for one vectored write, and regions of files.
+    """The body of a Fetch response, at once; see `answer_steps`."""
+    return at_once(
+        answer_steps(
+            partitions,
+            version,
+            error_code=error_code,
+            session_id=session_id,
+            read_committed=read_committed,
+        )
+    )
+
+
+def answer_steps(
+    partitions: list[PartitionData],
+    version: int,
+    *,
+    error_code: int = 0,
+    session_id: int = 0,
+    read_committed: bool = False,
+) -> Steps[list[Buffer | FileRegion]]:
+    """The body of a Fetch response: buffers for one vectored write, and regions of files. With a
+    pause after every STEP_ITEMS partitions.
 
     Args:
         partitions: those of one topic adjacent to one another.
@@ -210,33 +290,40 @@ def encode_fetch(
     )
     # No records; and no tags.
     empty = b"\x01\0" if flexible else b"\0\0\0\0"
-    groups = _by_topic(partitions)
+    groups = yield from _by_topic(partitions)
+    left = STEP_ITEMS
     head += count_bytes(len(groups), flexible=flexible)
     for group in groups:
         topic = group[0].topic
         head += topic if isinstance(topic, bytes) else string_bytes(topic, flexible=flexible)
         head += count_bytes(len(group), flexible=flexible)
-        for data in group:
-            if flexible:
-                head += _ANSWER_V12.pack(
-                    data.partition,
-                    data.error_code,
-                    data.high_watermark,
-                    data.last_stable_offset,
-                    data.log_start_offset,
-                    read_committed,  # the list's length and one, or null
-                    data.preferred_read_replica,
-                )
-            else:
-                head += _classic_answer(data, version, read_committed=read_committed)
-            length = data.length
-            if not length:
-                head += empty
-                continue
-            head += uvarint(length + 1) if flexible else INT32.pack(length)
-            parts.append(head)
-            parts += data.views
-            head = bytearray(b"\0" if flexible else b"")
+        for start in range(0, len(group), STEP_ITEMS):
+            some = group[start : start + STEP_ITEMS]
+            for data in some:
+                if flexible:
+                    head += _ANSWER_V12.pack(
+                        data.partition,
+                        data.error_code,
+                        data.high_watermark,
+                        data.last_stable_offset,
+                        data.log_start_offset,
+                        read_committed,  # the list's length and one, or null
+                        data.preferred_read_replica,
+                    )
+                else:
+                    head += _classic_answer(data, version, read_committed=read_committed)
+                length = data.length
+                if not length:
+                    head += empty
+                    continue
+                head += uvarint(length + 1) if flexible else INT32.pack(length)
+                parts.append(head)
+                parts += data.views
+                head = bytearray(b"\0" if flexible else b"")
+            left -= len(some)
+            if left <= 0:
+                left = STEP_ITEMS
+                yield STEP_ITEMS // ITEM_COST
         if flexible:
             head.append(0)
     if flexible:
@@ -259,12 +346,15 @@ def _classic_answer(data: PartitionData, version: int, *, read_committed: bool) 
     return answer
 
 
-def _by_topic(partitions: list[PartitionData]) -> list[list[PartitionData]]:
+def _by_topic(partitions: list[PartitionData]) -> Steps[list[list[PartitionData]]]:
     groups: list[list[PartitionData]] = []
     previous: str | bytes | None = None
-    for data in partitions:
-        if data.topic != previous:
-            groups.append([])
-            previous = data.topic
-        groups[-1].append(data)
+    for start in range(0, len(partitions), 4 * STEP_ITEMS):
+        for data in partitions[start : start + 4 * STEP_ITEMS]:
+            if data.topic != previous:
+                groups.append([])
+                previous = data.topic
+            groups[-1].append(data)
+        if start:
+            yield STEP_ITEMS // ITEM_COST
     return groups

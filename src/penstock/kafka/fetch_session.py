@@ -8,10 +8,18 @@ Source: KIP-227, "Fetch Session Caching".
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.kafka.fetch_codec import FetchPartition, FetchRequest, PartitionData
+from penstock.kafka.fetch_codec import (
+    ITEM_COST,
+    STEP_ITEMS,
+    FetchPartition,
+    FetchRequest,
+    PartitionData,
+)
+from penstock.model.steps import Steps, at_once
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
@@ -57,11 +65,14 @@ class FetchSession:
         """All partitions of the session, in turn."""
         return [sent.wanted for sent in self.partitions.values()]
 
-    def update(self, request: FetchRequest) -> None:
-        """Take in an incremental request's changes."""
-        for key in request.forgotten:
+    def forget(self, keys: Sequence[_Key]) -> None:
+        """Take out partitions."""
+        for key in keys:
             self.partitions.pop(key, None)
-        for wanted in request.partitions:
+
+    def add(self, partitions: Sequence[FetchPartition]) -> None:
+        """Take in partitions, or what has changed of them."""
+        for wanted in partitions:
             key = (wanted.topic, wanted.partition)
             sent = self.partitions.get(key)
             if sent is None:
@@ -118,6 +129,12 @@ class FetchSessions:
     def begin(
         self, request: FetchRequest, session_id: int, *, uses_ids: bool, now_s: float
     ) -> FetchSession | None:
+        """`begin_steps` at once."""
+        return at_once(self.begin_steps(request, session_id, uses_ids=uses_ids, now_s=now_s))
+
+    def begin_steps(
+        self, request: FetchRequest, session_id: int, *, uses_ids: bool, now_s: float
+    ) -> Steps[FetchSession | None]:
         """A new session for a full request (epoch 0); one it names is ended.
 
         Args:
@@ -132,12 +149,16 @@ class FetchSessions:
         if wanted > self._partitions_max or not self._make_room(wanted, now_s):
             return None
         session = FetchSession(session_id, uses_ids, used_s=now_s)
-        session.update(request)
         self._sessions[session_id] = session
-        self.partition_count += len(session.partitions)
-        return session
+        return session if (yield from self._update(session, request)) else None
 
     def resume(self, request: FetchRequest, *, uses_ids: bool, now_s: float) -> FetchSession | int:
+        """`resume_steps` at once."""
+        return at_once(self.resume_steps(request, uses_ids=uses_ids, now_s=now_s))
+
+    def resume_steps(
+        self, request: FetchRequest, *, uses_ids: bool, now_s: float
+    ) -> Steps[FetchSession | int]:
         """The session of an incremental request, updated; or a Kafka error code.
 
         A session that would grow too large is ended: its client is told that there is none, and
@@ -150,19 +171,43 @@ class FetchSessions:
             return INVALID_SESSION_EPOCH
         if session.uses_ids != uses_ids:
             return SESSION_TOPIC_ID_ERROR
-        before = len(session.partitions)
-        session.update(request)
-        self.partition_count += len(session.partitions) - before
-        if (
-            len(session.partitions) > self._partitions_max
-            or self.partition_count > self._partitions_total_max
-        ):
-            self.end(session.session_id)
-            return SESSION_ID_NOT_FOUND
         self._sessions.move_to_end(session.session_id)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_s = now_s
-        return session
+        return session if (yield from self._update(session, request)) else SESSION_ID_NOT_FOUND
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> Steps[bool]:
+        """Take in a request's changes, some at a time; false: the session is over."""
+        forgotten, partitions = request.forgotten, request.partitions
+        for start in range(0, len(forgotten), STEP_ITEMS):
+            if not self._change(session, forgotten[start : start + STEP_ITEMS], ()):
+                return False
+            if start:
+                yield STEP_ITEMS // ITEM_COST
+        for start in range(0, len(partitions), STEP_ITEMS):
+            if not self._change(session, (), partitions[start : start + STEP_ITEMS]):
+                return False
+            if start:
+                yield STEP_ITEMS // ITEM_COST
+        return True
+
+    def _change(
+        self,
+        session: FetchSession,
+        forgotten: Sequence[_Key],
+        partitions: Sequence[FetchPartition],
+    ) -> bool:
+        if self._sessions.get(session.session_id) is not session:
+            return False  # another request has ended it meanwhile
+        before = len(session.partitions)
+        session.forget(forgotten)
+        session.add(partitions)
+        self.partition_count += len(session.partitions) - before
+        is_small = len(session.partitions) <= self._partitions_max
+        if not is_small or self.partition_count > self._partitions_total_max:
+            self.end(session.session_id)
+            return False
+        return True
 
     def end(self, session_id: int) -> None:
         """Forget a session."""

@@ -17,7 +17,8 @@ A server that stands alone has the journal's head always: there nothing here wai
 """
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from penstock.groups.errors import GroupError
@@ -25,6 +26,9 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome
 from penstock.model.errors import PenstockError
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -100,21 +104,23 @@ async def confirm(context: RequestContext) -> bool:
     try:
         async with asyncio.timeout(broker.settings.confirm_timeout_s):
             await broker.heads.confirm_head()
-    except (PenstockError, TimeoutError):
+    except (PenstockError, TimeoutError) as error:
+        saying = "clients are told to try again, since the journal's head can't be confirmed"
+        heard(Cause.CONFIRM_HEAD, error, logger, saying)
         return False
     return True
 
 
-async def settled(context: RequestContext, look: Callable[[Certainty], _T]) -> _T:
+async def settled(context: RequestContext, look: Callable[[Certainty], Awaitable[_T]]) -> _T:
     """What `look` finds; where that is negative, what it finds after a confirmation.
 
     Args:
         look: has no effect but its result, and gives negative answers by the certainty's methods.
     """
     certainty = first(context)
-    found = look(certainty)
+    found = await look(certainty)
     if certainty.doubted:
-        found = look(await second(context))
+        found = await look(await second(context))
     return found
 
 
@@ -137,9 +143,22 @@ async def group_error(context: RequestContext, group_id: str, error: GroupError)
     An agent that was stopped may take itself for the owner of a group that another one has
     taken on since; the members that it doesn't know are then its own ignorance.
     """
-    if error in _POSITIVE or context.broker.heads is None:
-        return error
-    if not await confirm(context):
-        return GroupError.COORDINATOR_NOT_AVAILABLE
-    refused = context.broker.groups.refused(group_id)
-    return error if refused is GroupError.NONE else refused
+    return (await group_errors(context, [group_id], [error]))[0]
+
+
+async def group_errors(
+    context: RequestContext, group_ids: Sequence[str], errors: Sequence[GroupError]
+) -> list[GroupError]:
+    """As `group_error`, of many groups with one confirmation."""
+    if context.broker.heads is None or all(error in _POSITIVE for error in errors):
+        return list(errors)
+    is_known = await confirm(context)
+    told = []
+    async for group_id, error in context.broker.turns.each(zip(group_ids, errors, strict=True)):
+        if error not in _POSITIVE:
+            refused = context.broker.groups.refused(group_id)
+            instead = refused if is_known else GroupError.COORDINATOR_NOT_AVAILABLE
+            told.append(error if instead is GroupError.NONE else instead)
+        else:
+            told.append(error)
+    return told

@@ -12,8 +12,10 @@ class Instruments(Protocol):
         ...
 
     def count(self, event: str, amount: int = 1) -> None:
-        """Something happened: "connections_opened", "connections_closed",
-        "refused_connections", "stalled_connections", "malformed_requests", "reply_bytes"."""
+        """Something happened: "connections_opened", "connections_closed", "malformed_requests",
+        "refused_batches", "handed_over_batches", "limited_topics", "reply_bytes",
+        "refused:<setting>" (see `Admission.refusal`; "draining"), "ended:<Ending>" or
+        "waited:<Lane>"."""
         ...
 
 

@@ -50,6 +50,15 @@ class Nodes(Protocol):
         """Whether there are brokers in a zone, and this one is not."""
         ...
 
+    def is_leaving(self) -> bool:
+        """Whether this broker is being drained, and others lead all partitions."""
+        ...
+
+    def is_alone(self) -> bool:
+        """Whether the journal is away from this broker and there for others: what is new since is
+        known to them alone."""
+        ...
+
 
 class Coordinators(Protocol):
     """`penstock.groups.shards.ShardKeeper`, as far as it is needed here."""
@@ -87,6 +96,14 @@ class OneNode:
         """See `Nodes`."""
         return False
 
+    def is_leaving(self) -> bool:
+        """See `Nodes`."""
+        return False
+
+    def is_alone(self) -> bool:
+        """See `Nodes`."""
+        return False
+
 
 class ClusterNodes:
     """The agents that the journal knows, as this agent's view has them."""
@@ -98,6 +115,7 @@ class ClusterNodes:
         view: "MetadataView",
         coordinators: Coordinators,
         is_cut_off: Callable[[], bool] = lambda: False,
+        is_alone: Callable[[], bool] = lambda: False,
         quiet: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         """
@@ -107,9 +125,11 @@ class ClusterNodes:
                 comes later, and until then clients are sent to others, while there are any.
             is_cut_off: whether the journal has been away from this agent for long: then clients
                 are sent to others, who may well reach it, while there are any.
+            is_alone: whether others are known to reach the journal meanwhile.
         """
         self._me = me
         self._is_cut_off = is_cut_off
+        self._is_alone = is_alone
         self._was_cut_off = False
         self._quiet = quiet
         self._were_quiet: frozenset[int] = frozenset()
@@ -121,6 +141,7 @@ class ClusterNodes:
         self._leaders: dict[str, Leaders] = {}
         self._zone = ""
         self._zones: set[str] = set()
+        self._is_leaving = False
 
     def all(self) -> Sequence[Node]:
         """See `Nodes`. Those that are being drained stay until their groups have moved, since
@@ -156,6 +177,16 @@ class ClusterNodes:
         self._follow()
         return zone != self._zone and zone in self._zones
 
+    def is_leaving(self) -> bool:
+        """See `Nodes`. An agent that alone is cut off or quiet is not: `CutOff` knows when its
+        clients are served better elsewhere."""
+        self._follow()
+        return self._is_leaving
+
+    def is_alone(self) -> bool:
+        """See `Nodes`."""
+        return self._is_alone()
+
     def _follow(self) -> None:
         view = self._view
         is_cut_off, quiet = self._is_cut_off(), self._quiet()
@@ -181,6 +212,12 @@ class ClusterNodes:
         ]
         self._zone = next((place.zone for place in self._places if place.agent == self._me), "")
         self._zones = {place.zone for place in self._places if not place.draining}
+        own = next((agent for agent in live if agent.agent_id == self._me), None)
+        self._is_leaving = (
+            own is not None
+            and own.status is AgentStatus.DRAINING
+            and any(not place.draining for place in self._places)
+        )
         self._leaders.clear()
 
 

@@ -1,13 +1,17 @@
 """Outcomes of the items of a request: each is done or refused by itself. Pure."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.kafka.errors import ErrorCode
 from penstock.metadata.answers import AnyAnswer
+from penstock.model.steps import Steps
 
 Item = TypeVar("Item", bound=Hashable)
+
+STEP_ITEMS: Final = 1_000
+CHEAP: Final = 10
+"""So many of these count as one item that something is done with."""
 
 
 class Outcome(NamedTuple):
@@ -26,6 +30,15 @@ class ItemError(Exception):
         self.outcome = Outcome(error, message)
 
 
-def duplicates(items: Iterable[Item]) -> set[Item]:
+def duplicates(items: Iterable[Item]) -> Steps[set[Item]]:
     """The items that are there more than once."""
-    return {item for item, count in Counter(items).items() if count > 1}
+    seen: set[Item] = set()
+    twice: set[Item] = set()
+    add = seen.add
+    for item in items:
+        if item in seen:
+            twice.add(item)
+        add(item)
+        if not len(seen) % STEP_ITEMS:
+            yield STEP_ITEMS // CHEAP
+    return twice

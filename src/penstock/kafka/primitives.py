@@ -15,6 +15,9 @@ INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
 
+TAGS_MAX: Final = 100
+"""Tagged fields in one place of a request. Kafka's messages have six at most; of two bytes each, as
+many as a request has room for would hold the event loop for seconds."""
 
 MALFORMED: Final = (IndexError, struct.error, UnicodeDecodeError, ValueError)
 """What parsing truncated or impossible bytes raises."""
@@ -48,6 +51,8 @@ def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
 def skip_tags(buffer: memoryview, position: int) -> int:
     """Skip a tagged-fields section; returns the position after it."""
     count, position = read_uvarint(buffer, position)
+    if count > TAGS_MAX:
+        raise ValueError(f"{count} tagged fields in one place, {TAGS_MAX} allowed")
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

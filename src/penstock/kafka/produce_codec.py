@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from penstock.kafka.decode import ITEMS_MAX
 from penstock.kafka.primitives import (
     INT32,
     MALFORMED,
@@ -20,7 +21,14 @@ from penstock.kafka.primitives import (
     string_bytes,
     uvarint,
 )
+from penstock.model.steps import Steps, at_once
+from penstock.records.batch import RecordError
 
+STEP_ITEMS: Final = 500
+"""Topics and partitions that are read, or written, at a time: more than an ordinary request has,
+which has its answer without a pause."""
+ITEM_COST: Final = 5
+"""So many are read, or written, in the time of one item of a turn (`penstock.system.turns`)."""
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 
@@ -70,25 +78,50 @@ class PartitionAnswer:
     log_append_time: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    record_errors: tuple[RecordError, ...] = ()
+    """The records that a batch was refused for (KIP-467), from version 8 on."""
 
 
 def parse_produce(body: memoryview, version: int) -> ProduceRequest:
     """Parse the body of a Produce request. Raises: MalformedRequestError."""
+    return at_once(produce_steps(body, version))
+
+
+def produce_steps(body: memoryview, version: int) -> Steps[ProduceRequest]:
+    """`parse_produce`, with a pause after every STEP_ITEMS topics and partitions."""
     try:
         flexible = version >= FLEXIBLE_FROM
         transactional_id, position = read_string(body, 0, flexible=flexible)
         acks, timeout_ms = ACKS_TIMEOUT.unpack_from(body, position)
         count, position = read_count(body, position + 6, flexible=flexible)
         topics = []
+        items = count
+        left = STEP_ITEMS
         for _ in range(count):
-            topic, position = _parse_topic(body, position, version)
+            topic, wanted, position = _parse_topic(body, position, version)
             topics.append(topic)
+            items += wanted
+            if items > ITEMS_MAX:
+                raise ValueError(f"more than {ITEMS_MAX} items allowed")
+            while wanted > left:
+                position = _parse_partitions(body, position, version, left, topic.partitions)
+                wanted -= left
+                left = STEP_ITEMS
+                yield STEP_ITEMS // ITEM_COST
+            position = _parse_partitions(body, position, version, wanted, topic.partitions)
+            if flexible:
+                position = skip_tags(body, position)
+            left -= wanted + 1
+            if left <= 0:
+                left = STEP_ITEMS
+                yield STEP_ITEMS // ITEM_COST
         return ProduceRequest(transactional_id, acks, timeout_ms, topics)
     except MALFORMED as error:
         raise malformed("Produce", version, error) from error
 
 
-def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicData, int]:
+def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicData, int, int]:
+    """A topic without its partitions, how many they are, and where they begin."""
     flexible = version >= FLEXIBLE_FROM
     name = ""
     topic_id = b""
@@ -101,7 +134,13 @@ def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicDa
             raise ValueError("topic name is null")
         name = named
     count, position = read_count(body, position, flexible=flexible)
-    partitions = []
+    return TopicData(name, topic_id, []), count, position
+
+
+def _parse_partitions(
+    body: memoryview, position: int, version: int, count: int, partitions: list[PartitionData]
+) -> int:
+    flexible = version >= FLEXIBLE_FROM
     for _ in range(count):
         if flexible:
             partition = INT32.unpack_from(body, position)[0]
@@ -120,9 +159,7 @@ def _parse_topic(body: memoryview, position: int, version: int) -> tuple[TopicDa
         if flexible:
             position = skip_tags(body, position)
         partitions.append(PartitionData(partition, records))
-    if flexible:
-        position = skip_tags(body, position)
-    return TopicData(name, topic_id, partitions), position
+    return position
 
 
 def encode_produce(topics: list[tuple[TopicData, list[PartitionAnswer]]], version: int) -> bytes:
@@ -133,21 +170,38 @@ def encode_produce(topics: list[tuple[TopicData, list[PartitionAnswer]]], versio
         if len(answers) == 1 and answers[0].message is None:
             name = topic.topic_id if version >= TOPIC_IDS_FROM else _compact(topic.name)
             return b"\x02" + name + b"\x02" + _packed(answers[0]) + _END_OF_ONE
+    return bytes(at_once(answer_steps(topics, version)))
+
+
+def answer_steps(
+    topics: list[tuple[TopicData, list[PartitionAnswer]]], version: int
+) -> Steps[bytearray]:
+    """The same of any number of answers, with a pause after every STEP_ITEMS of them."""
+    flexible = version >= FLEXIBLE_FROM
     out = bytearray(count_bytes(len(topics), flexible=flexible))
+    left = STEP_ITEMS
     for topic, answers in topics:
         if version >= TOPIC_IDS_FROM:
             out += topic.topic_id
         else:
             out += string_bytes(topic.name, flexible=flexible)
         out += count_bytes(len(answers), flexible=flexible)
+        left -= 1
         for answer in answers:
             _encode_answer(out, answer, version)
+            left -= 1
+            if left <= 0:
+                left = STEP_ITEMS
+                yield STEP_ITEMS // ITEM_COST
         if flexible:
             out.append(0)
+        if left <= 0:
+            left = STEP_ITEMS
+            yield STEP_ITEMS // ITEM_COST
     out += b"\x00\x00\x00\x00"
     if flexible:
         out.append(0)
-    return bytes(out)
+    return out
 
 
 def _compact(name: str) -> bytes:
@@ -174,7 +228,11 @@ def _encode_answer(out: bytearray, answer: PartitionAnswer, version: int) -> Non
         )
     if version >= 8:
         flexible = version >= FLEXIBLE_FROM
-        out += count_bytes(0, flexible=flexible)  # KIP-467: batches are refused whole
+        out += count_bytes(len(answer.record_errors), flexible=flexible)
+        for index, message in answer.record_errors:
+            out += INT32.pack(index) + string_bytes(message, flexible=flexible)
+            if flexible:
+                out.append(0)
         out += string_bytes(answer.message, flexible=flexible)
         if flexible:
             out.append(0)

@@ -25,6 +25,9 @@ class Api:
     versions_max: int
     flexible_from: int
     advertised_min: int
+    of_groups: bool = False
+    """Its bytes count in the reserve of group calls: a member that can't send it in time loses its
+    place. Clients begin with some of them, so that these are here as well."""
     overlaps: bool = False
     """Requests of this API may start while earlier ones of it on the connection are unanswered."""
     stage: str = ""
@@ -80,6 +83,17 @@ _ROWS: Final[tuple[tuple[int, str, str, int, int, int], ...]] = (
 
 PRODUCE_KEY: Final = 0
 API_VERSIONS_KEY: Final = 18
+OF_GROUPS: Final = frozenset(
+    {
+        "OffsetCommit",
+        "FindCoordinator",
+        "JoinGroup",
+        "Heartbeat",
+        "LeaveGroup",
+        "SyncGroup",
+        "ApiVersions",
+    }
+)
 
 
 def _api(key: int, name: str, module: str, first: int, last: int, flexible: int) -> Api:
@@ -93,6 +107,7 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
         # KAFKA-18659: librdkafka before 2.6.1 switches compression and the newer record format
         # off unless Produce is advertised from 0; requests below 3 are refused all the same.
         advertised_min=0 if key == PRODUCE_KEY else first,
+        of_groups=name in OF_GROUPS,
         overlaps=key == PRODUCE_KEY,
         stage=f"request:{name}",
     )
@@ -100,6 +115,14 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
 
 APIS: Final[dict[int, Api]] = {row[0]: _api(*row) for row in _ROWS}
 """By API key, in the order of keys."""
+
+_GROUP_KEYS: Final = frozenset(api.key for api in APIS.values() if api.of_groups)
+
+
+def is_of_groups(key: int | None) -> bool:
+    """Whether a request with this API key, if it is known, is a group call."""
+    return key in _GROUP_KEYS
+
 
 BY_MODULE: Final[dict[str, Api]] = {api.module: api for api in APIS.values()}
 
@@ -110,7 +133,7 @@ NOT_SERVED: Final[tuple[tuple[str, str], ...]] = (
             "AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit, "
             "DescribeTransactions, ListTransactions, DescribeProducers"
         ),
-        "no transactions yet; InitProducerId refuses a transactional id",
+        "no transactions yet; FindCoordinator and InitProducerId refuse a transactional id",
     ),
     ("DescribeAcls, CreateAcls, DeleteAcls", "no authorization yet"),
     (

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from penstock.kafka.broker import Broker
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
-from penstock.kafka.topic_names import name_problem
 from penstock.model.errors import InvalidRequestError
 from penstock.model.topic_configs import (
     CLUSTER_CONFIGS,
@@ -24,6 +23,7 @@ from penstock.model.topic_configs import (
     validate,
     validate_cluster,
 )
+from penstock.model.topic_names import name_problem
 
 
 class ResourceType(enum.IntEnum):
@@ -84,13 +84,14 @@ def topic_entries(
 ) -> list[ConfigEntry]:
     """All configs of a topic, by name."""
     return [
-        _topic_entry(config, topic_configs, cluster_configs) for config in TOPIC_CONFIGS.values()
+        topic_entry(config, topic_configs, cluster_configs) for config in TOPIC_CONFIGS.values()
     ]
 
 
-def _topic_entry(
+def topic_entry(
     config: TopicConfig, topic_configs: Mapping[str, str], cluster_configs: Mapping[str, str]
 ) -> ConfigEntry:
+    """One config of a topic."""
     synonyms = []
     own = topic_configs.get(config.name)
     if own is not None:

@@ -9,7 +9,6 @@ messages: `build(types.ListOffsetsResponse, topics=...)`.
 
 import dataclasses
 import importlib
-import io
 import sys
 from datetime import timedelta
 from functools import cache
@@ -18,7 +17,10 @@ from typing import Any, Final
 
 from typing_extensions import Buffer
 
-from penstock.kafka.decode import decode
+from penstock.kafka.decode import decode, decode_in_steps
+from penstock.kafka.encode import encode_in_steps
+from penstock.model.steps import at_once
+from penstock.system.turns import Turns
 
 NO_TIME: Final = timedelta(0)
 
@@ -113,14 +115,19 @@ def _entity_type(api_name: str, version: int, kind: str) -> type:
     return roots[0]
 
 
+async def decode_in_turns(turns: Turns, api_name: str, version: int, body: Buffer) -> Any:
+    """As `decode_request`; a long request gives way to other work of the event loop."""
+    return await turns.run(decode_in_steps(_entity_type(api_name, version, "Request"), body))
+
+
 def encode_response(entity: Any) -> bytes:
     """The bytes of a response (or any kio entity), without size and header."""
-    load()
-    from kio.serial import entity_writer
+    return bytes(at_once(encode_in_steps(entity)))
 
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
+
+async def encode_in_turns(turns: Turns, entity: Any) -> bytearray:
+    """As `encode_response`; a long one gives way to other work of the event loop."""
+    return await turns.run(encode_in_steps(entity))
 
 
 encode_request = encode_response

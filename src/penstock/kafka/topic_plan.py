@@ -11,9 +11,9 @@ from typing import Final
 
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
-from penstock.kafka.topic_names import find_collision, name_problem
 from penstock.model.errors import InvalidRequestError
 from penstock.model.topic_configs import validate
+from penstock.model.topic_names import name_problem
 from penstock.ports.random import Random
 
 DEFAULT: Final = -1
@@ -39,8 +39,11 @@ def new_topic_id(random: Random) -> bytes:
             return bytes(raw)
 
 
-def check_new_name(name: str, existing: Iterable[str]) -> None:
+def check_new_name(name: str, similar: str | None) -> None:
     """Check the name of a topic to be created.
+
+    Args:
+        similar: another topic's name that differs in '.' for '_' alone.
 
     Raises:
         ItemError: INVALID_TOPIC_EXCEPTION.
@@ -48,11 +51,10 @@ def check_new_name(name: str, existing: Iterable[str]) -> None:
     problem = name_problem(name)
     if problem is not None:
         raise ItemError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    collision = find_collision(name, existing)
-    if collision is not None:
+    if similar is not None:
         raise ItemError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {name!r} collides with {collision!r}: '.' and '_' are the same in metrics",
+            f"topic {name!r} collides with {similar!r}: '.' and '_' are the same in metrics",
         )
 
 
@@ -100,7 +102,8 @@ def partition_count(
         count = default if asked == DEFAULT else asked
     if not 1 <= count <= limit:
         raise ItemError(
-            ErrorCode.INVALID_PARTITIONS, f"{count} partitions asked for, 1 to {limit} allowed"
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} partitions asked for, 1 to {limit} allowed (topic_partitions_max)",
         )
     return count
 
@@ -138,7 +141,10 @@ def added_partitions(
             f"the topic has {current} partitions, {asked} is not more",
         )
     if asked > limit:
-        raise ItemError(ErrorCode.INVALID_PARTITIONS, f"{limit} partitions are allowed at most")
+        raise ItemError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{asked} partitions asked for, {limit} allowed (topic_partitions_max)",
+        )
     if assignments is None:
         return
     if len(assignments) != asked - current:

@@ -77,6 +77,12 @@ class JobOpen(Message, frozen=True):
     lease_ms: int
 
 
+class JobState(Message, frozen=True):
+    """Whether a job is open: it began, and neither its driver nor its lease ended it."""
+
+    is_open: bool
+
+
 # -- what there is -------------------------------------------------------------------------------
 
 

@@ -1,8 +1,10 @@
 """The archiver: closed stretches of the journal and snapshots go to the bucket on a schedule.
 
-Order of effects: rows archived and read back -> snapshot archived and read back -> journal trimmed
-behind the snapshot before it -> what is older than the restore window deleted. So at any moment
-the bucket alone holds two snapshots and all rows from the older one on. docs/formats/archive.md.
+Order of effects: rows archived and read back -> snapshot compared with what the archive gives for
+its position -> snapshot archived and read back -> journal trimmed behind the snapshot before it ->
+what is older than the restore window deleted. So at any moment the bucket alone holds two snapshots
+and all rows from the older one on, and each snapshot is what the rows make of the one before it,
+whatever has become of the replica that it was made of. docs/formats/archive.md.
 
 It runs on every agent and works on the one that is chosen. That is for thrift: several at a time,
 or one that stalled and goes on, put the same or further objects, and do no harm.
@@ -18,14 +20,17 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from penstock.log.archived_loss import NoteLost, find_loss, set_loss_aside
-from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.log.snapshot_check import Compared
+from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalHead, JournalRow
 from penstock.replica import SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import STRETCH_BYTES_MAX, SnapshotName, StretchName
+from penstock.replica.beginning import read_beginning
 from penstock.replica.history import PresentHistory
 from penstock.replica.marks import RowMark
+from penstock.system.heard import Cause, heard
 
 T = TypeVar("T")
 
@@ -53,6 +58,10 @@ class ArchivedOrder(Protocol):
 
 WriteSnapshot = Callable[[Path], SnapshotInfo]
 """Writes a verified snapshot of the state to a path; any thread."""
+
+
+CompareSnapshot = Callable[[Path, SnapshotInfo], Awaitable[Compared | None]]
+"""See `penstock.log.snapshot_check.SnapshotCheck.compare`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +95,10 @@ class Archiver:
         age_ms: Callable[[], int | None],
         executor: Executor | None,
         settings: ArchiveSettings,
+        held_from: Callable[[], int | None],
+        compare_snapshot: CompareSnapshot,
+        ask_digest: Callable[[], None],
+        equal_position: Callable[[], int],
         write_snapshot: WriteSnapshot | None = None,
         note_lost: NoteLost | None = None,
         drop_lost: Callable[[int], Awaitable[None]] | None = None,
@@ -99,6 +112,11 @@ class Archiver:
                 aside; None: nothing is archived then.
             drop_lost: given a journal time, deletes what is archived of lost histories that were
                 closed before.
+            held_from: the first position of the oldest open lost history, whose repair begins with
+                the last snapshot before; None: there is none.
+            compare_snapshot: compares a snapshot with what the archive gives for its position.
+            ask_digest: has the agents compare their states soon, since these two differ.
+            equal_position: up to where this agent's state is known to be equal to another's.
             is_chosen: whether this agent should archive now.
             scratch: a folder for the snapshot on its way.
         """
@@ -107,6 +125,13 @@ class Archiver:
         self._write_snapshot = write_snapshot or order.snapshot
         self._note_lost = note_lost
         self._drop_lost = drop_lost
+        self._held_from = held_from
+        self._compare_snapshot = compare_snapshot
+        self._ask_digest = ask_digest
+        self._equal_position = equal_position
+        self._refused_position = 0
+        """Of the first snapshot since the last one that was archived that differed from what the
+        archive gives; 0: none did."""
         self._archive = archive
         self._is_chosen = is_chosen
         self._scratch = scratch
@@ -115,6 +140,7 @@ class Archiver:
         self._executor = executor
         self._settings = settings
         self._known: _Known | None = None
+        self._looking = asyncio.Lock()
         self._archived_s = clock.monotonic_s()
         self._snapshot_not_before_s = clock.monotonic_s()
         self.archived_position = 0
@@ -123,6 +149,10 @@ class Archiver:
         """The newest snapshot there, as far as this agent knows."""
         self.trimmed_count = 0
         """Rows that this agent has trimmed."""
+        self.refused_count = 0
+        """Snapshots that were not archived, since the archive gives another state."""
+        self.uncompared_count = 0
+        """Snapshots that were archived though nothing whole in the archive leads there."""
 
     async def run_once(self) -> None:
         """Do what is due.
@@ -132,10 +162,9 @@ class Archiver:
         """
         if not self._is_chosen():
             self._known = None
+            self._refused_position = 0
             return
-        known = self._known
-        if known is None:
-            known = self._known = await self._look()
+        known = self._known or await self._current()
         now_s = self._clock.monotonic_s()
         if (now_s - self._archived_s) * 1000 >= self._settings.interval_ms:
             known = await self._current()
@@ -151,6 +180,8 @@ class Archiver:
         """Archive the state as it is now and the rows before it; trim and delete behind that.
 
         Raises:
+            CorruptDataError: the archive gives another state for that position: it, or this
+                agent's replica, is damaged. Nothing was put or trimmed.
             PenstockError: to be tried again; nothing was trimmed that isn't archived.
         """
         known = await self._current()
@@ -158,6 +189,7 @@ class Archiver:
         try:
             info = await self._in_executor(partial(_write, self._write_snapshot, target))
             await self._archive_rows(known, until=info.position)
+            await self._refuse_if_different(target, info)
             name = await self._archive.put_snapshot(target, info)
         finally:
             target.unlink(missing_ok=True)
@@ -170,11 +202,68 @@ class Archiver:
         await self._delete_old(known)
         return name
 
+    async def _refuse_if_different(self, target: Path, info: SnapshotInfo) -> None:
+        """Compare a snapshot with what the archive gives for its position.
+
+        Raises:
+            CorruptDataError: they differ, and nothing says that it is the archive that is wrong.
+        """
+        try:
+            compared = await self._compare_snapshot(target, info)
+        except (CorruptDataError, NotFoundError, InvalidRequestError) as error:
+            self.uncompared_count += 1
+            logger.error(  # noqa: TRY400 - what it says is all there is to know
+                "the snapshot of position %d is archived without a comparison, since nothing whole"
+                " in the archive leads there: %s",
+                info.position,
+                error,
+            )
+            return
+        if compared is None or not compared.tables:
+            self._refused_position = 0
+            return
+        base = compared.base or "no snapshot"
+        tables = ", ".join(compared.tables)
+        if 0 < self._refused_position <= self._equal_position():
+            self._refused_position = 0
+            logger.error(
+                "the snapshot of position %d is archived, though %s and the archived rows past it"
+                " give another state in %s: the agents were found equal meanwhile. That archived"
+                " snapshot is damaged: delete it",
+                info.position,
+                base,
+                tables,
+            )
+            return
+        self.refused_count += 1
+        self._refused_position = self._refused_position or info.position
+        self._ask_digest()
+        raise CorruptDataError(
+            "archive",
+            f"the snapshot of position {info.position}",
+            f"{base} and the archived rows past it give another state in {tables}",
+            "the agents compare their states now; if this one is the only agent, stop it, remove"
+            " its replica, and start it again",
+        )
+
+    async def compare(self) -> None:
+        """Compare what is archived with the journal, whoever archives: what the journal has lost of
+        it is noted.
+
+        Raises:
+            PenstockError: to be tried again; it isn't known whether anything was lost.
+        """
+        await self._current()
+
     # -- what there is -----------------------------------------------------------------------------
 
     async def _current(self) -> "_Known":
         """What is known of the archive, looked at again if the journal has come back older since:
         an agent whose replica is older than what was lost goes on following it."""
+        async with self._looking:
+            return await self._compared()
+
+    async def _compared(self) -> "_Known":
         known = self._known
         if known is not None and known.mark is not None:
             row = await self._journal.row(known.mark.position)
@@ -229,7 +318,8 @@ class Archiver:
         stretches = await self._archive.stretches()
         newest_ms = 0
         detail = ""
-        history = PresentHistory(self._journal, self._archive, await self._journal.head())
+        head = await self._journal.head()
+        history = PresentHistory(self._journal, self._archive, head)
         if snapshots:
             # Rows count as archived only as far as they are without a gap behind a snapshot.
             archived = max(snapshots[0].position, _reached(stretches, snapshots[0].position))
@@ -238,10 +328,12 @@ class Archiver:
                 newest_ms = header.last_ms
                 detail = await history.lost_snapshot(header)
             except (CorruptDataError, NotFoundError) as error:
-                logger.warning("a snapshot can't be read: %s", error)
+                heard(Cause.ARCHIVE_OBJECT, error, logger, "a snapshot can't be read")
                 snapshots = snapshots[:-1]
         else:
-            archived = _reached(stretches, 0)
+            # A listing may lag behind a restore.
+            beginning = await read_beginning(self._journal, head)
+            archived = _reached(stretches, 0 if beginning is None else beginning.position)
         row = await self._journal.row(archived)
         if not detail:
             detail = await self._other_row(stretches, archived, row, history.head)
@@ -337,7 +429,8 @@ class Archiver:
             try:
                 await self._archive.check(older)
             except (CorruptDataError, NotFoundError) as error:
-                logger.warning("nothing is trimmed behind a damaged snapshot: %s", error)
+                saying = "nothing is trimmed behind a damaged snapshot"
+                heard(Cause.TRIM, error, logger, saying)
                 known.snapshots.remove(older)
                 return
             known.verified.add(older)
@@ -354,11 +447,14 @@ class Archiver:
         doomed: list[SnapshotName] = []
         # The window's first moment needs the last snapshot before it.
         candidates = known.snapshots[: 1 - SNAPSHOTS_MIN]
+        held_from = self._held_from()
         for index, name in enumerate(candidates[:-1]):
+            if held_from is not None and candidates[index + 1].position >= held_from:
+                break
             try:
                 following_ms = await self._time_of(candidates[index + 1 :], now_ms)
             except (CorruptDataError, NotFoundError) as error:
-                logger.warning("%s", error)
+                heard(Cause.TRIM, error, logger, "nothing older is deleted")
                 break
             if following_ms > horizon_ms:
                 break

@@ -10,6 +10,7 @@ step may be repeated after a crash. docs/formats/archive.md, "Lost histories".
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.metadata.commands import NoteLostHistory
 from penstock.metadata.rows import LostReason
@@ -19,8 +20,11 @@ from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName, StretchName
 from penstock.replica.history import PresentHistory
 from penstock.replica.marks import RowMark
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
+
+_UNREAD: Final = "passing over an object of the archive"
 
 _PAGE_ROWS = 1_000
 
@@ -40,7 +44,7 @@ class ArchivedLoss:
 
     @property
     def note(self) -> NoteLostHistory:
-        """How the journal is told."""
+        """Return how the journal is told."""
         return NoteLostHistory(
             start=min(self.start, self.mark.position),
             end=self.mark.position,
@@ -57,7 +61,7 @@ async def find_loss(
     snapshots: Sequence[SnapshotName],
     stretches: Sequence[StretchName],
 ) -> ArchivedLoss | None:
-    """What is archived of rows that the journal has lost; None: nothing that can be read.
+    """Return what is archived of rows that the journal has lost; None: nothing that can be read.
 
     Reads all stretches that reach into what the journal still holds.
     """
@@ -70,7 +74,7 @@ async def find_loss(
         try:
             rows = await archive.read_stretch(name)
         except (CorruptDataError, NotFoundError) as error:
-            logger.warning("%s", error)
+            heard(Cause.ARCHIVE_OBJECT, error, logger, _UNREAD)
             continue
         if not await history.lost_stretch(rows):
             continue
@@ -84,7 +88,7 @@ async def find_loss(
         try:
             header = await archive.header(snapshot)
         except (CorruptDataError, NotFoundError) as error:
-            logger.warning("%s", error)
+            heard(Cause.ARCHIVE_OBJECT, error, logger, _UNREAD)
             continue
         if not await history.lost_snapshot(header):
             continue
@@ -112,7 +116,7 @@ async def first_unproven(journal: Journal, archive: Archive, end: int) -> int:
             if row is not None and (await archive.read_stretch(name))[-1] == row:
                 common = name.last
         except (CorruptDataError, NotFoundError) as error:
-            logger.warning("%s", error)
+            heard(Cause.ARCHIVE_OBJECT, error, logger, _UNREAD)
     return max(1, min(common + 1, end))
 
 
@@ -140,7 +144,7 @@ async def set_loss_aside(archive: Archive, loss: ArchivedLoss, history: int) -> 
 
 
 async def _first_lost(journal: Journal, rows: Sequence[JournalRow]) -> int:
-    """Where the rows of a lost stretch part from the journal's."""
+    """Return where the rows of a lost stretch part from the journal's."""
     after = rows[0].position - 1
     try:
         page = {row.position: row for row in await journal.read(after, _PAGE_ROWS)}

@@ -185,6 +185,8 @@ class _Backup:
     tail: Tail
     find_wal: Callable[[int], Device | None]
     written: dict[str, BackupObject] = field(default_factory=dict)
+    names: dict[PartitionKey, str] = field(default_factory=dict)
+    """Of partitions, for people."""
     """Segments that were made of the WAL."""
 
     def close(self) -> None:
@@ -281,11 +283,12 @@ class _Backup:
     ) -> tuple[list[PartitionMove], dict[PartitionKey, tuple[bytes, int]]]:
         """The next segment of what lies in the WAL; no moves when nothing is left."""
         with closing(Queries(self.scratch / METADATA)) as copy:
-            keys = {
-                partition_key(TopicKey(topic_key), number): (topic_id, number)
-                for topic_key, topic_id, _, partitions, _ in copy.topic_rows()
-                for number in range(partitions)
-            }
+            keys = {}
+            for topic_key, topic_id, name, partitions, _ in copy.topic_rows():
+                for number in range(partitions):
+                    key = partition_key(TopicKey(topic_key), number)
+                    keys[key] = (topic_id, number)
+                    self.names[key] = f"{name}-{number}"
             for wal_key in [0, *(wal.wal_key for wal in copy.wals())]:
                 runs = copy.wal_runs(wal_key)
                 moves = plan_segment(runs, bytes_max=_SEGMENT_BYTES, sort_key=keys)
@@ -311,8 +314,8 @@ class _Backup:
             except CorruptDataError as error:
                 raise CorruptDataError(
                     "back up",
-                    f"{error.subject}, offsets {run.base_offset} to {run.end_offset - 1} of"
-                    f" partition key {run.partition_key}",
+                    f"{self.names[run.partition_key]} offsets {run.base_offset} to"
+                    f" {run.end_offset - 1} in {error.subject}",
                     error.detail,
                     "penstock verify names all that is damaged",
                 ) from error
@@ -354,11 +357,13 @@ class _Backup:
             # A file is recycled only behind a move, so this is no race.
             raise CorruptDataError(
                 "back up",
-                f"WAL generation {now.generation}",
+                f"{self.names[run.partition_key]} offsets {run.base_offset} to"
+                f" {run.end_offset - 1} in WAL {now.wal_key} generation {now.file_generation}",
                 "no file has it, the journal names it",
+                "put the file back, or give the records up: penstock repair",
             )
         data = await self.store.get_range(now.object_key, now.position, now.position + now.length)
-        return _slice_of(memoryview(data), run)
+        return _slice_of(memoryview(data), run, self.names[run.partition_key])
 
     # -- the objects -----------------------------------------------------------------------------
 
@@ -442,8 +447,12 @@ def _build(
     )
 
 
-def _slice_of(data: memoryview, run: StoredRun) -> memoryview:
-    """The batches of a run within those of the run that it was joined into."""
+def _slice_of(data: memoryview, run: StoredRun, partition: str) -> memoryview:
+    """The batches of a run within those of the run that it was joined into.
+
+    Args:
+        partition: its name for people.
+    """
     position = 0
     while position < len(data):
         header = stored_header(data, position)
@@ -454,7 +463,7 @@ def _slice_of(data: memoryview, run: StoredRun) -> memoryview:
     if len(found) < run.length or stored_header(found, 0).base_offset != run.base_offset:
         raise CorruptDataError(
             "back up",
-            f"partition key {run.partition_key}",
-            f"offset {run.base_offset} is not where the journal has moved it",
+            f"{partition} offset {run.base_offset}",
+            "it is not where the journal has moved it",
         )
     return found

@@ -11,6 +11,7 @@ at a whole run as producers sent it (WAL, raw objects) and writes the final head
 """
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -29,6 +30,7 @@ from penstock.records.batch import (
 from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT, epoch_seed, run_sum
 
 _NEVER: Final = 1 << 63
+_BASE_OFFSET: Final = Struct(">q")
 OTHERS: Final = "the batches are not those that the journal ordered: their sum differs"
 
 EpochStarts = Sequence[EpochStart]
@@ -49,9 +51,9 @@ class Fault(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What the batches of a run must be like. `gap_end`: compaction by key may have left gaps
-    before batches that end at or before that offset. `seed`: of the partition's sums; None: no
-    sums are folded."""
+    """These rules say what the batches of a run must be like. `gap_end`: compaction by key may have
+    left gaps before batches that end at or before that offset. `seed`: of the partition's sums;
+    None: no sums are folded."""
 
     end_offset: int
     gap_end: int = 0
@@ -59,25 +61,50 @@ class Rules(NamedTuple):
     seed: int | None = None
 
 
+class AfterGap(NamedTuple):
+    """The last batch that was checked, where it began after a gap: its position, the offset that
+    was due there, and its own sum.
+
+    A base offset lies outside the CRC. One that a flipped bit has made larger looks like a gap of
+    compaction, and only the next batch, whose offset is too small then, shows that there is none.
+    So the batch is withdrawn then: which of the two is wrong is not known. Until the next batch's
+    offset was seen, the batch doesn't count as checked, unless the run ends there.
+    """
+
+    position: int
+    expected: int
+    sum: int
+
+
 class Checked(NamedTuple):
-    """How far batches are right: up to `position`, `end_offset` is one more than the last offset
-    there. Without a fault, what follows is less than a whole batch. `sum`: of the batches, if the
-    rules have a seed."""
+    """The result says how far batches are right: up to `position`, `end_offset` is one more than
+    the last offset there. Without a fault, what follows is less than a whole batch. `sum`: of the
+    batches, if the rules have a seed. `after_gap`: what the check of the following bytes has to be
+    given; where that withdraws the batch, its position is before that of its view, and its count is
+    less."""
 
     position: int
     end_offset: int
     batch_count: int
     fault: Fault | None
     sum: int = 0
+    after_gap: AfterGap | None = None
 
 
-def check_batches(view: memoryview, rules: Rules, expected: int, position: int = 0) -> Checked:
+def check_batches(
+    view: memoryview,
+    rules: Rules,
+    expected: int,
+    position: int = 0,
+    after_gap: AfterGap | None = None,
+) -> Checked:
     """Check whole batches, one after the other, and stop at the first fault or the last whole one.
 
     Args:
         view: begins with a batch's first byte.
         expected: the offset at which that batch must begin.
         position: of `view`'s first byte, for faults and the result.
+        after_gap: as the check of the bytes before `view` gave it.
     """
     unpack = HEADER.unpack_from
     end_offset, gap_end, epochs, seed = rules
@@ -85,6 +112,10 @@ def check_batches(view: memoryview, rules: Rules, expected: int, position: int =
     label, label_end = _label(epochs, expected)
     seed_epoch, start, total = 0, seed or 0, 0
     detail = ""
+    # Of the last batch after a gap: where it begins, what was due, the sum before it, and its end.
+    gap = (0, 0, 0, -1)
+    if after_gap is not None:
+        gap = (after_gap.position - position, after_gap.expected, -after_gap.sum, 0)
     while end - at >= HEADER_BYTES:
         base, length, epoch, magic, crc, _, delta, _, _, _, _, _, records = unpack(view, at)
         length += LENGTH_END
@@ -110,6 +141,8 @@ def check_batches(view: memoryview, rules: Rules, expected: int, position: int =
         if epoch != label and label >= 0:
             detail = f"leader epoch {epoch} where {label} is due"
             break
+        if base != expected:
+            gap = (at, expected, total, following)
         if seed is not None:
             if epoch != seed_epoch:
                 seed_epoch, start = epoch, epoch_seed(seed, epoch)
@@ -120,10 +153,19 @@ def check_batches(view: memoryview, rules: Rules, expected: int, position: int =
         expected = next_offset
         count += 1
         at = following
-    fault = None
+    lone: AfterGap | None = None
+    fault: Fault | None = None
+    if gap[3] == at:
+        if end - at < _BASE_OFFSET.size:
+            lone = AfterGap(position + gap[0], gap[1], (total - gap[2]) & SUM_MASK)
+        elif (following := _BASE_OFFSET.unpack_from(view, at)[0]) < expected:
+            at, due, total, _ = gap
+            detail = f"batch after a gap at {due} reaches into the next, of offset {following}"
+            fault = Fault(position + at, due, end_offset, detail)
+            return Checked(position + at, due, count - 1, fault, total & SUM_MASK)
     if detail:
         fault = Fault(position + at, expected, _resumes(view, at, rules, expected), detail)
-    return Checked(position + at, expected, count, fault, total & SUM_MASK)
+    return Checked(position + at, expected, count, fault, total & SUM_MASK, lone)
 
 
 def check_and_label(data: memoryview, run: StoredRun, seed: int | None = None) -> Fault | None:
@@ -182,7 +224,7 @@ def check_and_label(data: memoryview, run: StoredRun, seed: int | None = None) -
 
 
 def _has_sum(data: memoryview, run: StoredRun, seed: int | None) -> bool:
-    """Whether bytes have the headers that the journal ordered, or nobody knows their sum."""
+    """Return whether bytes have the headers that the journal ordered, or nobody knows their sum."""
     if seed is None or run.sum is None:
         return True
     start, epoch = run.base_offset, run.leader_epoch
@@ -203,6 +245,7 @@ class Pieces:
         self.batch_count = 0
         self.sum = 0
         self.fault: Fault | None = None
+        self._after_gap: AfterGap | None = None
         self._rest: list[memoryview] = []
         self._rest_bytes = 0
 
@@ -237,6 +280,20 @@ class Pieces:
             self.fault = Fault(self.position, self.expected, end_offset, detail)
         return self.fault
 
+    @property
+    def is_after_gap(self) -> bool:
+        """Return whether the last batch began after a gap, and the next one's offset was not seen
+        yet."""
+        return self._after_gap is not None
+
+    def withdraw_after_gap(self) -> None:
+        """Take back the last batch, if it began after a gap and nothing shows that it is right."""
+        lone, self._after_gap = self._after_gap, None
+        if lone is not None:
+            self.position, self.expected = lone.position, lone.expected
+            self.batch_count -= 1
+            self.sum = (self.sum - lone.sum) & SUM_MASK
+
     def _keep(self, piece: memoryview) -> None:
         if len(piece):
             self._rest.append(piece)
@@ -254,7 +311,8 @@ class Pieces:
         return max(HEADER_BYTES, batch_bounds(head, 0)[1])
 
     def _check(self, piece: memoryview) -> int:
-        found = check_batches(piece, self._rules, self.expected, self.position)
+        found = check_batches(piece, self._rules, self.expected, self.position, self._after_gap)
+        self._after_gap = found.after_gap
         done = found.position - self.position
         self.expected, self.position, self.fault = found.end_offset, found.position, found.fault
         self.batch_count += found.batch_count
@@ -271,8 +329,11 @@ def check_pieces(
         found.add(piece)
         if found.fault is not None:
             break
-    if found.fault is None and found.position == run.position + run.length:
-        found.fault = ends_early(run, found)
+    if found.fault is None:
+        if found.position == run.position + run.length:
+            found.fault = ends_early(run, found)
+        else:
+            found.withdraw_after_gap()
     return Checked(found.position, found.expected, found.batch_count, found.fault, found.sum)
 
 
@@ -280,6 +341,7 @@ def ends_early(run: StoredRun, found: Pieces) -> Fault | None:
     """The fault of a run whose batches end before the run does; None: they don't."""
     if found.expected == run.end_offset:
         return None
+    found.withdraw_after_gap()
     detail = f"the batches end before offset {found.expected}, the run at {run.end_offset}"
     return Fault(found.position, found.expected, run.end_offset, detail)
 

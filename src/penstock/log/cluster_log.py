@@ -10,7 +10,7 @@ Assembled in this order, since the agent's epoch is opened while its view alread
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final
 
@@ -66,6 +66,7 @@ class ClusterLog(ServingLog):
         agent_id: int,
         pool: Executor,
         on_fatal: Callable[[BaseException], None],
+        compare_history: Callable[[], Awaitable[None]] | None,
         wal_folder: WalFolder | None = None,
         remote_wal: RemoteWal | None = None,
         is_keeper: Callable[[], bool] | None = None,
@@ -82,7 +83,7 @@ class ClusterLog(ServingLog):
                 durability `wal` are refused retriably here.
             remote_wal: how other agents' WALs are read.
             is_keeper: whether retention and deletion are this agent's; None: rendezvous hashing.
-            ages, held_since_ms: see `Keeper`.
+            ages, held_since_ms, compare_history: see `Keeper`.
             behind: whether queries may be behind what the view knows; None: they never are.
         """
         self._wals: dict[int, WalReader] = {}
@@ -152,6 +153,7 @@ class ClusterLog(ServingLog):
             pool=pool,
             deliver=self._take_batches,
             over=self._instruments.flushed,
+            on_opened=self.damaged_frames.opened,
             on_fatal=on_fatal,
         )
         self.keeper = Keeper(
@@ -166,6 +168,7 @@ class ClusterLog(ServingLog):
             numbers=self.numbers,
             may_propose=is_keeper or self._is_keeper,
             confirm_head=ordering.confirm_head,
+            compare_history=compare_history,
             held_since_ms=held_since_ms,
         )
 
@@ -174,7 +177,7 @@ class ClusterLog(ServingLog):
 
         Raises:
             ConflictError: another live agent owns that WAL.
-            CorruptDataError: something that the journal names in it is missing or damaged.
+            CorruptDataError: the file that names the WAL is damaged.
             RetryableError: the journal doesn't answer.
         """
         self.numbers.identity = (self._agent_id, epoch)
@@ -195,6 +198,9 @@ class ClusterLog(ServingLog):
         drained = await self._objects.drain(left_s())
         drained = await self._wal.drain(left_s) and drained
         await self._objects.close()
+        await self.damaged_frames.close()
+        await self.lost_ranges.close()
+        await self.rebuilt_ranges.close()
         await self._wal.close()
         await self.reader.close()
         await self.blocks.close()
@@ -277,6 +283,18 @@ class ClusterLog(ServingLog):
         else:
             self._wal.submit(request)
 
+    def let_go(self, error: RetryableError | None) -> None:
+        """Fail appends that are not submitted, and those that come, until it is called with None:
+        the journal is away from this agent alone."""
+        self._objects.let_go(error)
+        self._wal.let_go(error)
+
+    def give_up(self, error: RetryableError) -> None:
+        """Answer appends that were submitted: this agent's epoch is over, so that no copy of them
+        that is still on its way will be applied."""
+        self._objects.give_up(error)
+        self._wal.give_up(error)
+
     def _is_under_way(self, path: Path, topic_key: TopicKey) -> bool:
         if path is Path.OBJECT:
             return self._objects.holds_topic(topic_key)
@@ -303,7 +321,7 @@ class ClusterLog(ServingLog):
         Raises:
             NotFoundError: there is no WAL.
             ConflictError: its owner isn't fenced.
-            CorruptDataError: something that the journal names is missing or damaged.
+            CorruptDataError: all was moved but what is missing or damaged.
             RetryableError: it isn't done yet, and goes on; what was claimed is served.
         """
         return await self._wal.take_over(device, deadline_s=deadline_s)

@@ -3,7 +3,7 @@ took over from fenced agents. Event loop only."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final
@@ -12,6 +12,7 @@ from penstock.log.append.broken import KnownProducer
 from penstock.log.append.durable import OpenFiles, WalBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
+from penstock.log.append.frames import too_large_error
 from penstock.log.append.lane import AppendRequest
 from penstock.log.damage import Damages
 from penstock.log.fetch.tail import TailCache
@@ -34,8 +35,10 @@ from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
-from penstock.wal import WalReader
+from penstock.wal import DamagedStretch, WalReader, frame_bytes_max
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class ClusterWal:
         deliver: called with each flush whose batches were given offsets, before it is answered;
             gives the bytes that were stored.
         over: called once with each flush.
+        on_opened: called with the key of each WAL whose reader is there, and what is damaged in it.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class ClusterWal:
         pool: Executor,
         deliver: Callable[[Flight], int],
         over: Callable[[Flight], object],
+        on_opened: Callable[[int, Sequence[DamagedStretch]], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._folder = folder
@@ -89,6 +94,7 @@ class ClusterWal:
         self._pool = pool
         self._deliver_batches = deliver
         self._over = over
+        self._on_opened = on_opened
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._own: OwnWal | None = None
@@ -103,6 +109,7 @@ class ClusterWal:
             committer=ordering,
             queries=queries,
             pool=pool,
+            on_opened=on_opened,
         )
         self.flusher: Flusher | None = None
         self.uploader: Uploader | None = None
@@ -124,9 +131,9 @@ class ClusterWal:
             except BeingTakenOverError as error:
                 # Who takes it over serves what lies in it, and may die before all of it is moved:
                 # then nobody has it until it is claimed again.
-                logger.warning("going on without a WAL: %s", error)
-                self._claiming = self._loop.create_task(
-                    self._claim_again(self._folder), name="claim WAL again"
+                heard(Cause.OPEN_WAL, error, logger, "going on without a WAL")
+                self._claiming = background.start(
+                    background.CLAIM_WAL, partial(self._claim_again, self._folder)
                 )
 
     async def drain(self, left_s: Callable[[], float]) -> bool:
@@ -176,16 +183,36 @@ class ClusterWal:
 
     def submit(self, request: AppendRequest) -> None:
         """Append; the first request opens the WAL."""
-        if self.flusher is not None:
-            self.flusher.submit(request)
-        elif self._folder is None:
+        if self._folder is None:
             request.done(RetryableError("append", "log", "this agent has no WAL", "try another"))
+            return
+        too_large = too_large_error(
+            request.length, frame_bytes_max=frame_bytes_max(self._folder.file_bytes)
+        )
+        if too_large is not None:
+            request.done(too_large)
+        elif self.flusher is not None:
+            self.flusher.submit(request)
         else:
             self._held.append(request)
             if self._opening is None:
-                self._opening = self._loop.create_task(
-                    self._open_for_held(self._folder), name="open WAL"
+                self._opening = background.start(
+                    background.OPEN_WAL, partial(self._open_for_held, self._folder)
                 )
+
+    def let_go(self, error: RetryableError | None) -> None:
+        """See `Flusher.let_go`. What waits for the WAL to be opened is not submitted either."""
+        if error is not None:
+            held, self._held = self._held, []
+            for request in held:
+                request.done(error)
+        if self.flusher is not None:
+            self.flusher.let_go(error)
+
+    def give_up(self, error: RetryableError) -> None:
+        """See `Flusher.give_up`."""
+        if self.flusher is not None:
+            self.flusher.give_up(error)
 
     def holds_topic(self, topic_key: TopicKey) -> bool:
         """Whether batches of a topic are on their way here."""
@@ -199,15 +226,16 @@ class ClusterWal:
         while self.flusher is None:
             await wait(CLAIM_AGAIN_S)
             if self.flusher is None and self._opening is None:
-                self._opening = self._loop.create_task(self._open_for_held(folder), name="open WAL")
+                self._opening = background.start(
+                    background.OPEN_WAL, partial(self._open_for_held, folder)
+                )
 
     async def _open_for_held(self, folder: WalFolder) -> None:
         error = RetryableError("append", "log", "the server is shutting down", "try another agent")
         try:
             await self._open(folder)
         except PenstockError as failed:
-            level = logging.WARNING if self._held else logging.DEBUG
-            logger.log(level, "the WAL can't be opened: %s", failed)
+            heard(Cause.OPEN_WAL, failed, logger, "the WAL can't be opened")
             error = RetryableError("append", "log", str(failed))
         finally:
             self._opening = None
@@ -228,7 +256,8 @@ class ClusterWal:
         self._readers[own.wal_key] = own.reader
         uploader.hurry(hurries=self._hurries)
         uploader.start(own.runs)
-        frame_bytes_max = min(self._limits.frame_bytes_max, own.writer.frame_bytes_max)
+        self._on_opened(own.wal_key, own.writer.recovery.damaged)
+        flush_bytes = min(self._limits.frame_bytes_max, own.writer.frame_bytes_max)
         self.flusher = Flusher(
             ordering=self._ordering,
             bytes_store=WalBytes(
@@ -242,8 +271,8 @@ class ClusterWal:
             ),
             known_producer=self._known_producer,
             clock=self._clock,
-            flush_bytes=frame_bytes_max,
-            bytes_max=frame_bytes_max,
+            flush_bytes=flush_bytes,
+            bytes_max=flush_bytes,
             store_wait_s=self._limits.append_wait_ms_max / 1000,
             unordered_max=self._limits.flushes_open_max,
             deliver=self._deliver,
@@ -271,7 +300,7 @@ class ClusterWal:
             own.writer.prepare_spare()
         except StorageFullError as error:
             # The writer makes its own file, or finds the WAL full and says so.
-            logger.debug("no spare WAL file: %s", error)
+            heard(Cause.WAL_SPACE, error, logger, "no spare WAL file")
         except PenstockError as error:
             self._on_fatal(error)
 

@@ -24,7 +24,7 @@ _CAUSES_MAX: Final = 1000
 
 
 class DamageKind(enum.StrEnum):
-    """What is wrong, and where: the label of `penstock_damage_total`."""
+    """The kind says what is wrong, and where: the label of `penstock_damage_total`."""
 
     DAMAGED_OBJECT = "damaged_object"
     MISSING_OBJECT = "missing_object"
@@ -170,7 +170,7 @@ class Damages:
             )
 
     def given_up(self, key: PartitionKey, start: int, end: int) -> None:
-        """What was damaged in offsets [start, end) is in the log no more."""
+        """Forget what was damaged in offsets [start, end): the log holds it no more."""
         for name, known in list(self._known.items()):
             if name[0] == key and start <= known.damage.start and known.damage.end <= end:
                 del self._known[name]

@@ -31,6 +31,8 @@ class DueRun(Struct, frozen=True, array_like=True):
     gap_end: int
     epochs: tuple[EpochStart, ...]
     seed: int | None
+    partition: str
+    """Its name for people, such as `flights-3`."""
 
 
 DueOf = Callable[[str], list[DueRun]]
@@ -40,7 +42,7 @@ any thread."""
 
 @contextmanager
 def due_runs(database: Path) -> Iterator[DueOf]:
-    """What lies in each object of a state.
+    """Return what lies in each object of a state.
 
     Args:
         database: of a state that nothing else uses. Meanwhile it has an index by object, without
@@ -63,11 +65,13 @@ class _Due:
             self._starts = {key: start for key, start, _ in state.heads()}
             clean = state.clean_rows(list(self._starts))
             self._clean_ends = {key: row.clean_end for key, row in clean.items()}
-            self._seeds: dict[PartitionKey, int] = {
-                partition_key(TopicKey(topic_key), number): partition_seed(topic_id, number)
-                for topic_key, topic_id, _, partitions, _ in state.topic_rows()
-                for number in range(partitions)
-            }
+            self._seeds: dict[PartitionKey, int] = {}
+            self._names: dict[PartitionKey, str] = {}
+            for topic_key, topic_id, name, partitions, _ in state.topic_rows():
+                for number in range(partitions):
+                    named = partition_key(TopicKey(topic_key), number)
+                    self._seeds[named] = partition_seed(topic_id, number)
+                    self._names[named] = f"{name}-{number}"
 
     def __call__(self, key: str) -> list[DueRun]:
         with closing(Queries(self._database)) as state:
@@ -78,6 +82,7 @@ class _Due:
                 self._clean_ends.get(run.partition_key, 0),
                 self._epochs.get(run.partition_key, FIRST_EPOCH),
                 self._seeds.get(run.partition_key),
+                self._names.get(run.partition_key, "(a deleted topic)"),
             )
             for run in runs
             # What was deleted or trimmed and not cleared yet is named no more.
@@ -101,7 +106,7 @@ def check_object(key: str, parts: Sequence[Buffer], due: Sequence[DueRun], opera
             raise CorruptDataError(
                 operation,
                 f"{key} at byte {fault.position}",
-                f"offset {fault.offset} of partition key {one.run.partition_key}: {fault.detail}",
+                f"{one.partition} offset {fault.offset}: {fault.detail}",
                 "put the object back from a backup or an older version in the bucket;"
                 " penstock verify names all that is damaged",
             )

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
 from crc32c import crc32c
 
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.appended_notes import AppendedNotes
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.lost_histories import ASIDE_WAL
 from penstock.log.lost_moves import lost_moves
@@ -45,7 +45,6 @@ from penstock.ports.journal import Journal
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.replica.archive import Archive
-from penstock.replica.archive_format import lost_prefix
 from penstock.system.files import PosixDevice
 
 T = TypeVar("T")
@@ -55,9 +54,6 @@ logger = logging.getLogger(__name__)
 _GROUP_BATCHES: Final = 256
 _TIMEOUT_MS: Final = 60_000
 _SEQUENCES: Final = 1 << 31
-_APPENDED: Final = "appended/"
-_Identity = tuple[str, int, int, int]
-"""Topic, partition, lost offset, and CRC-32C as it was in the lost history."""
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_AT: Final = 43
 _CRC_AT: Final = 17
@@ -75,7 +71,7 @@ _ANY: Final = BatchLimits(
 
 @dataclass(slots=True, kw_only=True)
 class HistoryReport:
-    """What a lost history holds, and what became of it."""
+    """The report says what a lost history holds, and what became of it."""
 
     history: LostHistory
     held_end: int = 0
@@ -84,6 +80,9 @@ class HistoryReport:
     partitions: list[LostPartition] = field(default_factory=list)
     moves: int = 0
     """Runs of the present log whose move from a WAL to a segment was lost."""
+    damaged: list[str] = field(default_factory=list)
+    """Keys of segments to which the lost history had moved runs of the present log, and which are
+    damaged or have another size now."""
     topics: list[str] = field(default_factory=list)
     """Those that only the lost history has; a repair creates them."""
 
@@ -126,7 +125,7 @@ class HistoryRepair:
         self._working = asyncio.Lock()
 
     async def look(self, wanted: int | None = None) -> list[HistoryReport]:
-        """What the open histories hold; nothing is changed."""
+        """Return what the open histories hold; nothing is changed."""
         return await self._each(wanted, appends=False)
 
     async def append(self, wanted: int | None = None) -> list[HistoryReport]:
@@ -170,7 +169,8 @@ class HistoryRepair:
                         executor=self._executor,
                     )
                     report = await self._one(history, states, appends=appends)
-                    if appends and not report.unread and states.lost:
+                    is_whole_again = not report.unread and not report.damaged
+                    if appends and is_whole_again and states.lost:
                         await self._close(report, seen, give_up=False)
                     reports.append(report)
                 finally:
@@ -185,7 +185,7 @@ class HistoryRepair:
         if appends and states.lost:
             await self._create_topics(states, report)
         await self._move(states, report, moves=appends)
-        done = await self._appended(history.history)
+        notes = AppendedNotes(self._store, history.history)
         with contextlib.ExitStack() as closes:
             common = None
             if states.common is not None:
@@ -195,7 +195,7 @@ class HistoryRepair:
             bytes_max = self._log.append_bytes_max // 2
             async for batch in records.batches():
                 found = records.partitions[batch.topic, batch.partition]
-                if _identity(batch) in done:
+                if await notes.holds(batch):
                     found.appended += batch.end_offset - batch.offset
                     continue
                 if self._is_duplicate(batch, common):
@@ -205,12 +205,12 @@ class HistoryRepair:
                     continue
                 full = len(group) >= _GROUP_BATCHES or group_bytes + len(batch.data) > bytes_max
                 if group and (full or group[0].partition_key != batch.partition_key):
-                    await self._append(history.history, group, records)
+                    await self._append(notes, group, records)
                     group, group_bytes = [], 0
                 group.append(batch)
                 group_bytes += len(batch.data)
             if group:
-                await self._append(history.history, group, records)
+                await self._append(notes, group, records)
         report.partitions = [records.partitions[key] for key in sorted(records.partitions)]
         if not appends:
             report.topics = sorted(records.missing_topics)
@@ -265,6 +265,7 @@ class HistoryRepair:
                 continue
             if size != command.object_bytes or not await self._is_intact(command):
                 logger.error("a segment of a lost history is damaged: %s", command.object_key)
+                report.damaged.append(command.object_key)
                 continue
             if not moves:
                 report.moves += sum(len(run.runs) // 4 for run in command.runs)
@@ -279,7 +280,7 @@ class HistoryRepair:
         for run in command.runs:
             end = run.position + sum(run.runs[3::4])
             data = bytes(await self._store.get_range(command.object_key, run.position, end))
-            if not is_whole(data):
+            if not await self._in_executor(partial(is_whole, data)):
                 return False
         return True
 
@@ -297,8 +298,8 @@ class HistoryRepair:
     # -- appending ---------------------------------------------------------------------------------
 
     def _is_duplicate(self, batch: LostBatch, common: Queries | None) -> bool:
-        """Whether the present state has a batch's producer, epoch and sequences: the producer was
-        not answered, or asked again after the loss."""
+        """Return whether the present state has a batch's producer, epoch and sequences: the
+        producer was not answered, or asked again after the loss."""
         producer_id, epoch, first = _PRODUCER.unpack_from(batch.data, _PRODUCER_AT)
         if producer_id < 0:
             return False
@@ -318,7 +319,9 @@ class HistoryRepair:
         before = common.producer_ranges(batch.common_key, producer_id)
         return before is not None and before[0] == epoch
 
-    async def _append(self, history: int, group: list[LostBatch], records: LostRecords) -> None:
+    async def _append(
+        self, notes: AppendedNotes, group: list[LostBatch], records: LostRecords
+    ) -> None:
         found = records.partitions[group[0].topic, group[0].partition]
         appends = await self._store_batches([batch.data for batch in group], group[0].partition_key)
         refused: list[LostBatch] = []
@@ -349,13 +352,7 @@ class HistoryRepair:
                         f"refused: {append.base_offset}",
                     )
                 found.appended += batch.end_offset - batch.offset
-        # What each agent can read of one partition has gaps, so that every batch is named.
-        body = msgspec.json.encode([_identity(batch) for batch in group])
-        marker = f"{found.topic}-{found.partition}-{group[0].offset:020d}-{crc32c(body):08x}"
-        with contextlib.suppress(ConflictError):
-            await self._store.put(
-                f"{lost_prefix(history)}{_APPENDED}{marker}", [body], if_absent=True
-            )
+        await notes.add(group)
 
     async def _store_batches(
         self, batches: list[bytearray], key: PartitionKey
@@ -375,14 +372,6 @@ class HistoryRepair:
         await answered
         return appends
 
-    async def _appended(self, history: int) -> set[_Identity]:
-        """The batches that an earlier repair, perhaps of another agent, has appended."""
-        found: set[_Identity] = set()
-        async for info in self._store.list(f"{lost_prefix(history)}{_APPENDED}"):
-            body = await self._store.get_range(info.key, 0, info.size_bytes)
-            found.update(msgspec.json.decode(body, type=list[_Identity]))
-        return found
-
     async def _close(self, report: HistoryReport, seen: int, *, give_up: bool) -> None:
         history = report.history.history
         records = sum(found.appended for found in report.partitions)
@@ -401,10 +390,6 @@ class HistoryRepair:
 
     async def _in_executor(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-
-def _identity(batch: LostBatch) -> _Identity:
-    return batch.topic, batch.partition, batch.offset, batch.crc
 
 
 def _topics_of(path: Path) -> list[tuple[bytes, str, int, dict[str, str]]]:

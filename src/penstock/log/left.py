@@ -24,7 +24,8 @@ def note_left(path: Path) -> None:
 
 
 def is_as_left(path: Path) -> bool:
-    """Whether a database is, bit by bit, what the last server left as it ended in good order."""
+    """Return whether a database is, bit by bit, what the last server left as it ended in good
+    order."""
     wal = path.with_name(path.name + "-wal")
     try:
         noted = path.with_name(path.name + ".left").read_text(encoding="ascii")

@@ -5,7 +5,6 @@ step with what was applied. Event loop only.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +35,7 @@ from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
+from penstock.system.heard import Cause, heard
 from penstock.wal import WalReader, WalWriter
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,7 @@ class Log(ServingLog):
             committer=self,
             queries=self._fresh_queries,
             pool=pool,
+            on_opened=self.damaged_frames.opened,
         )
         self.keeper = Keeper(
             queries=self._fresh_queries,
@@ -181,6 +182,7 @@ class Log(ServingLog):
         """Start the lane's thread and the background tasks."""
         self.lane.start()
         self.uploader.start(self._committed_queries().wal_runs())
+        self.damaged_frames.opened(0, self._wal_writer.recovery.damaged)
         self._prepare_spare()
 
     async def close(self, deadline_s: float = 30.0) -> bool:
@@ -192,6 +194,9 @@ class Log(ServingLog):
         """
         await self._objects.drain(deadline_s)
         drained = await self.uploader.drain(deadline_s)
+        await self.damaged_frames.close()
+        await self.lost_ranges.close()
+        await self.rebuilt_ranges.close()
         await self._takeovers.close()
         await self.uploader.close()
         await self._objects.close()
@@ -244,8 +249,10 @@ class Log(ServingLog):
     def _fresh_queries(self) -> Queries:
         """The calling thread's, which find all that was appended before, if there is space."""
         if self.is_behind:
-            with contextlib.suppress(StorageFullError):
+            try:
                 self._order.commit()
+            except StorageFullError as error:
+                heard(Cause.DATABASE_FULL, error, logger, "queries find what was before")
         return self._committed_queries()
 
     # -- append ----------------------------------------------------------------------------------
@@ -355,6 +362,6 @@ class Log(ServingLog):
             self._wal_writer.prepare_spare()
         except StorageFullError as error:
             # The lane makes its own file, or finds the WAL full and says so.
-            logger.debug("no spare WAL file: %s", error)
+            heard(Cause.WAL_SPACE, error, logger, "no spare WAL file")
         except PenstockError as error:
             self._on_fatal(error)

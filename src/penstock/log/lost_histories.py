@@ -28,7 +28,7 @@ from penstock.ports.journal import Journal
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
-from penstock.replica.aside import AsideReplica, drop_aside, find_aside
+from penstock.replica.aside import AsideReplica, drop_aside, find_aside, find_damaged
 from penstock.replica.snapshot import SnapshotInfo, write_snapshot
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ _WAL: Final = "wal"
 
 
 class Committer(Protocol):
-    """What is needed of the order."""
+    """These members of the order are needed."""
 
     async def commit(self, commands: list[AnyCommand]) -> list[AnyAnswer]:
         """See `penstock.metadata.committer.Committer`."""
@@ -81,6 +81,9 @@ class LostHistories:
         self._scratch = scratch
         self._executor = executor
         self._said = ""
+        self._unreadable: set[Path] = set()
+        self.kept: list[str] = []
+        """Names of the replicas that are set aside here, as of the last `run_once`."""
 
     async def note(self, command: NoteLostHistory) -> int:
         """Journal a lost history.
@@ -107,8 +110,8 @@ class LostHistories:
         return answer.history
 
     async def prepare(self) -> None:
-        """Before the WAL is opened: note what was set aside here, and copy the WAL while a lost
-        history is open. Frames that only that history orders would be cut, and their files used
+        """Note what was set aside here, and copy the WAL while a lost history is open, before the
+        WAL is opened. Frames that only that history orders would be cut, and their files used
         again.
 
         Raises:
@@ -127,6 +130,7 @@ class LostHistories:
         Raises:
             PenstockError: to be tried again.
         """
+        self.kept = await self._in_executor(self._kept_names)
         for replica in await self._in_executor(partial(find_aside, self._folder)):
             try:
                 await self._keep(replica)
@@ -136,6 +140,11 @@ class LostHistories:
                     logger.error("a lost history can't be noted yet: %s", error)  # noqa: TRY400
                 return
         await self._drop_closed()
+
+    def held_from(self) -> int | None:
+        """The first position of the oldest history that is open; None: none is. What the archive
+        has of before is what a repair compares with."""
+        return min((found.start for found in self._view.open_histories.values()), default=None)
 
     async def drop_archived(self, before_ms: int) -> None:
         """Delete what is archived of histories that were closed before a journal time.
@@ -178,6 +187,8 @@ class LostHistories:
             logger.warning("dropping %s: lost history %d is closed", replica.path, history)
             await self._in_executor(partial(drop_aside, replica))
             return
+        if replica.path in self._unreadable:
+            return
         archived = await self._archive.lost(history)
         if any(
             isinstance(name, SnapshotName) and name.position == mark.position for name in archived
@@ -188,10 +199,15 @@ class LostHistories:
             info = await self._in_executor(partial(_snapshot_of, replica.path, target))
             await self._archive.put_lost_snapshot(target, info, history=history)
         except CorruptDataError as error:
-            detail = "a replica of lost history %d can't be archived: %s"
-            logger.error(detail, history, error)  # noqa: TRY400 - the error says where
+            self._unreadable.add(replica.path)
+            detail = "a replica of lost history %d can't be archived and stays as %s: %s"
+            logger.error(detail, history, replica.path, error)  # noqa: TRY400 - the error says where
         finally:
             target.unlink(missing_ok=True)
+
+    def _kept_names(self) -> list[str]:
+        aside = [replica.path for replica in find_aside(self._folder)]
+        return [path.name for path in (*aside, *find_damaged(self._folder))]
 
     async def _keep_wal(self, name: str) -> None:
         source, target = self._folder / _WAL, self._folder / f"{ASIDE_WAL}{name}"

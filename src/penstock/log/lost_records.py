@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,6 +28,7 @@ from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import HEADER_BYTES, crc_is_right, stored_header
+from penstock.system.heard import Cause, heard
 from penstock.wal import WalReader
 
 T = TypeVar("T")
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _PAGE_RUNS: Final = 500
 _NOTES_MAX: Final = 5
+PAGE_BATCHES: Final = 64
+"""Batches that are looked at between two turns of the event loop, some 0.1 ms each."""
 
 HeldBatch = Callable[[PartitionKey, int], Awaitable[int | None]]
 """CRC-32C of the batch of the present log that begins at an offset; None: none begins there."""
@@ -58,7 +62,7 @@ class LostBatch:
 
 @dataclass(slots=True)
 class LostPartition:
-    """What was found in one partition. `unread`: records whose bytes can't be read here."""
+    """Holds what was found in one partition. `unread`: records whose bytes can't be read here."""
 
     topic: str
     partition: int
@@ -104,7 +108,7 @@ class LostRecords:
 
     async def batches(self) -> AsyncIterator[LostBatch]:
         """All lost batches that can be read, per partition in the order of their offsets."""
-        seen: set[tuple[str, int, int, int]] = set()
+        seen: dict[tuple[str, int], set[int]] = {}
         with ExitStack() as closes:
             common = self._states.common
             common_queries = None
@@ -112,11 +116,15 @@ class LostRecords:
                 common_queries = closes.enter_context(closing(Queries(common)))
             ends = _next_offsets(common_queries)
             for path in self._states.lost:
+                is_last = path == self._states.lost[-1]
                 async for batch in self._of_state(path, ends):
-                    identity = (batch.topic, batch.partition, batch.offset, batch.crc)
-                    if identity in seen:
+                    known = seen.setdefault((batch.topic, batch.partition), set())
+                    number = batch.offset << 32 | batch.crc
+                    if number in known:
                         continue
-                    seen.add(identity)
+                    # Numbers, and only while states follow: there may be millions of batches.
+                    if not is_last:
+                        known.add(number)
                     found = self._partition(batch.topic, batch.partition)
                     found.records += batch.end_offset - batch.offset
                     if found.first_offset < 0 or batch.offset < found.first_offset:
@@ -146,7 +154,7 @@ class LostRecords:
                         data = await self._read(run, wals, name, number)
                         if data is None:
                             continue
-                        for offset, end_offset, batch in _split(run, data):
+                        async for offset, end_offset, batch in self._batches_of(run, data):
                             if end_offset <= floor:
                                 continue
                             try:
@@ -169,6 +177,16 @@ class LostRecords:
                                 data=batch,
                             )
 
+    async def _batches_of(
+        self, run: StoredRun, data: bytes
+    ) -> AsyncIterator[tuple[int, int, bytearray]]:
+        """(offset, end offset, bytes) of each batch of a run, some between two turns of the loop: a
+        run may have millions, of which none has to be waited for."""
+        found = _split(run, data)
+        while page := await self._in_executor(lambda: list(islice(found, PAGE_BATCHES))):
+            for batch in page:
+                yield batch
+
     async def _runs(
         self, queries: Queries, key: PartitionKey, target: PartitionKey, floor: int
     ) -> AsyncIterator[StoredRun]:
@@ -184,8 +202,8 @@ class LostRecords:
             offset = page[-1].end_offset
 
     def _same_run(self, target: PartitionKey, run: StoredRun) -> bool:
-        """Whether the present state has these batches: at the same place, or in runs whose sums add
-        up to this one's."""
+        """Return whether the present state has these batches: at the same place, or in runs whose
+        sums add up to this one's."""
         present = self._present()
         if covering(present, target, run):
             return True
@@ -220,7 +238,7 @@ class LostRecords:
             except (NotFoundError, CorruptDataError) as error:
                 detail = str(error)
             else:
-                if is_whole(data):
+                if await self._in_executor(partial(is_whole, data)):
                     return data
                 detail = f"{run.object_key} is damaged between bytes {run.position} and {end}"
         else:
@@ -232,7 +250,7 @@ class LostRecords:
                 except (RetryableError, CorruptDataError) as error:
                     detail = str(error)
                     continue
-                if is_whole(data):
+                if await self._in_executor(partial(is_whole, data)):
                     return data
                 detail = f"damaged in the WAL with key {run.wal_key}"
             detail = detail or f"only in the WAL with key {run.wal_key}, of another agent"
@@ -253,7 +271,7 @@ class LostRecords:
             try:
                 wal_id = read_wal_id(device)
             except PenstockError as error:
-                logger.warning("a copy of a WAL can't be read: %s", error)
+                heard(Cause.REPAIR, error, logger, "a copy of a WAL can't be read")
                 continue
             if wal_id in keys:
                 reader = WalReader(device)
@@ -271,7 +289,7 @@ class LostRecords:
 def _next_offsets(
     queries: Queries | None,
 ) -> dict[bytes, tuple[TopicKey, dict[int, int]]]:
-    """By topic id: its key in the common state, and the next offset of each partition."""
+    """Return by topic id: its key in the common state, and the next offset of each partition."""
     if queries is None:
         return {}
     heads = {key: next_offset for key, _, next_offset in queries.heads()}
@@ -301,7 +319,7 @@ def _split(run: StoredRun, data: bytes) -> Iterator[tuple[int, int, bytearray]]:
 
 
 def is_whole(data: bytes) -> bool:
-    """Whether a stretch holds whole batches whose CRC-32C is right, and nothing else."""
+    """Return whether a stretch holds whole batches whose CRC-32C is right, and nothing else."""
     position = 0
     while position + HEADER_BYTES <= len(data):
         length = stored_header(data, position).length

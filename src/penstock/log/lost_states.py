@@ -29,8 +29,9 @@ _PAGE_ROWS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostStates:
-    """`lost`: databases, the one that goes furthest first; `common`: of a position before the
-    histories parted, None if the archive has none so old. `end`: the last position that is held."""
+    """`lost`: databases, the one that goes furthest first. `common`: of the last position before
+    the histories parted, or of an earlier one where rows between are missing; None: there is
+    neither a snapshot so old nor the first rows. `end`: the last position that is held."""
 
     lost: list[Path]
     common: Path | None
@@ -55,10 +56,14 @@ async def lost_states(
     made = await bootstrap(
         archive, common, LogMachine, executor=executor, at_most=history.start - 1
     )
+    # Up to where they part: what retention has taken since of the rows between would else look
+    # lost. Without a snapshot the journal mostly has its first rows: it is trimmed behind one.
+    common_end = await work.extend_common(common)
     names = await archive.lost(history.history)
     snapshots = sorted((name for name in names if isinstance(name, SnapshotName)), reverse=True)
     stretches = [name for name in names if isinstance(name, StretchName)]
     found: list[tuple[int, Path]] = []
+    newest: SnapshotName | None = None
     for index, name in enumerate(snapshots):
         path = folder / f"lost-{index}.sqlite"
         try:
@@ -67,16 +72,17 @@ async def lost_states(
             logger.error("a snapshot of lost history %d: %s", history.history, error)  # noqa: TRY400
             continue
         found.append((name.position, path))
+        newest = newest or name
     reached = found[0][0] if found else 0
     if stretches and max(name.last for name in stretches) > reached:
-        base = snapshots[0] if found else (None if made is None else made.snapshot)
+        base = newest or (None if made is None else made.snapshot)
         path = folder / "rows.sqlite"
         if base is not None:
             await work.fetch(base, path)
         reached = await work.extend(path, stretches)
         found.insert(0, (reached, path))
     return LostStates(
-        lost=[path for _, path in found], common=None if made is None else common, end=reached
+        lost=[path for _, path in found], common=common if common_end else None, end=reached
     )
 
 
@@ -107,6 +113,22 @@ class _Work:
             Replica.open(path, LogMachine(), fsync=False, keeps_journal=False).close()
 
         await self.run(make)
+
+    async def extend_common(self, path: Path) -> int:
+        """Apply the rows that both histories have, as far as they can be read; the position that
+        was reached."""
+        try:
+            return await self.extend(path, [])
+        except (CorruptDataError, NotFoundError) as error:
+            detail = "lost history %d: not all rows before it can be read: %s"
+            logger.error(detail, self.history.history, error)  # noqa: TRY400 - the error says where
+        replica = await self.run(
+            partial(Replica.open, path, LogMachine(), fsync=False, keeps_journal=False)
+        )
+        try:
+            return replica.position
+        finally:
+            replica.close()
 
     async def extend(self, path: Path, stretches: Sequence[StretchName]) -> int:
         """Apply rows up to the lost history's end; the position that was reached."""

@@ -7,6 +7,7 @@ first, then the database from the files, and only then the state says which fram
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ from penstock.ports.random import Random
 from penstock.replica import JournalEntry, JournalFiles
 from penstock.replica.bootstrap import drop_replica
 from penstock.wal import WalWriter, entries_after
+from penstock.wal.format import NewerWalError
+from penstock.wal.recovery import FOLDER, find_files
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +58,13 @@ def open_order(
             journal.
 
     Raises:
-        CorruptDataError: an entry is damaged or missing; and as `Order.open`.
+        CorruptDataError: an entry is damaged or missing, or all of the WAL; and as `Order.open`.
         OtherClusterError: the WAL holds records of another cluster than the journal.
     """
 
     journal, wal_fault = _open_journal(device, fsync=fsync)
+    if journal.is_empty and not path.exists():
+        _refuse_remains(path, device, journal, snapshots=snapshots)
     is_whole = is_as_left(path)
     fault = find_fault(path, device, journal, snapshots=snapshots, is_as_left=is_whole)
     if not (fault or is_whole or journal.is_empty) and wal_fault is None and checks_state:
@@ -102,12 +107,65 @@ def open_order(
         rebuild(path, device, journal, fault=fault, snapshots=snapshots)
         order = open_once()
     order.rebuilt_because = fault
+    try:
+        _name_wal(path, device, order.cluster_id, random)
+    except BaseException:
+        order.close()
+        raise
+    return order
+
+
+def _name_wal(path: Path, device: Device, cluster_id: str, random: Random) -> None:
+    """
+    Raises:
+        CorruptDataError: the WAL's folder is empty, and the state names runs in it.
+    """
     name = read_wal_name(device)
-    if name is None or name.cluster_id != order.cluster_id:
+    if name is None and not find_files(device):
+        with closing(Queries(path)) as queries:
+            runs = queries.wal_runs()
+        if runs:
+            # A volume that isn't mounted looks so. Records written now would lie beneath it.
+            raise CorruptDataError(
+                "open WAL",
+                FOLDER,
+                f"there is no file in it, and the journal names {len(runs)} runs of"
+                f" {sum(run.length for run in runs)} bytes there",
+                "mount its volume, or restore the folder wal/ or a backup",
+            )
+    if name is None or name.cluster_id != cluster_id:
         # Before the first frame. One of an older release, whose frames the journal beside it has
         # named all along, gets its name now.
-        new_wal_name(device, order.cluster_id, random)
-    return order
+        new_wal_name(device, cluster_id, random)
+
+
+def _refuse_remains(path: Path, device: Device, journal: JournalFiles, *, snapshots: str) -> None:
+    """Refuse what a log has left whose database and journal are both gone. A new log in its place
+    would take its objects for orphans, and delete them.
+
+    Raises:
+        CorruptDataError: the folder holds such.
+    """
+    segments = (path.parent / snapshots).with_name("segments")
+    try:
+        # The first entry of a log is in none: so they alone are not enough.
+        has_entries = next(entries_after(device, 0, sync=False), None) is not None
+    except CorruptDataError:
+        has_entries = True
+    remains = [
+        "snapshots" if device.list(snapshots) else "",
+        "segment objects" if segments.is_dir() and any(segments.iterdir()) else "",
+        "a WAL with entries" if has_entries else "",
+    ]
+    if any(remains):
+        raise CorruptDataError(
+            "open data directory",
+            str(path.parent),
+            f"{path.name} is missing, and journal/ is {'damaged' if journal.faults else 'missing'}:"
+            f" nothing says the order of what is there: {', '.join(filter(None, remains))}",
+            f"mount their volume, or put back journal/ or {path.name}, or restore a backup into an"
+            " empty directory; a new log needs another directory",
+        )
 
 
 def _open_journal(device: Device, *, fsync: bool) -> tuple[JournalFiles, CorruptDataError | None]:
@@ -128,6 +186,7 @@ def _open_journal(device: Device, *, fsync: bool) -> tuple[JournalFiles, Corrupt
 
 def _take_from_wal(device: Device, journal: JournalFiles, *, sync: bool) -> None:
     rows: list[tuple[int, int, bytes]] = []
+    fault: CorruptDataError | None = None
     try:
         for entry in entries_after(device, journal.last, sync=sync):
             rows.append((entry.position, entry.time_ms, entry.body))
@@ -135,9 +194,21 @@ def _take_from_wal(device: Device, journal: JournalFiles, *, sync: bool) -> None
                 journal.note(rows)
                 journal.write()
                 rows = []
+    except NewerWalError:
+        raise
+    except CorruptDataError as error:
+        fault = error
     finally:
         journal.note(rows)
         journal.sync()
+    if fault is not None:
+        raise CorruptDataError(
+            fault.operation,
+            fault.subject,
+            f"{fault.detail}; entry {journal.last + 1} of the journal should lie here and is in no"
+            " journal file, and all later ones stand on it",
+            "restore this file of wal/, or a backup",
+        ) from fault
 
 
 def _missing(

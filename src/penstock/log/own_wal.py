@@ -7,7 +7,8 @@ then is all that there is, and what the files hold beyond it was never acknowled
 """
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -26,17 +27,15 @@ from penstock.metadata.commands import ClaimWal
 from penstock.metadata.committer import Committer
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import StoredRun
-from penstock.model.errors import (
-    ConflictError,
-    CorruptDataError,
-    RetryableError,
-)
+from penstock.model.errors import ConflictError, RetryableError
 from penstock.ports.device import Device
 from penstock.ports.random import Random
-from penstock.wal import WalReader, WalWriter
-from penstock.wal.recovery import FOLDER, check_named_frames, find_files
+from penstock.wal import DamagedStretch, RecoveryReport, WalReader, WalWriter
+from penstock.wal.recovery import check_named, find_files
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class BeingTakenOverError(RetryableError):
@@ -60,7 +59,8 @@ class WalFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWal:
-    """A claimed WAL, ready to be written. `runs` lie in it from before."""
+    """A claimed WAL, ready to be written. `runs` lie in it from before, some perhaps damaged: see
+    `writer.recovery`."""
 
     wal_key: int
     writer: WalWriter
@@ -70,11 +70,13 @@ class OwnWal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenWal:
-    """Another agent's WAL, claimed and checked, to be read and emptied. It gets no more frames."""
+    """Another agent's WAL, claimed and checked, to be read and emptied. It gets no more frames.
+    `damaged`: what of it the journal names and isn't right."""
 
     wal_key: int
     reader: WalReader
     runs: list[StoredRun]
+    damaged: Sequence[DamagedStretch]
     active_generation: int = 1 << 32
     """Above every generation: all files are closed. Implements the uploader's end of a writer."""
 
@@ -92,7 +94,6 @@ async def claim_own_wal(
 
     Raises:
         OtherClusterError: another cluster's records lie there.
-        CorruptDataError: something that the journal names is missing or damaged.
         RetryableError: the journal doesn't answer.
         BeingTakenOverError: another live agent owns the WAL, and records still lie in it.
     """
@@ -115,17 +116,25 @@ async def claim_own_wal(
 
     def recover() -> OwnWal:
         runs = queries().wal_runs(claimed.wal_key)
+        writer = WalWriter.open(
+            folder.device,
+            file_bytes=folder.file_bytes,
+            bytes_max=folder.bytes_max,
+            named=named_ends(runs),
+            last_generation=claimed.last_generation,
+            fsync=folder.fsync,
+        )
+        lost = writer.recovery.lost
+        if lost and queries().lost_histories():
+            logger.error(
+                "the journal names %d WAL files that are not there, and has lost rows: if those had"
+                " moved the records to segments, penstock repair --history names the segments",
+                len(lost),
+            )
         return OwnWal(
             wal_key=claimed.wal_key,
-            writer=WalWriter.open(
-                folder.device,
-                file_bytes=folder.file_bytes,
-                bytes_max=folder.bytes_max,
-                named=named_ends(runs),
-                last_generation=claimed.last_generation,
-                fsync=folder.fsync,
-            ),
-            reader=WalReader(folder.device),
+            writer=writer,
+            reader=WalReader(folder.device, lost=lost),
             runs=runs,
         )
 
@@ -164,28 +173,32 @@ async def take_over_wal(
     queries: Callable[[], Queries],
     pool: Executor,
 ) -> TakenWal:
-    """Claim a WAL of an agent that was fenced, and check what is named in it.
+    """Claim a WAL of an agent that was fenced, and find what is named in it.
 
-    Nothing is written there: the fenced owner may be a process that was only stopped, and wakes.
-    What it then writes lies behind what is named, or in files of which nothing is.
+    Damage ends no takeover here: the claim stands, so that no other agent could serve what is
+    whole. Each run is checked when it is read. Nothing is written there: the fenced owner may be a
+    process that was only stopped, and wakes. What it then writes lies behind what is named, or in
+    files of which nothing is.
 
     Raises:
         ConflictError: its owner isn't fenced.
-        CorruptDataError: something that the journal names is missing or damaged.
         RetryableError: the journal doesn't answer.
         WalAwayError: it was claimed, and its volume can't be read.
     """
     claimed = await _claim(wal_id, committer)
 
-    def check() -> list[StoredRun]:
+    def check() -> TakenWal:
         runs = queries().wal_runs(claimed.wal_key)
+        report = RecoveryReport()
         if not runs:
-            return runs  # and its agent may have made the directory another WAL by now
+            # And its agent may have made the directory another WAL by now.
+            return taken(runs, report)
         try:
             # A volume that was detached looks like an empty folder: that is no damage.
             is_there = read_wal_id(device) == wal_id
             if is_there:
-                check_named(device, named_ends(runs))
+                report = check_named(device, named_ends(runs), find_files(device))
+                is_there = not report.lost or read_wal_id(device) == wal_id
         except OSError as error:
             raise WalAwayError("take over WAL", wal_id.hex(), str(error)) from error
         if not is_there:
@@ -195,13 +208,17 @@ async def take_over_wal(
                 "it isn't in its directory any more",
                 "bring the volume back, or name the directory where it is now",
             )
-        return runs
+        return taken(runs, report)
 
-    return TakenWal(
-        wal_key=claimed.wal_key,
-        runs=await _in_pool(pool, check),
-        reader=WalReader(device),
-    )
+    def taken(runs: list[StoredRun], report: RecoveryReport) -> TakenWal:
+        return TakenWal(
+            wal_key=claimed.wal_key,
+            runs=runs,
+            reader=WalReader(device, lost=report.lost),
+            damaged=report.damaged,
+        )
+
+    return await _in_pool(pool, check)
 
 
 def named_ends(runs: list[StoredRun]) -> dict[int, int]:
@@ -211,28 +228,6 @@ def named_ends(runs: list[StoredRun]) -> dict[int, int]:
         end = run.position + run.length
         ends[run.file_generation] = max(ends.get(run.file_generation, 0), end)
     return ends
-
-
-def check_named(device: Device, ends: dict[int, int]) -> None:
-    """See that every frame which holds named bytes is whole. Writes nothing.
-
-    Raises:
-        CorruptDataError: one isn't, or its file is missing; names file and position.
-    """
-    names = {
-        found.header.generation: found.name
-        for found in find_files(device)
-        if found.header is not None
-    }
-    for generation, end in sorted(ends.items()):
-        if generation not in names:
-            raise CorruptDataError(
-                "take over WAL",
-                FOLDER,
-                f"no file has generation {generation}, which the journal names up to byte {end}",
-                "restore the folder wal/ that belongs to that agent",
-            )
-        check_named_frames(device, names[generation], generation=generation, named_end=end)
 
 
 def _is_emptied(queries: Queries, wal_id: bytes) -> bool:

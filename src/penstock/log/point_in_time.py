@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.log.due_runs import DueOf, due_runs
+from penstock.log.set_backs import last_set_back
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.apply_segments import store_segment
 from penstock.metadata.commands import AnyCommand, Relay, StoreSegment
@@ -34,6 +35,7 @@ from penstock.ports.random import Random
 from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SnapshotName
+from penstock.replica.beginning import RESTORED_POSITION, Beginning
 from penstock.replica.bootstrap import Bootstrapped, bootstrap, drop_replica, replay
 from penstock.replica.snapshot import write_snapshot
 
@@ -77,6 +79,13 @@ class RestoredState:
     bytes: int
     lost: list[str]
 
+    @property
+    def beginning(self) -> Beginning:
+        """What the new cluster's journal says that it begins with."""
+        return Beginning(
+            cluster_id=self.cluster_id, position=self.info.position, digest=self.info.digest
+        )
+
 
 async def restore_state(
     parent: ObjectStore,
@@ -88,7 +97,6 @@ async def restore_state(
     executor: Executor | None,
     clock: Clock,
     random: Random,
-    position: int = 0,
     allow_loss: bool = False,
     take: TakeObjects | None = None,
     copies: bool = False,
@@ -102,7 +110,6 @@ async def restore_state(
         scratch: a folder for the state on its way; the result lies there.
         clock, random: say where the new cluster's numbers go on, apart from its parent's and from
             those of another restore.
-        position: of the new state; the new journal begins after it.
         allow_loss: leave gaps where records were only in a WAL.
         take: what reads all objects; None: only that they are there, and how large, is looked at.
         copies: whether `take` puts them under the same keys into the new cluster's store, so that
@@ -133,7 +140,6 @@ async def restore_state(
         partial(
             work.make_another,
             cluster_id,
-            position=position,
             inherits=not copies,
             now_ms=clock.now_ms(),
             random=random,
@@ -199,10 +205,24 @@ class _Restore:
                 "what came later was only in the journal's database",
             )
 
-        def wanted(_row: JournalRow, time_ms: int) -> bool:
-            return moment.time_ms is None or time_ms <= moment.time_ms
+        if moment.time_ms is None:
+            made = await self._replay(made, until=until)
+        else:
+            made = await self._replay_to_time(made, until=until, time_ms=moment.time_ms)
+        if made.position == 0:
+            raise NotFoundError(
+                "restore", self.parent_url, "the cluster did not exist yet at that time"
+            )
+        return made, end
 
-        made = await replay(
+    async def _replay(
+        self,
+        made: Bootstrapped,
+        *,
+        until: int,
+        wanted: Callable[[JournalRow, int], bool] = lambda _row, _time_ms: True,
+    ) -> Bootstrapped:
+        return await replay(
             self.archive,
             self.database,
             LogMachine,
@@ -211,11 +231,38 @@ class _Restore:
             until=until,
             wanted=wanted,
         )
-        if made.position == 0:
-            raise NotFoundError(
-                "restore", self.parent_url, "the cluster did not exist yet at that time"
-            )
-        return made, end
+
+    async def _replay_to_time(
+        self, made: Bootstrapped, *, until: int, time_ms: int
+    ) -> Bootstrapped:
+        """Apply rows up to the last one whose journal time isn't above `time_ms`.
+
+        Journal time may have been ahead and set back: then rows above it lie before that one.
+        """
+        last = made.position
+
+        def is_not_above(row: JournalRow, at_ms: int) -> bool:
+            nonlocal last
+            if at_ms <= time_ms:
+                last = row.position
+            return at_ms <= time_ms
+
+        made = await self._replay(made, until=until, wanted=is_not_above)
+        back = await last_set_back(self.archive, after=last, until=until, time_ms=time_ms)
+        if back is None:
+            return made
+
+        def is_before_or_not_above(row: JournalRow, at_ms: int) -> bool:
+            return is_not_above(row, at_ms) or row.position <= back
+
+        made = await self._replay(made, until=until, wanted=is_before_or_not_above)
+        if made.position == last:
+            return made
+        # The command lowered nothing: what was applied to see that must come off again.
+        again = await bootstrap(
+            self.archive, self.database, LogMachine, executor=self.executor, at_most=last
+        )
+        return await self._replay(again or Bootstrapped(SnapshotName(0, ""), 0, 0), until=last)
 
     async def _end(self, position: int) -> int:
         """The last position up to which the archive has all rows from `position` on."""
@@ -335,13 +382,10 @@ class _Restore:
 
     # -- another cluster ---------------------------------------------------------------------------
 
-    def make_another(
-        self, cluster_id: str, *, position: int, inherits: bool, now_ms: int, random: Random
-    ) -> None:
+    def make_another(self, cluster_id: str, *, inherits: bool, now_ms: int, random: Random) -> None:
         """Turn the state of the parent into one of a new cluster.
 
         Args:
-            position: of the new state.
             inherits: whether the parent's objects stay where they are.
             now_ms: time of the restore.
         """
@@ -378,7 +422,7 @@ class _Restore:
             # The new journal begins after it, whatever the parent's had come to.
             for table in ("journal", "tail", "snapshots", "local"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
-            execute("UPDATE replica SET position = ?, time_ms = ?", (position, time_ms))
+            execute("UPDATE replica SET position = ?, time_ms = ?", (RESTORED_POSITION, time_ms))
             execute("COMMIT")
 
 

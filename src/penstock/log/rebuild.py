@@ -22,6 +22,7 @@ from penstock.replica.database import (
     sync_directory,
     translate,
 )
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ def find_fault(
     snapshots: str = SNAPSHOTS_FOLDER,
     is_as_left: bool = False,
 ) -> str:
-    """Why the database can't be used; empty: it can, or there is nothing yet.
+    """Return why the database can't be used; empty: it can, or there is nothing yet.
 
     Args:
         device: the data directory, with the WAL and snapshots.
@@ -166,7 +167,7 @@ def bases(
 
 
 def _checked_base(path: Path) -> int | None:
-    """Up to which position snapshots are right, if a check has found the state wrong."""
+    """Return up to which position snapshots are right, if a check has found the state wrong."""
     try:
         text = suspect_path(path).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -239,6 +240,6 @@ def _copied(device: Device, name: str, made: Path) -> bool:
     try:
         copy_snapshot(device, name, made)
     except (PenstockError, OSError) as error:
-        logger.warning("passing over the snapshot %s: %s", name, error)
+        heard(Cause.SNAPSHOT, error, logger, f"passing over the snapshot {name}")
         return False
     return True

@@ -1,5 +1,7 @@
 """Restore: make a data directory of a backup. docs/formats/backup.md.
 
+A restore of a cluster's bucket into a directory (`penstock.app.recovery`) leaves the same note.
+
 Order of effects: a note in place of the metadata database -> objects -> the database, renamed over
 the note. So a directory has a database only when it is whole; with the note in its place no server
 starts on it, and a restore begins anew.
@@ -28,6 +30,9 @@ from penstock.ports.random import Random
 from penstock.replica.snapshot import read_snapshot_info, write_snapshot
 
 _SEGMENTS_PREFIX: Final = "segments/"
+_SNAPSHOTS_PREFIX: Final = "snapshots/"
+COPY_NOTE: Final = "restore-in-progress.json"
+"""Of a cluster's restore that copies objects: `penstock.app.copied_objects`."""
 _PAGE: Final = 1000
 _NOTE: Final = (
     b"Penstock: a restore into this directory has not ended, or was cut.\n"
@@ -90,9 +95,9 @@ async def restore_backup(
     again = is_unfinished(database)
     if database.exists() and not again:  # noqa: ASYNC240 - one stat, before any work
         raise _in_use(str(database))
-    left = [info.key async for info in store.list(_SEGMENTS_PREFIX)]
-    if left and not again:
-        raise _in_use(left[0])
+    if not again:
+        async for info in store.list(_SEGMENTS_PREFIX):
+            raise _in_use(info.key)
     manifest = await read_manifest(source)
     clear_scratch(scratch)
     snapshot = scratch / "restore.sqlite"
@@ -103,13 +108,12 @@ async def restore_backup(
         _begin_anew(staged, clock.now_ms(), random)
         anew = scratch / "anew.sqlite"
         write_snapshot(staged, anew)
-        _leave_note(database)
-        for at in range(0, len(left), _PAGE):
-            await store.delete(left[at : at + _PAGE])
+        leave_note(database)
+        if again:
+            await remove_cut(store)
         await _copy_objects(source, store, manifest, progress or _silent)
         position = read_snapshot_info(anew).position
-        # Before there is anything to serve: what a lost database is made of. Over that of a
-        # restore that was cut here.
+        # Before there is anything to serve: what a lost database is made of.
         await store.put(snapshot_key(position), [anew.read_bytes()])
         # Last, and by a rename: from here on the directory is whole.
         restore_state(anew, database)
@@ -198,7 +202,23 @@ def _begin_anew(database: Path, now_ms: int, random: Random) -> None:
         connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
 
 
-def _leave_note(database: Path) -> None:
+async def remove_cut(store: ObjectStore, *, keeps_segments: bool = False) -> None:
+    """Remove what a restore that was cut has put into a directory's store. Its snapshot above all:
+    a lost database of this one must not be made again of another's.
+
+    Args:
+        keeps_segments: the restore goes on in the other one's place.
+    """
+    copied = () if keeps_segments else (_SEGMENTS_PREFIX, COPY_NOTE)
+    for prefix in (_SNAPSHOTS_PREFIX, *copied):
+        keys = [info.key async for info in store.list(prefix)]
+        for at in range(0, len(keys), _PAGE):
+            await store.delete(keys[at : at + _PAGE])
+
+
+def leave_note(database: Path) -> None:
+    """Say in a database's place that a restore has begun and not ended. Idempotent; durable when
+    this returns."""
     with database.open("wb") as file:
         file.write(_NOTE)
         file.flush()

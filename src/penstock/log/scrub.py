@@ -65,6 +65,8 @@ class Scrubber:
         self._at: tuple[PartitionKey, int] | None = None
         self._pass_started_s = 0.0
         self.read_bytes = 0
+        self.passed_bytes = 0
+        """Of all runs that were come past, those that aren't read here included."""
         self.run_count = 0
         self.damaged_count = 0
         self.pass_count = 0
@@ -91,9 +93,15 @@ class Scrubber:
                 return
             for run in runs:
                 await self._read(run)
+                self.passed_bytes += run.length
                 self._at = (run.partition_key, run.end_offset)
                 if self._debt_bytes >= 0:
                     break
+
+    @property
+    def has_partitions(self) -> bool:
+        """Return whether there is anything that could be read."""
+        return any(topic.partitions for topic in self._view.topics())
 
     def status(self) -> dict[str, Any]:
         """For `/v1/status`."""

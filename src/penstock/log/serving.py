@@ -14,8 +14,12 @@ from typing import Any, Final
 from penstock.log.append.broken import KnownProducer
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan, PartitionAppend
+from penstock.log.copy_places import copy_sources
+from penstock.log.copy_sources import CopySource
 from penstock.log.damage import DamagedError, Damages, Troubles
 from penstock.log.damage_repair import DamageRepair
+from penstock.log.damage_scan import Progress, scan
+from penstock.log.damaged_frames import DamagedFrames
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import Behind, LogReader, Missing
 from penstock.log.fetch.regions import PartsRead
@@ -26,8 +30,11 @@ from penstock.log.fetch.times import find_max_timestamp, find_time
 from penstock.log.fetch.waiters import Waiters
 from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
+from penstock.log.noted_ranges import NotedRanges
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.rebuilt_records import RebuiltRecords
 from penstock.log.retention.keeper import Keeper
+from penstock.log.run_restorer import RunRestorer
 from penstock.log.scrub import Scrubber
 from penstock.metadata.answers import AnyAnswer, BatchStatus, LogTrimmed, ProducerIds
 from penstock.metadata.changes import (
@@ -38,6 +45,7 @@ from penstock.metadata.changes import (
     TopicDeleted,
 )
 from penstock.metadata.commands import AllocateProducerIds, AnyCommand, TrimLog
+from penstock.metadata.numbers import INT64_MAX
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import NotFoundError, PenstockError
@@ -130,7 +138,7 @@ class ServingLog(ABC):
                 seed_of=view.seed,
                 again_s=limits.check_again_after_ms / 1000,
                 store=store,
-                topic_id_of=self._topic_id_of,
+                topic_id_of=self.topic_id_of,
             ),
             remote_runs=remote_runs,
             before_stored=before_stored,
@@ -144,17 +152,48 @@ class ServingLog(ABC):
             let_queries_find=self.let_queries_find,
             committer=self,
             epochs=view.epoch_starts,
+            restorer=RunRestorer(
+                sources=partial(self._copy_sources, store, wals),
+                store=store,
+                numbers=lambda: self.numbers,
+                committer=self,
+                checks=self.reader.checks,
+                epochs=view.epoch_starts,
+                topic_id_of=self.topic_id_of,
+            ),
+            levels=view,
+        )
+        noted = partial(
+            NotedRanges,
+            queries=queries,
+            let_queries_find=self.let_queries_find,
+            partition_name=self.partition_name,
+            log_start=self._log_start,
+            pool=pool,
+        )
+        self.lost_ranges, self.rebuilt_ranges = noted("lost_ranges"), noted("rebuilt_ranges")
+        self.damaged_frames = DamagedFrames(
+            examiner=self.reader.examiner,
+            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            partition_name=self.partition_name,
+            pool=pool,
+        )
+        self.rebuilt_records = RebuiltRecords(
+            repair=self.damage_repair,
+            checks=self.reader.checks,
+            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            let_queries_find=self.let_queries_find,
+            store=store,
+            numbers=lambda: self.numbers,
+            committer=self,
+            epochs=view.epoch_starts,
+            topic_id_of=self.topic_id_of,
+            partition_name=self.partition_name,
         )
         is_local = isinstance(store, FileStore)
-        self.scrubber = Scrubber(
-            # What was appended just now is read at the next pass.
-            queries=queries,
-            view=view,
-            examiner=self.reader.examiner,
-            clock=clock,
-            pool=pool,
-            bytes_per_s=limits.scrub_bytes_per_s,
-            reads_objects=lambda: (is_local or limits.scrub_bucket) and scrubs_objects(),
+        self.scrubber = self._scrubber(
+            limits.scrub_bytes_per_s,
+            lambda: (is_local or limits.scrub_bucket) and scrubs_objects(),
         )
 
     @abstractmethod
@@ -285,16 +324,10 @@ class ServingLog(ABC):
         if self._behind is not None and self._behind.is_behind:
             await self._behind.flush()
 
-    def _topic_id_of(self, key: PartitionKey) -> bytes | None:
+    def topic_id_of(self, key: PartitionKey) -> bytes | None:
+        """The id of a partition's topic; None: it is gone."""
         topic = self._view.topic_by_key(topic_key_of(key))
         return None if topic is None else bytes(topic.topic_id)
-
-    def lost_ranges(self) -> list[dict[str, Any]]:
-        """Offsets whose loss was accepted, at most 1,000 ranges; for `/v1/status`."""
-        return [
-            {"partition": self.partition_name(key), "start": start, "end": end, "time_ms": time_ms}
-            for key, start, end, time_ms in self._queries().lost_ranges(1_000)
-        ]
 
     def partition_name(self, key: PartitionKey) -> str:
         """A partition for people, such as `flights-3`."""
@@ -306,12 +339,36 @@ class ServingLog(ABC):
         head = self._view.head(key)
         return None if head is None else head.log_start
 
+    async def scan(
+        self, *, bytes_per_s: int, reads_objects: bool, progress: Progress
+    ) -> dict[str, Any]:
+        """Read all that is stored once, to know what is damaged; see `penstock.log.damage_scan`.
+
+        Args:
+            bytes_per_s: the rate.
+            reads_objects: false: the WALs of this host alone.
+
+        Raises:
+            RetryableError: the store, or the process that writes the database, is away.
+        """
+        await self.let_queries_find()
+        sizes = await asyncio.get_running_loop().run_in_executor(
+            self._pool, lambda: self._queries().partition_bytes(None)
+        )
+        return await scan(
+            self._scrubber(bytes_per_s, lambda: reads_objects),
+            clock=self._clock,
+            total_bytes=sum(sizes.values()),
+            progress=progress,
+        )
+
     # -- following what was applied --------------------------------------------------------------
 
     def begin_anew(self) -> None:
         """What was applied was missed, and the view was read anew: forget where runs lie and what
         was in them, which may have been cleaned since, and let all who wait look again."""
         self.reader.forget_all_places()
+        self._ranges_noted()
         for key in list(self.tail.partitions()):
             self.tail.forget(key)
         self.waiters.notify_all()
@@ -330,6 +387,11 @@ class ServingLog(ABC):
         for change in changes:
             if isinstance(change, RunsMoved):
                 self.reader.forget_places(change.partition_key)
+                if change.repaired:
+                    # By another agent, perhaps: it is damaged no more.
+                    self.damages.given_up(change.partition_key, change.start, change.end)
+                    self._ranges_noted()
+                    self.damaged_frames.repaired()
                 if change.cleaned:
                     # What compaction has removed must not come out of memory either.
                     self.tail.forget_before(change.partition_key, change.end)
@@ -338,6 +400,10 @@ class ServingLog(ABC):
             elif isinstance(change, HistoryChanged):
                 # The block may have been given out by the lost rows, too.
                 self._producer_ids = []
+
+    def _ranges_noted(self) -> None:
+        self.lost_ranges.changed()
+        self.rebuilt_ranges.changed()
 
     def _wake_readers(self, changes: Iterable[Change]) -> None:
         moved: list[PartitionKey] = []
@@ -354,6 +420,34 @@ class ServingLog(ABC):
         for key in gone:
             self.tail.forget(key)
             self.reader.forget_places(key)
+
+    def _copy_sources(
+        self, store: ObjectStore, wals: Mapping[int, WalReader], url: str
+    ) -> list[CopySource]:
+        """Where copies of damaged runs are looked for, the nearest first."""
+        return copy_sources(
+            tail=self.tail,
+            blocks=self.blocks,
+            block_bytes=self._limits.block_bytes,
+            store=store,
+            wals=wals,
+            url=url,
+            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            pool=self._pool,
+            topic_id_of=self.topic_id_of,
+        )
+
+    def _scrubber(self, bytes_per_s: int, reads_objects: Callable[[], bool]) -> Scrubber:
+        return Scrubber(
+            # What was appended just now is read at the next pass.
+            queries=self._queries,
+            view=self._view,
+            examiner=self.reader.examiner,
+            clock=self._clock,
+            pool=self._pool,
+            bytes_per_s=bytes_per_s,
+            reads_objects=reads_objects,
+        )
 
     async def _in_pool(self, work: Callable[[], object]) -> object:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -393,7 +487,7 @@ def _unpin(request: AppendRequest) -> None:
 def _clean_end(queries: Queries, key: PartitionKey) -> int:
     """Up to where batches may be missing: where a partition was compacted by key, and anywhere in a
     partition of which a loss was accepted. There the sums of runs alone tell what is missing."""
-    if queries.lost_ranges_of(key):
+    if queries.lost_range_before(key, INT64_MAX) is not None:
         return _ANYWHERE
     row = queries.clean_rows([key]).get(key)
     return 0 if row is None else row.clean_end

@@ -6,9 +6,7 @@ all tables are compared. Blocking, and niced where it is much: in a process of i
 """
 
 import logging
-import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,7 +27,6 @@ from penstock.log.rebuild import (
 from penstock.log.upkeep import snapshot_key
 from penstock.metadata.apply import LogMachine
 from penstock.model.errors import (
-    CorruptDataError,
     FatalStorageError,
     PenstockError,
     RetryableError,
@@ -38,7 +35,9 @@ from penstock.ports.device import Device
 from penstock.replica import JournalFiles, Replica
 from penstock.replica.database import connect_reader, state_position
 from penstock.replica.dump import table_digests
+from penstock.system.apart import answer_apart, run_apart
 from penstock.system.files import PosixDevice
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +46,7 @@ ENTRIES_AT_ONCE: Final = 1000
 APART_ENTRIES: Final = 5_000
 APART_BYTES: Final = 16 << 20
 """As many entries, or as large a state, are worth a process, whose start costs 0.3 s of CPU."""
-_NICENESS: Final = 10
 _TIMEOUT_S: Final = 6 * 3600
-_FAILED: Final = 3
 
 
 class StateDamagedError(FatalStorageError):
@@ -80,7 +77,7 @@ class StateChecker:
             PenstockError: it could not be found out.
         """
         is_much = position - base >= APART_ENTRIES or snapshot.stat().st_size >= APART_BYTES
-        check = _check_apart if is_much else faults_of
+        check = _faults_apart if is_much else faults_of
         faults = check(self.root, self.database, snapshot, base, self.scratch)
         self._report(faults, base)
 
@@ -104,13 +101,13 @@ class StateChecker:
 
 
 def faults_of(root: Path, database: Path, snapshot: Path, base: int, scratch: Path) -> list[str]:
-    """What is wrong with a snapshot, and with the database that it was made of; see
+    """Return what is wrong with a snapshot, and with the database that it was made of; see
     `StateChecker.check`."""
     return structural_faults(database) or faults_of_snapshot(root, snapshot, base, scratch)
 
 
 def structural_faults(database: Path) -> list[str]:
-    """What SQLite finds wrong with a database."""
+    """Return what SQLite finds wrong with a database."""
     try:
         with closing(connect_reader(database)) as connection:
             found = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(3)")]
@@ -120,7 +117,7 @@ def structural_faults(database: Path) -> list[str]:
 
 
 def faults_of_snapshot(root: Path, snapshot: Path, base: int, scratch: Path) -> list[str]:
-    """As `faults_of`, without the database's own structure."""
+    """Do as `faults_of`, without the database's own structure."""
     device = PosixDevice(root)
     with closing(connect_reader(snapshot)) as connection:
         (position,) = connection.execute("SELECT position FROM snapshot").fetchone()
@@ -139,7 +136,7 @@ def faults_of_snapshot(root: Path, snapshot: Path, base: int, scratch: Path) -> 
 def fault_at_start(
     path: Path, device: Device, journal: JournalFiles, *, snapshots: str = SNAPSHOTS_FOLDER
 ) -> str:
-    """Why a database that a server left in no good order can't be trusted; empty: it can.
+    """Return why a database that a server left in no good order can't be trusted; empty: it can.
 
     It is compared at its own position with the newest whole snapshot and the entries past it.
     """
@@ -158,7 +155,7 @@ def fault_at_start(
             with _replayed(device, journal, name, until, path.parent) as made:
                 differing = _differing(found, made)
         except (PenstockError, OSError) as error:
-            logger.warning("the state is not checked from position %d: %s", base, error)
+            heard(Cause.SNAPSHOT, error, logger, f"the state is not checked from position {base}")
             continue
         if position > until:
             # Either it alone has entries that the journal has lost, or its position is wrong.
@@ -215,8 +212,8 @@ def _remove(path: Path) -> None:
 
 
 def _digests(connection: sqlite3.Connection) -> dict[str, bytes]:
-    """Of the tables' rows, and of the names and types of their columns and keys: a flipped letter
-    of a name makes other statements fail."""
+    """Return digests of the tables' rows, and of the names and types of their columns and keys: a
+    flipped letter of a name makes other statements fail."""
     found = table_digests(connection)
     for table in list(found):
         columns = [
@@ -241,47 +238,24 @@ def _fault(differing: list[str], base: int, position: int) -> str:
     )
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    faults: list[str] = []
-    failure: str = ""
-    is_corrupt: bool = False
-
-
-def _check_apart(root: Path, database: Path, snapshot: Path, base: int, scratch: Path) -> list[str]:
-    arguments = [str(root), str(database), str(snapshot), str(base), str(scratch)]
-    try:
-        ended = subprocess.run(  # noqa: S603 - this very program, with paths of ours
-            [sys.executable, "-m", "penstock.log.state_check", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RetryableError("check state", str(snapshot), str(error)) from error
-    if ended.returncode not in (0, _FAILED):
-        said = ended.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise RetryableError(
-            "check state", str(snapshot), f"its process ended with {ended.returncode}: {said}"
-        )
-    answer = msgspec.json.decode(ended.stdout, type=_Answer)
-    if answer.failure:
-        kind = CorruptDataError if answer.is_corrupt else RetryableError
-        raise kind("check state", str(snapshot), answer.failure)
-    return answer.faults
+def _faults_apart(
+    root: Path, database: Path, snapshot: Path, base: int, scratch: Path
+) -> list[str]:
+    return run_apart(
+        "penstock.log.state_check",
+        [str(root), str(database), str(snapshot), str(base), str(scratch)],
+        list[str],
+        operation="check state",
+        subject=str(snapshot),
+        timeout_s=_TIMEOUT_S,
+    )
 
 
 def main(root: str, database: str, snapshot: str, base: str, scratch: str) -> int:
-    """The other process. Returns: its exit status; it says on standard output what came of it."""
-    os.nice(_NICENESS)
-    try:
-        faults = faults_of(Path(root), Path(database), Path(snapshot), int(base), Path(scratch))
-        answer = _Answer(faults=faults)
-    except PenstockError as error:
-        answer = _Answer(failure=str(error), is_corrupt=isinstance(error, CorruptDataError))
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    return _FAILED if answer.failure else 0
+    """Do `faults_of` in the other process. Returns: its exit status."""
+    return answer_apart(
+        lambda: faults_of(Path(root), Path(database), Path(snapshot), int(base), Path(scratch))
+    )
 
 
 if __name__ == "__main__":

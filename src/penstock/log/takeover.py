@@ -11,7 +11,7 @@ asked last has found it: a volume that was lost may be back at another place, or
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final
@@ -28,8 +28,10 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.ports.device import Device
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
-from penstock.wal import WalReader
+from penstock.wal import DamagedStretch, WalReader
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class Takeovers:
         readers: by WAL key; kept up to date for whoever reads runs.
         new_uploader: makes one that empties a WAL, given its key, reader and files.
         queries: find all that was applied before the call; used on threads of `pool`.
+        on_opened: called with the key of each WAL whose reader is there, and what is damaged in it.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class Takeovers:
         committer: Committer,
         queries: Callable[[], Queries],
         pool: Executor,
+        on_opened: Callable[[int, Sequence[DamagedStretch]], None] = lambda _key, _damaged: None,
     ) -> None:
         self._readers = readers
+        self._on_opened = on_opened
         self._new_uploader = new_uploader
         self._committer = committer
         self._queries = queries
@@ -105,7 +110,7 @@ class Takeovers:
         Raises:
             NotFoundError: there is no WAL of this cluster.
             ConflictError: its owner isn't fenced.
-            CorruptDataError: something that the journal names is missing or damaged.
+            CorruptDataError: all was moved but what is missing or damaged.
             RetryableError: it isn't done yet, and goes on; asked again, one waits for it again.
         """
         loop = asyncio.get_running_loop()
@@ -120,7 +125,7 @@ class Takeovers:
         else:
             # Asked for twice it goes on once: two uploaders of one WAL would move the same runs.
             takeover = self._under_way[wal_id] = _Takeover(device, wal_id)
-            takeover.task = loop.create_task(self._go_on(takeover), name="takeover of a WAL")
+            takeover.task = background.start(background.TAKEOVER, partial(self._go_on, takeover))
             takeover.task.add_done_callback(partial(self._over, takeover))
         assert takeover.task is not None
         done, _ = await asyncio.wait([takeover.task], timeout=deadline_s)
@@ -167,11 +172,12 @@ class Takeovers:
             try:
                 return await self._attempt(takeover)
             except WalAwayError as error:
-                logger.warning("the takeover of a WAL rests: %s", error)
+                heard(Cause.TAKEOVER, error, logger, "the takeover of a WAL rests")
                 takeover.last_error = str(error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(takeover.asked.wait(), _AWAY_S)
             except RetryableError as error:
+                heard(Cause.TAKEOVER, error, logger, "the takeover of a WAL is tried again")
                 takeover.last_error = str(error)
                 await wait(AGAIN_S)
 
@@ -187,6 +193,7 @@ class Takeovers:
         self._readers[taken.wal_key] = taken.reader
         if before is not None:
             before.close()
+        self._on_opened(taken.wal_key, taken.damaged)
         takeover.length = max(takeover.length, sum(run.length for run in taken.runs))
         uploader = takeover.uploader = self._new_uploader(taken.wal_key, taken.reader, taken)
         uploader.start(taken.runs)
@@ -195,6 +202,7 @@ class Takeovers:
         finally:
             takeover.uploader = None
             await uploader.close()
+        self._on_opened(taken.wal_key, ())
         return takeover.length
 
     async def _drain(self, takeover: _Takeover, uploader: Uploader) -> None:
@@ -210,7 +218,7 @@ class Takeovers:
             if 0 < uploader.damaged_bytes >= uploader.pending_bytes:
                 # It stays there and is served from there, as far as it is right.
                 raise CorruptDataError(
-                    "take over WAL", takeover.wal_id.hex(), takeover.left(), "penstock verify"
+                    "take over WAL", takeover.wal_id.hex(), takeover.left(), "penstock repair"
                 )
             logger.warning("the takeover of a WAL goes on: %s", takeover.left())
             is_stuck = uploader.pending_bytes >= left_bytes

@@ -21,6 +21,7 @@ from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.replica.snapshot import SnapshotInfo, verify_snapshot
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +220,7 @@ class Upkeep:
                 known = await self._store.get_range(key, 0, await self._store.size(key))
                 there = await self._in_pool(partial(_verified, known, found))
             except (CorruptDataError, NotFoundError) as damage:
-                logger.warning("replacing a damaged snapshot: %s", damage)
+                heard(Cause.SNAPSHOT, damage, logger, "replacing a damaged snapshot")
                 await self._store.put(key, [data])
                 return
             finally:

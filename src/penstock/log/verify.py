@@ -40,7 +40,7 @@ from penstock.records.sums import partition_seed, run_sum
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from penstock.wal import WalReader
-from penstock.wal.recovery import check_named_frames, find_files
+from penstock.wal.recovery import check_named, find_files
 
 __all__ = ["Finding", "FindingKind", "VerifyReport", "verify"]
 
@@ -411,19 +411,23 @@ class _Verifier:
                 device = self._device_of(wal_key)
                 if device is None:
                     return  # its runs, which are missing, have been told
-                name = _find_file(device, generation)
-                if name:
-                    check_named_frames(device, name, generation=generation, named_end=named_end)
-                    return
-                finding = (FindingKind.MISSING, subject, "no file has it, the journal names it")
+                report = check_named(device, {generation: named_end}, find_files(device))
             except CorruptDataError as error:
-                finding = (FindingKind.DAMAGED, error.subject, error.detail)
+                self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
+                return
             except FileNotFoundError:
                 continue  # removed between the listing and the look
-            if self._named_end(wal_key, place):
-                # Still named, so it was not recycled while it was read.
-                self.report.add(*finding)
-                return
+            if not self._named_end(wal_key, place):
+                continue  # it was perhaps recycled while it was read
+            for stretch in report.damaged:
+                if report.lost:
+                    detail = "no file has it, the journal names it"
+                    self.report.add(FindingKind.MISSING, subject, detail)
+                else:
+                    name = f"{stretch.name} at byte {stretch.start}"
+                    detail = f"{stretch.detail}; damaged up to byte {stretch.end - 1}"
+                    self.report.add(FindingKind.DAMAGED, name, detail)
+            return
 
     def _named_end(self, wal_key: int, place: int) -> int:
         return max(
@@ -512,10 +516,3 @@ def _batch_fault(data: memoryview, position: int, expected: int) -> str:
 def _wal_place(place: int) -> str:
     wal_key, generation = place >> GENERATION_BITS, place & GENERATION_MASK
     return f"WAL generation {generation}" + (f" of worker WAL {wal_key}" if wal_key else "")
-
-
-def _find_file(device: Device, generation: int) -> str:
-    for found in find_files(device):
-        if found.header is not None and found.header.generation == generation:
-            return found.name
-    return ""

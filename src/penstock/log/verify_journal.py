@@ -29,7 +29,7 @@ def verify_journal(report: VerifyReport, database: Path, device: Device) -> bool
         InvalidRequestError: a file is of a newer release.
     """
     journal = JournalFiles.open(device)
-    _check(report, "wal/id", lambda: _check_wal_name(device, journal))
+    _check(report, "wal/cluster", lambda: _check_wal_name(device, journal))
     _check_files(report, journal)
     _check_snapshots(report, device, journal)
     if journal.is_empty:
@@ -48,7 +48,8 @@ def verify_journal(report: VerifyReport, database: Path, device: Device) -> bool
 
 
 def verify_tail(report: VerifyReport, device: Device, position: Callable[[], int]) -> None:
-    """Walk all entries that are kept, and the WAL's past them, as a start would.
+    """Walk all entries that are kept, and the WAL's past them, as a start would. Those past the
+    database's position are counted.
 
     Args:
         position: of the database, now.
@@ -61,6 +62,8 @@ def verify_tail(report: VerifyReport, device: Device, position: Callable[[], int
             reached = at if journal.is_empty else max(0, journal.floor - 1)
             for entry in unapplied_entries(device, reached):
                 reached = entry.position
+            report.unapplied_entries = max(0, reached - at)
+            report.unapplied_in_wal = max(0, reached - max(at, journal.last))
         except FileNotFoundError:
             continue
         except CorruptDataError as error:

@@ -42,6 +42,11 @@ class VerifyReport:
     objects: int = 0
     unread_runs: int = 0
     """In WALs that can't be read from here: a cluster's agents keep them."""
+    unapplied_entries: int = 0
+    """Past the database's position: of a server that was killed, or that writes just now. What they
+    name was not read."""
+    unapplied_in_wal: int = 0
+    """Of those, entries that only frames of the WAL hold."""
     lost_offsets: int = 0
     """That `penstock repair --accept-loss` has given up: no findings any more."""
     replayed_entries: int = 0

@@ -2,8 +2,9 @@
 
 A directory's files are used again as soon as nothing names them. What names them is one cluster's
 journal: against another's, all of them are free, and the records in them would be written over. So
-`wal/id` names the cluster, and a directory of another one is refused while it holds any frame.
-docs/formats/wal.md has the file's bytes. Blocking.
+`wal/cluster` names the cluster, and a directory of another one is refused while it holds any frame.
+The id lies in a file of its own, `wal/id`, as releases before feature level 4 read and write it.
+docs/formats/wal.md has the files' bytes. Blocking.
 """
 
 import struct
@@ -19,17 +20,17 @@ from penstock.wal.recovery import FOLDER, holds_frames
 
 WAL_ID_BYTES: Final = 16
 ID_FILE: Final = f"{FOLDER}/id"
-_ID_FILE_MAKING: Final = f"{FOLDER}/id.new"
-_VERSION: Final = 2
-_MAGIC: Final = b"PWID"
+CLUSTER_FILE: Final = f"{FOLDER}/cluster"
+_MAKING_SUFFIX: Final = ".new"
+_VERSION: Final = 1
+_MAGIC: Final = b"PWCL"
 _FIELDS: Final = struct.Struct(">4sB3x16s40s")
 _CRC: Final = struct.Struct(">I")
-_VERSION_1_BYTES: Final = WAL_ID_BYTES + _CRC.size
 
 
 @dataclass(frozen=True, slots=True)
 class WalName:
-    """`cluster_id`: empty in a file of a release that did not write it."""
+    """`cluster_id`: empty in a directory of a release that did not write it."""
 
     wal_id: bytes
     cluster_id: str
@@ -39,10 +40,52 @@ def read_wal_name(device: Device) -> WalName | None:
     """The name of a WAL directory; None: it has none yet.
 
     Raises:
-        CorruptDataError: the file is damaged, or a newer release's.
+        CorruptDataError: a file of it is damaged, or a newer release's.
     """
+    wal_id = _read_checked(
+        device,
+        ID_FILE,
+        "restore the file; of a single server, whose journal names its cluster, remove it: the next"
+        " start writes another",
+    )
+    if wal_id is None:
+        return None
+    if len(wal_id) != WAL_ID_BYTES:
+        raise CorruptDataError(
+            "read WAL id",
+            ID_FILE,
+            f"{len(wal_id)} bytes and a CRC-32C, an id has {WAL_ID_BYTES}",
+            "open it with the release that wrote it, or a later one",
+        )
+    return WalName(wal_id, _read_cluster_id(device, wal_id))
+
+
+def _read_cluster_id(device: Device, wal_id: bytes) -> str:
+    """Empty: a release that does not write it has named the directory since."""
+    fields = _read_checked(
+        device,
+        CLUSTER_FILE,
+        f"restore the file, or remove it: the next start writes another, if its journal knows the"
+        f" id in {ID_FILE}",
+    )
+    if fields is None:
+        return ""
+    if fields[:4] != _MAGIC or len(fields) != _FIELDS.size or fields[4] != _VERSION:
+        raise CorruptDataError(
+            "read WAL's cluster",
+            CLUSTER_FILE,
+            f"version {fields[4]} of {len(fields)} bytes, this release knows version {_VERSION} of"
+            f" {_FIELDS.size}",
+            "open it with the release that wrote it, or a later one",
+        )
+    _, _, of, cluster_id = _FIELDS.unpack(fields)
+    return cluster_id.rstrip(b"\0").decode("ascii", "replace") if of == wal_id else ""
+
+
+def _read_checked(device: Device, name: str, hint: str) -> bytes | None:
+    """A file's bytes before its CRC-32C, at least five of them; None: there is no such file."""
     try:
-        file = device.open(ID_FILE)
+        file = device.open(name)
     except FileNotFoundError:
         return None
     try:
@@ -50,26 +93,11 @@ def read_wal_name(device: Device) -> WalName | None:
     finally:
         file.close()
     fields, crc = data[: -_CRC.size], data[-_CRC.size :]
-    if crc == _CRC.pack(crc32c(fields)):
-        if len(data) == _VERSION_1_BYTES:
-            return WalName(fields, "")
-        if len(fields) == _FIELDS.size and fields[:4] == _MAGIC and fields[4] == _VERSION:
-            _, _, wal_id, cluster_id = _FIELDS.unpack(fields)
-            return WalName(wal_id, cluster_id.rstrip(b"\0").decode("ascii", "replace"))
-        if fields[:4] == _MAGIC:
-            raise CorruptDataError(
-                "read WAL id",
-                ID_FILE,
-                f"version {fields[4]}, this release knows {_VERSION} and older",
-                "open it with the release that wrote it, or a later one",
-            )
-    raise CorruptDataError(
-        "read WAL id",
-        ID_FILE,
-        f"{len(data)} bytes without their CRC-32C",
-        "restore the file; of a single server, whose journal names its cluster, remove it: the next"
-        " start writes another",
-    )
+    if len(fields) < _CRC.size + 1 or crc != _CRC.pack(crc32c(fields)):
+        raise CorruptDataError(
+            "read WAL id", name, f"{len(data)} bytes without their CRC-32C", hint
+        )
+    return fields
 
 
 def read_wal_id(device: Device) -> bytes | None:
@@ -79,15 +107,26 @@ def read_wal_id(device: Device) -> bytes | None:
 
 
 def write_wal_name(device: Device, name: WalName) -> None:
-    """Name a directory, durably. Nothing may be named in it under another id."""
-    fields = _FIELDS.pack(_MAGIC, _VERSION, name.wal_id, name.cluster_id.encode("ascii"))
-    file = device.open(_ID_FILE_MAKING, create=True)
+    """Name a directory, durably. Nothing may be named in it under another id.
+
+    The cluster is written first: an id without a cluster would pass for an older release's.
+    """
+    _write_checked(
+        device,
+        CLUSTER_FILE,
+        _FIELDS.pack(_MAGIC, _VERSION, name.wal_id, name.cluster_id.encode("ascii")),
+    )
+    _write_checked(device, ID_FILE, name.wal_id)
+
+
+def _write_checked(device: Device, name: str, fields: bytes) -> None:
+    file = device.open(name + _MAKING_SUFFIX, create=True)
     try:
         file.write_at(0, [fields + _CRC.pack(crc32c(fields))])
         file.sync()
     finally:
         file.close()
-    device.rename(_ID_FILE_MAKING, ID_FILE)
+    device.rename(name + _MAKING_SUFFIX, name)
     # Before anything can be named in it: a directory that came back without its id would be
     # another one, and its records lost.
     device.sync_directory(FOLDER)

@@ -34,7 +34,7 @@ class Ages:
         return min(now_ms, self._journal_ms())
 
     def believed_ms(self) -> int | None:
-        """What this process's clock says, whatever journal time is; None: it is in doubt."""
+        """Return what this process's clock says, whatever journal time is; None: it is in doubt."""
         return None if self._is_doubted() else self._clock.believed_ms()
 
     def least_ms(self, journal_ms: int) -> int:

@@ -165,6 +165,13 @@ class LossAccepted(Answer, frozen=True, tag="loss"):
     ranges: list[int]
 
 
+class RunsRestored(Answer, frozen=True, tag="restore"):
+    """Per run of the command: 0, or a Refusal (UNKNOWN_PARTITION, INPUT_CHANGED,
+    INVALID_REPLACEMENT)."""
+
+    codes: list[int]
+
+
 class Condemned(Answer, frozen=True, tag="condemn"):
     """The keys that are condemned."""
 
@@ -219,6 +226,7 @@ AnyAnswer = (
     | LogTrimmed
     | LeftoversCleared
     | LossAccepted
+    | RunsRestored
     | JournalTimeSet
     | Condemned
     | JobOpened

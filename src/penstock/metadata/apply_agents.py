@@ -61,7 +61,10 @@ def heartbeat(_context: ApplyContext, _command: Heartbeat) -> AnyAnswer:
 
 
 def fence(context: ApplyContext, command: Fence) -> AnyAnswer:
-    """End an epoch, unless its agent has had an entry since it was last seen."""
+    """End an epoch, unless its agent has had an entry since it was last seen.
+
+    An agent that ends in order ends its own: this entry of its is the last.
+    """
     tables = context.tables
     agent = tables.cluster.agents.get(command.agent)
     row = tables.agent(command.agent)
@@ -72,8 +75,11 @@ def fence(context: ApplyContext, command: Fence) -> AnyAnswer:
             Refusal.AGENT_IS_ALIVE,
             f"agent {command.agent} is at epoch {agent.epoch}, not {command.epoch}",
         )
-    # Nobody has seen this entry's own position.
-    if row.position > min(command.seen_position, context.position - 1):
+    ends_itself = (
+        context.agent == command.agent and tables.meta_int("feature_level") >= INTEGRITY_LEVEL
+    )
+    # No other agent has seen this entry's own position.
+    if not ends_itself and row.position > min(command.seen_position, context.position - 1):
         return Refused(
             Refusal.AGENT_IS_ALIVE,
             f"agent {command.agent} had entry {row.position}, seen was {command.seen_position}",
@@ -107,6 +113,10 @@ def remove_agent(context: ApplyContext, command: RemoveAgent) -> AnyAnswer:
         return _unknown(command.agent)
     if agent.status is not AgentStatus.FENCED:
         return Refused(Refusal.AGENT_IS_ALIVE, f"agent {command.agent} is not fenced")
+    row = tables.agent(command.agent)
+    if row is not None and row.position == context.position:
+        # It has ended itself in the entry that is being applied, whose number is yet to be kept.
+        return Refused(Refusal.AGENT_IS_ALIVE, f"agent {command.agent} is ending")
     tables.flush()
     for wal_key in sorted(
         wal.wal_key for wal in cluster.wals.values() if wal.agent == agent.agent_id

@@ -48,7 +48,7 @@ def history_of_row(row: _Row) -> LostHistory:
 
 
 def is_any_open(tables: Tables) -> bool:
-    """Whether a lost history is open. Costs no statement."""
+    """Return whether a lost history is open. Costs no statement."""
     return tables.meta_int(OPEN_HISTORIES) > 0
 
 
@@ -113,7 +113,7 @@ def note_lost_history(context: ApplyContext, command: NoteLostHistory) -> AnyAns
 
 
 def close_history(context: ApplyContext, command: CloseHistory) -> AnyAnswer:
-    """From here on what only this history named may be deleted like any orphan."""
+    """Close a history: what it alone named may be deleted like any orphan from here on."""
     tables = context.tables
     if not is_number(command.records) or not is_number(command.seen_position):
         return Refused(Refusal.MALFORMED, f"{command.records} records")

@@ -18,10 +18,10 @@ from penstock.metadata.answers import (
     Refused,
 )
 from penstock.metadata.apply_records import refuse_object
-from penstock.metadata.commands import CloseJob, OpenJob, OutputObject, RenewJob
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.meta import NEXT_JOB
 from penstock.metadata.numbers import is_number
+from penstock.metadata.pipeline_commands import CloseJob, OpenJob, OutputObject, RenewJob
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.metadata.tables import Tables
 from penstock.segment import parse_job_key

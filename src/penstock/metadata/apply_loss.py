@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.metadata.answers import AnyAnswer, LossAccepted, Refusal, Refused
 from penstock.metadata.changes import RunsMoved
-from penstock.metadata.commands import KEPT_FIELDS, AcceptLoss
+from penstock.metadata.commands import KEPT_FIELDS, KEPT_RUNS_MAX, AcceptLoss
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import are_int64
 from penstock.model.ids import PartitionKey
@@ -24,6 +24,11 @@ _FOUND: Final = {
 
 def accept_loss(context: ApplyContext, command: AcceptLoss) -> AnyAnswer:
     """Replace one run by what is right of it, and note the offsets between as lost."""
+    if len(command.kept) > KEPT_RUNS_MAX * KEPT_FIELDS:
+        return Refused(
+            Refusal.INVALID_REPLACEMENT,
+            f"{len(command.kept) // KEPT_FIELDS} runs are kept, at most {KEPT_RUNS_MAX} may be",
+        )
     tables = context.tables
     tables.flush()
     key = command.partition_key
@@ -73,6 +78,7 @@ def accept_loss(context: ApplyContext, command: AcceptLoss) -> AnyAnswer:
             start=command.base_offset,
             end=command.end_offset,
             cleaned=True,
+            repaired=True,
         )
     )
     return LossAccepted([number for pair in lost for number in pair])

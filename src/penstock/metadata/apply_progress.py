@@ -4,9 +4,9 @@ from typing import Final
 
 from penstock.metadata.answers import AnyAnswer, Done, Refusal, Refused
 from penstock.metadata.apply_writes import is_name
-from penstock.metadata.commands import DropTable, SaveTable
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import are_int64, is_number
+from penstock.metadata.pipeline_commands import DropTable, SaveTable
 from penstock.metadata.tables import encode_json
 
 TABLES_PER_TOPIC_MAX: Final = 100

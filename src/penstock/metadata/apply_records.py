@@ -19,10 +19,10 @@ from penstock.metadata.commands import (
     CommitRuns,
     ExpireProducers,
     RunCommit,
-    WriteRun,
 )
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.meta import LAST_WAL_GENERATION, NEXT_PRODUCER_ID
+from penstock.metadata.pipeline_commands import WriteRun
 from penstock.metadata.rows import GENERATION_MASK
 from penstock.metadata.schema import CLUSTER_LEVEL, INTEGRITY_LEVEL
 from penstock.metadata.sequences import ProducerState, judge

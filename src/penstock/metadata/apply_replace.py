@@ -18,15 +18,15 @@ from penstock.metadata.apply_jobs import (
     unknown_job,
 )
 from penstock.metadata.changes import RunsMoved
-from penstock.metadata.commands import (
+from penstock.metadata.context import ApplyContext
+from penstock.metadata.numbers import are_int64
+from penstock.metadata.pipeline_commands import (
     INPUT_FIELDS,
     OUTPUT_FIELDS,
     OutputObject,
     ReplacedPartition,
     ReplaceRuns,
 )
-from penstock.metadata.context import ApplyContext
-from penstock.metadata.numbers import are_int64
 from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.metadata.tables import PartitionRow, RunValues, Tables
 from penstock.model.ids import PartitionKey

@@ -199,9 +199,11 @@ def _trim(
     cleared, length = leftovers.clear_below(tables, key, start, rows_max)
     if cleared >= rows_max:
         leftovers.note(tables, leftovers.TRIM, key)
-    tables.execute(
-        "DELETE FROM lost_ranges WHERE partition_key = ? AND end_offset <= ?", (key, start)
-    )
+    for table in ("lost_ranges", "rebuilt_ranges"):
+        tables.execute(
+            f"DELETE FROM {table} WHERE partition_key = ? AND end_offset <= ?",  # noqa: S608
+            (key, start),
+        )
     partition.bytes_live -= length
     partition.log_start = start
     tables.dirty_partitions.add(key)

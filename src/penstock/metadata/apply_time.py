@@ -38,6 +38,7 @@ TIMED: Final = (
     Timed("table_progress", ("topic_id", "table_name"), ("time_ms",)),
     Timed("clean", ("partition_key",), ("time_ms",)),
     Timed("lost_ranges", ("partition_key", "start_offset"), ("time_ms",)),
+    Timed("rebuilt_ranges", ("partition_key", "start_offset"), ("time_ms",)),
     Timed("lost_histories", ("history",), ("noted_ms", "closed_ms")),
 )
 """All of them, in the order of the walk. docs/formats/journal.md, "Journal time", lists them, and a

@@ -20,9 +20,10 @@ from penstock.metadata.answers import (
 )
 from penstock.metadata.apply_jobs import find_job, refuse_objects, unknown_job
 from penstock.metadata.apply_records import announce_heads, place_batches, split_batches
-from penstock.metadata.commands import BATCH_FIELDS, CommitWrite, ExpireWriters, WriteRun
+from penstock.metadata.commands import BATCH_FIELDS
 from penstock.metadata.context import ApplyContext
 from penstock.metadata.numbers import INT32_MAX, are_int64, is_number
+from penstock.metadata.pipeline_commands import CommitWrite, ExpireWriters, WriteRun
 from penstock.metadata.sequences import ProducerState, judge
 from penstock.metadata.tables import Tables
 

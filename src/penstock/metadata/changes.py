@@ -52,12 +52,15 @@ class HeadMoved(Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsMoved:
     """Runs of a partition in [start, end) lie elsewhere now (StoreSegment, ReplaceRuns). `cleaned`:
-    and no longer have all the records that they had."""
+    and no longer have all the records that they had. `repaired`: all of them were damaged, and
+    nothing damaged is left there (AcceptLoss, RestoreRuns); of other moves a damaged run may stay
+    behind."""
 
     partition_key: PartitionKey
     start: int
     end: int
     cleaned: bool = False
+    repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.apply import EntryOutcome, LogMachine
 from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.clock_skew import ClockSkew
-from penstock.metadata.commands import AnyCommand, InitCluster, RegisterAgent
+from penstock.metadata.commands import AnyCommand, CommitRuns, InitCluster, RegisterAgent
 from penstock.metadata.digest_pins import DigestPins
 from penstock.metadata.entry_keys import entry_key
 from penstock.metadata.entry_sender import EntrySender
@@ -36,16 +36,22 @@ from penstock.model.errors import (
     OtherClusterError,
     PenstockError,
     RetryableError,
+    StorageFullError,
 )
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.ports.random import Random
 from penstock.replica import Replica, SnapshotInfo
+from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.follower import Followed, Follower, FollowerSettings
 from penstock.replica.heads import HeadReading
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
+UNSTORED_BYTES_MAX: Final = 32 << 20
+"""Entries that may wait in memory for space on the replica's disk before records are refused."""
 _TOKEN_BYTES: Final = 16
 _EPOCH_TRIES: Final = 8
 
@@ -199,7 +205,7 @@ class ClusterOrder:
         self._on_applied = on_applied or self._on_applied
         self._on_stopped = on_stopped or self._on_stopped
         self._follower = self._new_follower(self.digest_pins)
-        self._following = asyncio.get_running_loop().create_task(self._follow())
+        self._following = background.start(background.FOLLOW_JOURNAL, self._follow)
         try:
             await self._register()
         except BaseException as error:
@@ -246,7 +252,7 @@ class ClusterOrder:
             OverloadedError: too much waits; it was not applied.
             RetryableError: this host's clock is off, or replicas differ; it was not applied.
             LevelNotOnError: a command's feature level is not on; it was not sent.
-            InDoubtError: the order was closed or has stopped; it may still be applied.
+            InDoubtError: the order was closed, is ending or has stopped; it may still be applied.
         """
         return self._sender.submit(commands, refused=self._refusal(commands)).future
 
@@ -271,6 +277,18 @@ class ClusterOrder:
         if self._sender.withdraw(call):
             raise RetryableError("commit", f"agent {self.agent_id}", detail)
         raise InDoubtError("commit", f"agent {self.agent_id}", detail)
+
+    def let_go(self, error: RetryableError) -> int:
+        """Fail what waits and was never sent, beats excepted; how many calls it were."""
+        return self._sender.let_go(error)
+
+    def give_up_groups(self, error: RetryableError) -> None:
+        """Fail what was sent of groups and not answered: this epoch is known to be over."""
+        self._sender.give_up_groups(error)
+
+    async def end_epoch(self, timeout_s: float) -> None:
+        """See `EntrySender.end_epoch`: for an agent that ends in order, before `close`."""
+        await self._sender.end_epoch(timeout_s)
 
     async def confirm_head(self, timeout_s: float | None = None) -> None:
         """Return once this replica is at a journal head that was read after the call.
@@ -331,18 +349,17 @@ class ClusterOrder:
         confirming = asyncio.get_running_loop().create_task(
             self._follower.heads.confirm(self._settings.open_timeout_s)
         )
+        raised: BaseException | None = None
         try:
             await asyncio.wait([following, confirming], return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 following.result()
             await confirming
+        except BaseException as error:
+            raised = error
+            raise
         finally:
-            for task in (following, confirming):
-                task.cancel()
-            await asyncio.wait([following, confirming])
-            for task in (following, confirming):
-                if not task.cancelled():
-                    task.exception()
+            await end_tasks([following, confirming], Cause.FOLLOW_JOURNAL, raised=raised)
         await self._check_cluster()
 
     async def _check_cluster(self) -> None:
@@ -406,10 +423,11 @@ class ClusterOrder:
                 await self.commit(commands, timeout_s=self._settings.register_timeout_s)
             except FencedError as error:
                 # Another process of this agent id was faster. The later epoch ends the earlier.
-                logger.warning("%s", error)
+                heard(Cause.OPEN_EPOCH, error, logger, "another epoch is tried")
                 continue
             if self._sender.failure is None:
                 self._is_registered = True
+                logger.info("agent %d has opened its epoch %d", self.agent_id, self.epoch)
                 return
         raise FencedError(
             "register",
@@ -500,7 +518,29 @@ class ClusterOrder:
 
     def _refusal(self, commands: Sequence[AnyCommand]) -> RetryableError | None:
         """Why these may not be written now; None: they may."""
-        return self._clock_error() or self.write_stop.refusal(commands)
+        return (
+            self._clock_error() or self.write_stop.refusal(commands) or self._full_error(commands)
+        )
+
+    @property
+    def unstored_bytes(self) -> int:
+        """Of entries that are applied in memory alone: the replica's disk is full."""
+        return self._replica.uncommitted_bytes
+
+    def _full_error(self, commands: Sequence[AnyCommand]) -> StorageFullError | None:
+        """Why no records are taken; None: they are. Beats and all else go on."""
+        unstored_bytes = self.unstored_bytes
+        if unstored_bytes <= UNSTORED_BYTES_MAX or not any(
+            type(command) is CommitRuns for command in commands
+        ):
+            return None
+        return StorageFullError(
+            "append",
+            f"agent {self.agent_id}",
+            f"{unstored_bytes} bytes of entries wait for space on the disk of its replica, "
+            f"{UNSTORED_BYTES_MAX} may",
+            "free some space there; it goes on by itself",
+        )
 
     def _clock_error(self) -> RetryableError | None:
         """Why nothing may be written; None: it may."""

@@ -14,7 +14,7 @@ from penstock.metadata.state_digest import StateDigest
 
 
 class Verdict(enum.Enum):
-    """What the answers that are there mean for one agent."""
+    """A verdict says what the answers that are there mean for one agent."""
 
     NOT_ASKED = enum.auto()
     """There is no round, or it is not of this agent's epoch."""
@@ -34,7 +34,7 @@ class Verdict(enum.Enum):
 
 @dataclass(slots=True)
 class DigestRound:
-    """What was asked for last, and by whom it was answered."""
+    """A round holds what was asked for last, and by whom it was answered."""
 
     position: int = 0
     """0: nothing was ever asked for."""
@@ -55,7 +55,7 @@ class Judged:
 
 
 def judge(found: DigestRound, *, me: int, live: Mapping[int, int]) -> Judged:
-    """What the round means for an agent.
+    """Return what the round means for an agent.
 
     Args:
         live: epochs of the live agents by id. Who has begun another epoch since answers no more.

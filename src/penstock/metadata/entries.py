@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import CorruptDataError
+from penstock.replica.beginning import decode_beginning, is_beginning
 
 ENTRY_VERSION: Final = 1
 
@@ -43,6 +44,14 @@ def decode_entry(body: bytes, *, position: int) -> Entry:
         CorruptDataError: an unknown version or command, or damaged bytes. An agent that meets
             one stops; an entry is never skipped.
     """
+    if is_beginning(body):
+        raise CorruptDataError(
+            "read journal entry",
+            f"position {position}",
+            "it is not an entry: this journal begins after the snapshot"
+            f" {decode_beginning(body, position=position).snapshot.key}",
+            "make the state of that snapshot",
+        )
     if not body or body[0] != ENTRY_VERSION:
         version = body[0] if body else "none"
         raise CorruptDataError(

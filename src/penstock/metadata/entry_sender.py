@@ -7,15 +7,26 @@ its number, and the answer is what this agent's replica made of whichever copy c
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 from penstock.metadata.answers import Refusal, Refused
 from penstock.metadata.apply import EntryOutcome, Standing
-from penstock.metadata.commands import AnyCommand
+from penstock.metadata.commands import (
+    AnyCommand,
+    CommitOffsets,
+    DeleteGroups,
+    DeleteOffsets,
+    Fence,
+    Heartbeat,
+    SaveGroup,
+)
 from penstock.metadata.entry_window import Call, EntryWindow, Sending, WindowEntry, weigh
 from penstock.metadata.levels import Levels, refuse_below_level
 from penstock.metadata.order import Applied
+from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.model.errors import (
+    ConflictError,
     FatalStorageError,
     FencedError,
     InDoubtError,
@@ -24,8 +35,12 @@ from penstock.model.errors import (
 )
 from penstock.ports.clock import Clock
 from penstock.replica.follower import Followed
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
+
+_OF_GROUPS: Final = frozenset({SaveGroup, DeleteGroups, CommitOffsets, DeleteOffsets})
 
 
 class Appends(Protocol):
@@ -82,6 +97,7 @@ class EntrySender:
         self._window = EntryWindow(agent=agent, epoch=epoch)
         self.failure: PenstockError | None = None
         """Why nothing is sent any more."""
+        self._is_ending = False
         self._appends: set[asyncio.Task[None]] = set()
         self._resending: asyncio.TimerHandle | None = None
 
@@ -97,6 +113,8 @@ class EntrySender:
         future: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
         call = Call(commands, future, weigh(commands))
         failure = self.failure or refused or refuse_below_level(self._levels, commands)
+        if failure is None and self._is_ending:
+            failure = InDoubtError("commit", f"agent {self.agent}", "this agent is ending")
         if failure is not None:
             _fail_calls([call], failure)
             return call
@@ -111,6 +129,49 @@ class EntrySender:
     def withdraw(self, call: Call) -> bool:
         """Take a call back; False: it may have been sent."""
         return self._window.withdraw(call)
+
+    async def end_epoch(self, timeout_s: float) -> None:
+        """Have this epoch's end as its last entry, after all that was submitted. What is submitted
+        later fails. Below feature level 4 nothing is sent, and the others fence this agent once it
+        has been silent.
+
+        Raises:
+            PenstockError: the end is not known to be applied.
+        """
+        if self._levels.feature_level < INTEGRITY_LEVEL:
+            return
+        call = self.submit([Fence(agent=self.agent, epoch=self.epoch, seen_position=0)])
+        self._is_ending = True
+        done, _ = await asyncio.wait([call.future], timeout=timeout_s)
+        if not done:
+            self.withdraw(call)
+            raise RetryableError(
+                "end epoch", f"agent {self.agent}", f"no answer of the journal in {timeout_s:g} s"
+            )
+        (answer,) = call.future.result().answers
+        if isinstance(answer, Refused):
+            raise ConflictError(
+                "end epoch", f"agent {self.agent}", f"{answer.reason.name}: {answer.detail}"
+            )
+
+    def let_go(self, error: RetryableError) -> int:
+        """Fail what was never sent, beats excepted: it was not applied, and won't be.
+
+        What is in an entry already stays, since a copy of it may be in the journal.
+
+        Returns:
+            How many calls it were.
+        """
+        calls = self._window.take_unsent(_is_more_than_a_beat)
+        _fail_calls(calls, error)
+        return len(calls)
+
+    def give_up_groups(self, error: RetryableError) -> None:
+        """Fail what was sent of groups: it may be applied, and a client that is told to look for
+        its coordinator sends it again there. Of records it is the flusher's to answer, whose bytes
+        may yet be named."""
+        for entry in self._window.unresolved:
+            _fail_calls([call for call in entry.calls if _is_of_groups(call)], error)
 
     def settle(self, n: int, item: Followed[EntryOutcome]) -> None:
         """A copy of this epoch's entry `n` was applied here, with this outcome."""
@@ -208,7 +269,7 @@ class EntrySender:
 
     def _send(self, entry: WindowEntry) -> None:
         entry.sending = Sending.IN_FLIGHT
-        task = asyncio.get_running_loop().create_task(self._append(entry))
+        task = background.start(background.APPEND_ENTRY, partial(self._append, entry))
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
 
@@ -221,7 +282,8 @@ class EntrySender:
             except RetryableError as error:
                 entry.sending = Sending.FAILED
                 self._backoff_ms = min(2 * self._backoff_ms, self._backoff_max_ms)
-                logger.debug("entry %d of epoch %d: %s", entry.n, self.epoch, error)
+                saying = f"entry {entry.n} of epoch {self.epoch} is sent again"
+                heard(Cause.APPEND_ENTRY, error, logger, saying)
             else:
                 entry.sending = Sending.ACKED
                 self._backoff_ms = self._backoff_min_ms
@@ -229,6 +291,14 @@ class EntrySender:
             self.pump()
         except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly
             self._stop(error)
+
+
+def _is_of_groups(call: Call) -> bool:
+    return all(type(command) in _OF_GROUPS for command in call.commands)
+
+
+def _is_more_than_a_beat(call: Call) -> bool:
+    return any(type(command) is not Heartbeat for command in call.commands)
 
 
 def _fail_calls(calls: list[Call], error: PenstockError) -> None:

@@ -10,7 +10,7 @@ and didn't resolve it (it came out of order). With it all behind it are sent aga
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -119,6 +119,15 @@ class EntryWindow:
         self._queue.remove(call)
         self._queue_weight -= call.weight
         return True
+
+    def take_unsent(self, is_taken: Callable[[Call], bool]) -> list[Call]:
+        """Take back those calls that are in no entry yet and that `is_taken` names, in order."""
+        taken = [call for call in self._queue if is_taken(call)]
+        if taken:
+            gone = set(map(id, taken))
+            self._queue = deque(call for call in self._queue if id(call) not in gone)
+            self._queue_weight -= sum(call.weight for call in taken)
+        return taken
 
     def next_entry(self, stamp_ms: int) -> WindowEntry | None:
         """Make an entry of what waits; None: nothing does, or enough is under way."""

@@ -30,7 +30,8 @@ def raised(previous_ms: int, *, stamp_ms: int, appender_ms: int) -> int:
 
 
 def is_set_back(previous_ms: int, time_ms: int, *, stamp_ms: int, appender_ms: int) -> bool:
-    """Whether an entry with `SetJournalTime` lowers journal time to what the command asks for.
+    """Return whether an entry with `SetJournalTime` lowers journal time to what the command asks
+    for.
 
     Journal time is ahead, and both clocks agree with the time that is asked for. Where a journal
     keeps journal time in place of stamps, a replay decides as the first time: the time of an

@@ -8,7 +8,7 @@ since the command is in the journal by then. A level is only on when every agent
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol
 
-from penstock.metadata import commands
+from penstock.metadata import commands, pipeline_commands
 from penstock.metadata.changes import AgentChanged, AgentRemoved, Change, LevelChanged
 from penstock.metadata.commands import AnyCommand, CommitRuns, Relay
 from penstock.metadata.rows import Agent
@@ -49,16 +49,17 @@ LEVEL_OF: Final[dict[type[AnyCommand], int]] = {
     commands.ClaimWal: CLUSTER_LEVEL,
     commands.ClaimShard: CLUSTER_LEVEL,
     commands.Relay: CLUSTER_LEVEL,
-    commands.OpenJob: PIPELINE_LEVEL,
-    commands.RenewJob: PIPELINE_LEVEL,
-    commands.CloseJob: PIPELINE_LEVEL,
-    commands.ReplaceRuns: PIPELINE_LEVEL,
-    commands.CommitWrite: PIPELINE_LEVEL,
-    commands.ExpireWriters: PIPELINE_LEVEL,
-    commands.SaveTable: PIPELINE_LEVEL,
-    commands.DropTable: PIPELINE_LEVEL,
+    pipeline_commands.OpenJob: PIPELINE_LEVEL,
+    pipeline_commands.RenewJob: PIPELINE_LEVEL,
+    pipeline_commands.CloseJob: PIPELINE_LEVEL,
+    pipeline_commands.ReplaceRuns: PIPELINE_LEVEL,
+    pipeline_commands.CommitWrite: PIPELINE_LEVEL,
+    pipeline_commands.ExpireWriters: PIPELINE_LEVEL,
+    pipeline_commands.SaveTable: PIPELINE_LEVEL,
+    pipeline_commands.DropTable: PIPELINE_LEVEL,
     commands.ClearLeftovers: INTEGRITY_LEVEL,
     commands.AcceptLoss: INTEGRITY_LEVEL,
+    commands.RestoreRuns: INTEGRITY_LEVEL,
     commands.NoteLostHistory: INTEGRITY_LEVEL,
     commands.CloseHistory: INTEGRITY_LEVEL,
     commands.AskDigest: INTEGRITY_LEVEL,
@@ -73,7 +74,7 @@ class LevelNotOnError(RetryableError):
 
 
 class Levels(Protocol):
-    """What the check needs to know; `penstock.metadata.view.MetadataView` does."""
+    """The check needs to know this; `penstock.metadata.view.MetadataView` does."""
 
     @property
     def feature_level(self) -> int:
@@ -122,7 +123,7 @@ class KnownLevels:
 def refuse_below_level(
     levels: Levels, wanted: Sequence[AnyCommand], *, operation: str = "commit"
 ) -> LevelNotOnError | None:
-    """Why these commands must not be submitted now; None: they may be."""
+    """Return why these commands must not be submitted now; None: they may be."""
     found = levels.feature_level
     if found >= FEATURE_LEVEL_MAX:
         return None

@@ -12,6 +12,7 @@ from penstock.metadata.schema import (
     LOST_HISTORIES,
     LOST_RANGES,
     PIPELINE_JOBS,
+    REBUILT_RANGES,
     TABLE_PROGRESS,
     WALS,
     WRITERS,
@@ -40,6 +41,7 @@ _STEPS: Final[dict[int, tuple[str, ...]]] = {
         LOST_HISTORIES,
         DIGESTS,
         LOST_RANGES,
+        REBUILT_RANGES,
     ),
 }
 

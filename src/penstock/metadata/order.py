@@ -20,14 +20,11 @@ from penstock.metadata.apply_agents import next_epoch
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import (
     AnyCommand,
-    CloseJob,
     CondemnObjects,
     DeleteGroups,
     DeleteOffsets,
     DeleteTopic,
-    DropTable,
     ExpireProducers,
-    ExpireWriters,
     ForgetObjects,
     InitCluster,
     RegisterAgent,
@@ -35,6 +32,7 @@ from penstock.metadata.commands import (
     TrimLog,
 )
 from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.pipeline_commands import CloseJob, DropTable, ExpireWriters
 from penstock.metadata.schema import APPLICATION_ID, FEATURE_LEVEL_MAX, FORMAT_VERSION
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import FatalStorageError, FencedError

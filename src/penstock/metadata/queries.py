@@ -24,6 +24,7 @@ from penstock.metadata.cluster_tables import (
 from penstock.metadata.digest_plan import DigestRound
 from penstock.metadata.leader_epochs import EpochStart, epoch_starts
 from penstock.metadata.leftovers import TRIM
+from penstock.metadata.loss_queries import LossQueries
 from penstock.metadata.meta import EPOCH_FLOOR, LEADER_EPOCH, TIME_WALK
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT, PipelineQueries
 from penstock.metadata.rows import (
@@ -83,7 +84,7 @@ _PRODUCERS: Final = "SELECT producer_id, epoch, sequences, last_timestamp FROM p
 _GROUP: Final = "SELECT group_id, generation, protocol_type, empty_since_ms, state FROM groups"
 
 
-class Queries(PipelineQueries):
+class Queries(PipelineQueries, LossQueries):
     """Use by one thread, the one that made it.
 
     Raises (all methods):
@@ -157,22 +158,6 @@ class Queries(PipelineQueries):
         rows = self._execute("SELECT key FROM leftovers WHERE kind = ?", (TRIM,))
         return {PartitionKey(key) for (key,) in rows}
 
-    def lost_ranges(self, limit: int) -> list[tuple[PartitionKey, int, int, int]]:
-        """(partition key, start, end, journal time in ms) of offsets whose loss was accepted."""
-        if not self._has_leftovers:
-            return []
-        return self._execute("SELECT * FROM lost_ranges LIMIT ?", (limit,))
-
-    def lost_ranges_of(self, key: PartitionKey) -> list[tuple[int, int]]:
-        """(start, end) of a partition, ascending."""
-        if not self._has_leftovers:
-            return []
-        return self._execute(
-            "SELECT start_offset, end_offset FROM lost_ranges WHERE partition_key = ?"
-            " ORDER BY start_offset",
-            (key,),
-        )
-
     def wal_runs(self, wal_key: int = 0) -> list[StoredRun]:
         """All runs whose bytes are in a WAL, by generation and position."""
         return [StoredRun(*row) for row in self._execute(WAL_RUNS, _generations(wal_key))]
@@ -232,6 +217,18 @@ class Queries(PipelineQueries):
         rows = self._execute(
             "SELECT key FROM objects WHERE live_runs = 0 AND condemned_position IS NULL"
             " ORDER BY object_id LIMIT ?",
+            (limit,),
+        )
+        return [key for (key,) in rows]
+
+    def kept_objects(self, *, limit: int) -> list[str]:
+        """Keys of this store's objects without a live run that aren't deleted yet, condemned or
+        not, the newest first."""
+        rows = self._execute(
+            "SELECT key FROM objects WHERE object_id IN ("
+            " SELECT object_id FROM objects WHERE live_runs = 0 AND condemned_position IS NULL"
+            " UNION ALL SELECT object_id FROM objects WHERE condemned_position IS NOT NULL)"
+            " AND origin = '' ORDER BY object_id DESC LIMIT ?",
             (limit,),
         )
         return [key for (key,) in rows]
@@ -321,6 +318,11 @@ class Queries(PipelineQueries):
         rows = self._execute(f"{_GROUP} WHERE group_id = ?", (group_id,))
         return GroupRow(*rows[0]) if rows else None
 
+    def group_count(self, most: int) -> int:
+        """How many groups there are; counts no further than `most`."""
+        rows = self._execute("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?)", (most,))
+        return int(rows[0][0])
+
     def groups(self) -> list[GroupRow]:
         """All groups, by id."""
         return [GroupRow(*row) for row in self._execute(f"{_GROUP} ORDER BY group_id")]
@@ -339,6 +341,18 @@ class Queries(PipelineQueries):
             (after, empty_before_ms, limit),
         )
         return [GroupRow(*row) for row in rows]
+
+    def group_offsets_page(
+        self, group_id: str, after: tuple[bytes, int], *, limit: int
+    ) -> dict[tuple[bytes, int], OffsetRow]:
+        """A page of a group's committed offsets past `after` ((b"", -1) to begin), in order."""
+        rows = self._execute(
+            "SELECT topic_id, partition, committed_offset, leader_epoch, metadata, commit_ms"
+            " FROM group_offsets WHERE group_id = ? AND (topic_id, partition) > (?, ?)"
+            " ORDER BY topic_id, partition LIMIT ?",
+            (group_id, *after, limit),
+        )
+        return {(row[0], row[1]): OffsetRow(*row[2:]) for row in rows}
 
     def group_offsets(self, group_id: str) -> dict[tuple[bytes, int], OffsetRow]:
         """A group's committed offsets by (topic id, partition)."""

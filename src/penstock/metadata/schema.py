@@ -87,6 +87,13 @@ LOST_RANGES: Final = """CREATE TABLE lost_ranges (
         time_ms INTEGER NOT NULL,
         PRIMARY KEY (partition_key, start_offset)
     ) STRICT, WITHOUT ROWID"""
+REBUILT_RANGES: Final = """CREATE TABLE rebuilt_ranges (
+        partition_key INTEGER NOT NULL,
+        start_offset INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL,
+        PRIMARY KEY (partition_key, start_offset)
+    ) STRICT, WITHOUT ROWID"""
 LEFTOVERS: Final = """CREATE TABLE leftovers (
         kind INTEGER NOT NULL,
         key INTEGER NOT NULL,
@@ -221,6 +228,7 @@ SCHEMA: Final = (
     LEADER_EPOCHS,
     LEFTOVERS,
     LOST_RANGES,
+    REBUILT_RANGES,
     LOST_HISTORIES,
     DIGESTS,
 )

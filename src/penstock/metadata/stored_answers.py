@@ -58,7 +58,7 @@ SENTENCES: Final[dict[Refusal, str]] = {
 
 
 def sentence(reason: int) -> str:
-    """What a refusal says that was stored as its reason alone."""
+    """Return what a refusal says that was stored as its reason alone."""
     try:
         return SENTENCES[Refusal(reason)]
     except (KeyError, ValueError):
@@ -86,8 +86,8 @@ def with_sentences(answers: Iterable[AnyAnswer]) -> list[AnyAnswer]:
 
 
 def as_if_stored(answers: Sequence[AnyAnswer]) -> list[AnyAnswer]:
-    """What `decode_stored` gives of these answers: a repeat must be answered alike, whether or not
-    the first answers have been written."""
+    """Return what `decode_stored` gives of these answers: a repeat must be answered alike, whether
+    or not the first answers have been written."""
     return with_sentences(_without_sentences(answers))
 
 

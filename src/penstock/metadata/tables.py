@@ -23,7 +23,9 @@ from penstock.records.sums import epoch_seed, seed_within, topic_seed
 from penstock.replica.statements import insert_rows
 
 PRODUCERS_CACHED_MAX: Final = 20_000
-PARTITIONS_CACHED_MAX: Final = 100_000
+PARTITIONS_CACHED_MAX: Final = 250_000
+"""Of 250 bytes each. Where commits go over more partitions than these in turn, each run reads one
+again: 1.9 us of 7."""
 GROUPS_CACHED_MAX: Final = 20_000
 
 _NEW_HEAD: Final = (
@@ -239,7 +241,7 @@ class Tables:
         self.flush()
         first = topic.topic_key << PARTITION_BITS
         keys = (first, first + (1 << PARTITION_BITS))
-        for table in ("partitions", "clean", "leader_epochs", "lost_ranges"):
+        for table in ("partitions", "clean", "leader_epochs", "lost_ranges", "rebuilt_ranges"):
             self.execute(
                 f"DELETE FROM {table} WHERE partition_key >= ? AND partition_key < ?",  # noqa: S608
                 keys,
@@ -509,9 +511,10 @@ class Tables:
         """Keep memory bounded; after a flush, when nothing is dirty."""
         if len(self.producers) > PRODUCERS_CACHED_MAX:
             # A dict keeps the order of insertion: the older half goes.
-            for key in list(self.producers)[: PRODUCERS_CACHED_MAX // 2]:
-                del self.producers[key]
+            for producer_key in list(self.producers)[: PRODUCERS_CACHED_MAX // 2]:
+                del self.producers[producer_key]
         if len(self.partitions) > PARTITIONS_CACHED_MAX:
-            self.partitions.clear()
+            for key in list(self.partitions)[: PARTITIONS_CACHED_MAX // 2]:
+                del self.partitions[key]
         if len(self._groups) > GROUPS_CACHED_MAX:
             self._groups.clear()

@@ -36,6 +36,7 @@ from penstock.model.ids import (
     partition_of,
     topic_key_of,
 )
+from penstock.model.topic_names import folded
 from penstock.records.sums import partition_seed
 
 
@@ -86,6 +87,7 @@ class MetadataView:
         self._last_positions: dict[int, int] = {}
         self._shards: dict[int, Shard] = {}
         self._by_name: dict[str, Topic] = {}
+        self._by_folded: dict[str, list[str]] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_key: dict[TopicKey, Topic] = {}
         self._heads: dict[PartitionKey, Head] = {}
@@ -101,6 +103,7 @@ class MetadataView:
     def reload(self, queries: Queries) -> None:
         """Read it anew, in place, as of one moment: changes were missed."""
         self._by_name, self._by_id, self._by_key = {}, {}, {}
+        self._by_folded = {}
         self.generation += 1
         self.agents_generation += 1
         queries.begin()
@@ -160,6 +163,14 @@ class MetadataView:
         """By name."""
         return self._by_name.get(name)
 
+    def similar_name(self, name: str) -> str | None:
+        """A topic's name that differs from `name` in nothing but '.' for '_'; None: there is none
+        (KAFKA-2337)."""
+        for other in self._by_folded.get(folded(name) or "", ()):
+            if other != name:
+                return other
+        return None
+
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """By id."""
         return self._by_id.get(topic_id)
@@ -171,6 +182,11 @@ class MetadataView:
     def topics(self) -> Collection[Topic]:
         """All topics, in the order of their creation."""
         return self._by_key.values()
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics together."""
+        return len(self._heads)
 
     def head(self, key: PartitionKey) -> Head | None:
         """A partition's offsets; None: there is no such partition."""
@@ -239,6 +255,9 @@ class MetadataView:
         self.agents_generation += 1
 
     def _put(self, topic: Topic) -> None:
+        fold = folded(topic.name)
+        if fold is not None and topic.name not in self._by_name:
+            self._by_folded.setdefault(fold, []).append(topic.name)
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._by_key[topic.topic_key] = topic
@@ -259,6 +278,12 @@ class MetadataView:
     def _delete(self, change: TopicDeleted) -> None:
         topic = self._by_key.pop(change.topic_key)
         del self._by_name[topic.name], self._by_id[topic.topic_id]
+        fold = folded(topic.name)
+        if fold is not None:
+            similar = self._by_folded[fold]
+            similar.remove(topic.name)
+            if not similar:
+                del self._by_folded[fold]
         for number in range(topic.partitions):
             key = partition_key(topic.topic_key, number)
             self._heads.pop(key, None)

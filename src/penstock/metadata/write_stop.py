@@ -45,7 +45,7 @@ class WriteStop:
         """Why nothing may be written; None: it may."""
 
     def refusal(self, commands: Sequence[AnyCommand]) -> RetryableError | None:
-        """Why these must not be submitted now; None: they may be."""
+        """Return why these must not be submitted now; None: they may be."""
         if self.error is None or all(type(command) in ALLOWED for command in commands):
             return None
         return self.error

@@ -25,7 +25,7 @@ class Reading(NamedTuple):
     elapsed_s: float
 
     def at(self, elapsed_s: float) -> int:
-        """What the wall clock shows later, if nothing is wrong."""
+        """Return what the wall clock shows later, if nothing is wrong."""
         return self.wall_ms + round((elapsed_s - self.elapsed_s) * 1000)
 
 
@@ -37,7 +37,7 @@ class Doubt(NamedTuple):
 
 
 class Turn(enum.Enum):
-    """What a reading changed."""
+    """A turn says what a reading changed."""
 
     DOUBTED = enum.auto()
     """The clock stands where it is not believed, or has stepped again."""

@@ -38,6 +38,10 @@ class OverloadedError(RetryableError):
     """A byte budget or a bounded queue is full."""
 
 
+class ElsewhereError(RetryableError):
+    """Another agent takes what this one can not take now: clients look for another leader."""
+
+
 class InDoubtError(RetryableError):
     """Not answered in time, and it may still happen: a retry must be one that can be told from the
     first try (by a producer's sequence, by an entry's number)."""

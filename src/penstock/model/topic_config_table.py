@@ -7,156 +7,27 @@ it silently would promise what is not done. docs/topic-configs.md is made from t
 Source: Kafka 4.2, "Topic Configs" of the documentation.
 """
 
-import enum
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
-INT32_MAX: Final = (1 << 31) - 1
-INT64_MAX: Final = (1 << 63) - 1
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
-_TEXT_MAX: Final = 1000
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-
-
-class ConfigType(enum.IntEnum):
-    """Numbers as in DescribeConfigs responses."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-
-
-class Standing(enum.Enum):
-    """What becomes of a config that is set."""
-
-    HONOURED = "honoured"
-    STORED = "stored"
-    MEANINGLESS = "without meaning"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """One config. `check` returns what is wrong with a value, or None."""
-
-    name: str
-    type: ConfigType
-    default: str
-    check: Callable[[str], str | None]
-    documentation: str
-    standing: Standing
-    reason: str = ""
-    """Why it has no meaning here, or is refused."""
-    synonyms: tuple[tuple[str, int], ...] = ()
-    """Broker configs that give its default, strongest first, each with the factor that turns
-    its unit into this config's."""
-
-    @property
-    def broker_name(self) -> str | None:
-        """The broker config that sets this one's default for all topics."""
-        return self.synonyms[0][0] if self.synonyms else None
-
-
-def _number(low: float, high: float, parse: Callable[[str], float]) -> Callable[[str], str | None]:
-    def check(value: str) -> str | None:
-        try:
-            number = parse(value.strip())
-        except ValueError:
-            return "it is not a number"
-        # A float's NaN compares false with everything, so the comparison is this way round.
-        if low <= number <= high:
-            return None
-        return f"it must be between {low} and {high}"
-
-    return check
-
-
-def _integer(text: str) -> int:
-    # Stricter than `int`, which takes underscores and the digits of every script.
-    if _INTEGER.fullmatch(text) is None:
-        raise ValueError(text)
-    return int(text)
-
-
-def _long(low: int = 0) -> Callable[[str], str | None]:
-    return _number(low, INT64_MAX, _integer)
-
-
-def _int(low: int = 0, high: int = INT32_MAX) -> Callable[[str], str | None]:
-    return _number(low, high, _integer)
-
-
-def _one_of(*allowed: str) -> Callable[[str], str | None]:
-    def check(value: str) -> str | None:
-        return None if value in allowed else f"it must be one of {', '.join(allowed)}"
-
-    return check
-
-
-def _boolean(value: str) -> str | None:
-    return None if value.strip().lower() in ("true", "false") else "it must be true or false"
-
-
-def _only_false(value: str) -> str | None:
-    if value.strip().lower() == "true":
-        return "tiered storage is disabled: all bytes are in the object store already"
-    return _boolean(value)
-
-
-def _cleanup_policy(value: str) -> str | None:
-    policies = split_list(value)
-    if len(set(policies)) != len(policies):
-        return "it names a policy twice"
-    if not policies or not set(policies) <= {"delete", "compact"}:
-        return "it must be delete, compact, or both with a comma"
-    return None
-
-
-def _throttled_replicas(value: str) -> str | None:
-    if value == "*":
-        return None
-    for item in split_list(value):
-        partition, colon, replica = item.partition(":")
-        if not (colon and partition.isdigit() and replica.isdigit()):
-            return "it must be * or a list of partition:broker"
-    return None
-
-
-def _durability(value: str) -> str | None:
-    if value == "quorum":
-        return (
-            "a quorum of buckets is not there yet: object acknowledges what is in one bucket, "
-            "which itself keeps it in several places"
-        )
-    return _one_of("", "wal", "object")(value)
-
-
-def _topic_name(value: str) -> str | None:
-    if not value or (_TOPIC_NAME.fullmatch(value) and value not in (".", "..")):
-        return None
-    return "it is no name of a topic"
-
-
-def _table_name(value: str) -> str | None:
-    if not value or _TABLE_NAME.fullmatch(value):
-        return None
-    return "it is names of letters, digits and _ with dots between them"
-
-
-def _any_text(value: str) -> str | None:
-    return None if len(value) <= _TEXT_MAX else f"it is longer than {_TEXT_MAX} characters"
-
-
-def split_list(value: str) -> list[str]:
-    """The items of a list config."""
-    return [item.strip() for item in value.split(",") if item.strip()]
-
+from penstock.model.topic_config import (
+    INT64_MAX,
+    ConfigType,
+    Standing,
+    TopicConfig,
+    any_text,
+    boolean,
+    cleanup_policy,
+    durability,
+    int32,
+    int64,
+    number,
+    one_of,
+    only_false,
+    table_name,
+    throttled_replicas,
+    topic_name,
+)
 
 _NO_SEGMENT_FILES: Final = (
     "a partition has no segment files of its own: many partitions share a segment object"
@@ -174,11 +45,12 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="cleanup.policy",
         type=ConfigType.LIST,
         default="delete",
-        check=_cleanup_policy,
+        check=cleanup_policy,
         documentation=(
-            "What happens to old records: delete discards them by time and size, compact keeps "
-            "the last one of each key; both may be given. A topic that is only compacted never "
-            "loses records by time or size. `penstock pipeline` compacts, see docs/compaction.md."
+            "What happens to old records: delete discards them by time, size and count, compact "
+            "keeps the last one of each key; both may be given. A topic that is only compacted "
+            "never loses records by time, size or count. `penstock pipeline` compacts, see "
+            "docs/compaction.md."
         ),
         standing=_H,
         synonyms=(("log.cleanup.policy", 1),),
@@ -187,7 +59,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="compression.gzip.level",
         type=ConfigType.INT,
         default="-1",
-        check=_int(-1, 9),
+        check=int32(-1, 9),
         documentation="Level of gzip when the broker compresses.",
         standing=_M,
         reason=_AS_PRODUCED,
@@ -197,7 +69,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="compression.lz4.level",
         type=ConfigType.INT,
         default="9",
-        check=_int(1, 17),
+        check=int32(1, 17),
         documentation="Level of lz4 when the broker compresses.",
         standing=_M,
         reason=_AS_PRODUCED,
@@ -207,7 +79,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="compression.type",
         type=ConfigType.STRING,
         default="producer",
-        check=_one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        check=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         documentation=(
             "The compression that Kafka turns batches into. Here every value means producer: "
             "batches pass through untouched, and consumers read any compression."
@@ -220,7 +92,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="compression.zstd.level",
         type=ConfigType.INT,
         default="3",
-        check=_int(-131072, 22),
+        check=int32(-131072, 22),
         documentation="Level of zstd when the broker compresses.",
         standing=_M,
         reason=_AS_PRODUCED,
@@ -230,7 +102,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="delete.retention.ms",
         type=ConfigType.LONG,
         default="86400000",
-        check=_long(),
+        check=int64(),
         documentation="How long a tombstone is kept in a compacted topic, in milliseconds.",
         standing=_S,
         reason="the pipeline's key compaction acts on it",
@@ -240,7 +112,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="file.delete.delay.ms",
         type=ConfigType.LONG,
         default="60000",
-        check=_long(),
+        check=int64(),
         documentation="How long a file stays after it was given up, in milliseconds.",
         standing=_M,
         reason="objects are deleted after the server's own grace",
@@ -250,7 +122,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="flush.messages",
         type=ConfigType.LONG,
         default=str(INT64_MAX),
-        check=_long(1),
+        check=int64(1),
         documentation="After how many records the log is forced to disk.",
         standing=_M,
         reason=_ALWAYS_FLUSHED,
@@ -260,7 +132,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="flush.ms",
         type=ConfigType.LONG,
         default=str(INT64_MAX),
-        check=_long(),
+        check=int64(),
         documentation="After how many milliseconds the log is forced to disk.",
         standing=_M,
         reason=_ALWAYS_FLUSHED,
@@ -270,7 +142,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="follower.replication.throttled.replicas",
         type=ConfigType.LIST,
         default="",
-        check=_throttled_replicas,
+        check=throttled_replicas,
         documentation="Replicas whose replication is throttled on the follower's side.",
         standing=_M,
         reason=_NO_REPLICAS,
@@ -279,7 +151,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="index.interval.bytes",
         type=ConfigType.INT,
         default="4096",
-        check=_int(),
+        check=int32(),
         documentation="How densely the offset index is written, in bytes.",
         standing=_M,
         reason=_NO_SEGMENT_FILES,
@@ -289,7 +161,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="leader.replication.throttled.replicas",
         type=ConfigType.LIST,
         default="",
-        check=_throttled_replicas,
+        check=throttled_replicas,
         documentation="Replicas whose replication is throttled on the leader's side.",
         standing=_M,
         reason=_NO_REPLICAS,
@@ -298,7 +170,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="local.retention.bytes",
         type=ConfigType.LONG,
         default="-2",
-        check=_long(-2),
+        check=int64(-2),
         documentation="Bytes that stay on local disk when storage is tiered.",
         standing=_M,
         reason=_NO_TIERS,
@@ -308,7 +180,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="local.retention.ms",
         type=ConfigType.LONG,
         default="-2",
-        check=_long(-2),
+        check=int64(-2),
         documentation="Milliseconds that records stay on local disk when storage is tiered.",
         standing=_M,
         reason=_NO_TIERS,
@@ -318,7 +190,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="max.compaction.lag.ms",
         type=ConfigType.LONG,
         default=str(INT64_MAX),
-        check=_long(1),
+        check=int64(1),
         documentation="After how many milliseconds a record must have been looked at.",
         standing=_S,
         reason="the pipeline's key compaction acts on it",
@@ -328,7 +200,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="max.message.bytes",
         type=ConfigType.INT,
         default="1048588",
-        check=_int(),
+        check=int32(),
         documentation="The largest record batch, as sent (so after compression), in bytes.",
         standing=_H,
         synonyms=(("message.max.bytes", 1),),
@@ -337,7 +209,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="message.timestamp.after.max.ms",
         type=ConfigType.LONG,
         default=str(_HOUR_MS),
-        check=_long(),
+        check=int64(),
         documentation=(
             "How far a record's timestamp may lie ahead of the server's clock, in milliseconds; "
             "not looked at with LogAppendTime."
@@ -349,7 +221,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="message.timestamp.before.max.ms",
         type=ConfigType.LONG,
         default=str(INT64_MAX),
-        check=_long(),
+        check=int64(),
         documentation=(
             "How far a record's timestamp may lie behind the server's clock, in milliseconds; "
             "not looked at with LogAppendTime."
@@ -361,7 +233,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="message.timestamp.type",
         type=ConfigType.STRING,
         default="CreateTime",
-        check=_one_of("CreateTime", "LogAppendTime"),
+        check=one_of("CreateTime", "LogAppendTime"),
         documentation="Whose time a record carries: the producer's, or the server's at arrival.",
         standing=_H,
         synonyms=(("log.message.timestamp.type", 1),),
@@ -370,7 +242,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="min.cleanable.dirty.ratio",
         type=ConfigType.DOUBLE,
         default="0.5",
-        check=_number(0, 1, float),
+        check=number(0, 1, float),
         documentation="How much of a log must be uncompacted before it is compacted.",
         standing=_S,
         reason="the pipeline's key compaction acts on it",
@@ -380,7 +252,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="min.compaction.lag.ms",
         type=ConfigType.LONG,
         default="0",
-        check=_long(),
+        check=int64(),
         documentation="How long a record stays uncompacted at least, in milliseconds.",
         standing=_S,
         reason="the pipeline's key compaction acts on it",
@@ -390,7 +262,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="min.insync.replicas",
         type=ConfigType.INT,
         default="1",
-        check=_int(1),
+        check=int32(1),
         documentation="How many replicas must have a record before acks=all is answered.",
         standing=_M,
         reason=_NO_REPLICAS,
@@ -400,7 +272,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.durability",
         type=ConfigType.STRING,
         default="",
-        check=_durability,
+        check=durability,
         documentation=(
             "When a batch is acknowledged: `wal`, once it is in the WAL of the agent that took it; "
             "`object`, once it is in the object store. Empty: as the agents' setting `durability` "
@@ -413,7 +285,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.flush.interval.ms",
         type=ConfigType.INT,
         default="-1",
-        check=_int(-1),
+        check=int32(-1),
         documentation=(
             "With durability `object`, how many milliseconds a batch waits at most for others to "
             "share its object; -1: as the agents' setting `flush_interval_ms` says. A flush takes "
@@ -423,13 +295,30 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         synonyms=(("penstock.flush.interval.ms", 1),),
     ),
     TopicConfig(
+        name="penstock.retention.messages",
+        type=ConfigType.LONG,
+        default="-1",
+        check=int64(-1),
+        documentation=(
+            "Offsets that a partition keeps at most before the oldest are deleted; -1: no limit. "
+            "Retention deletes to the exact offset, like DeleteRecords, and not by whole runs; "
+            "between two of its passes (`retention_check_ms`) a partition may hold more. In a "
+            "`compact,delete` topic offsets that a cleaning emptied count, so fewer records may "
+            "stay; a topic that is only compacted ignores it. In a cluster that is being upgraded "
+            "it acts from when the agent that does retention knows it; agents that do not know "
+            "it refuse to alter the topic's configs until they are upgraded."
+        ),
+        standing=_H,
+        synonyms=(("penstock.retention.messages", 1),),
+    ),
+    TopicConfig(
         name="penstock.table",
         type=ConfigType.STRING,
         default="",
-        check=_one_of("", "iceberg"),
+        check=one_of("", "iceberg"),
         documentation=(
             "What the pipeline makes of the topic: `iceberg`, a table that follows it; or nothing. "
-            "Retention by time and size waits for that table."
+            "Retention waits for that table."
         ),
         standing=_H,
     ),
@@ -437,7 +326,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.dlq",
         type=ConfigType.STRING,
         default="",
-        check=_topic_name,
+        check=topic_name,
         documentation=(
             "The topic that the table's bad records go to. Empty: this topic's name and `.dlq`. "
             "See docs/tables.md."
@@ -449,7 +338,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.key.schema",
         type=ConfigType.STRING,
         default="raw",
-        check=_one_of("raw", "registry"),
+        check=one_of("raw", "registry"),
         documentation=(
             "What the table's key column is: the key as bytes, or what the key's schema in the "
             "schema registry says; only where `penstock.table.schema` isn't raw."
@@ -461,7 +350,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.mode",
         type=ConfigType.STRING,
         default="append",
-        check=_one_of("append", "upsert"),
+        check=one_of("append", "upsert"),
         documentation=(
             "Whether each record is a row of the table, or each key: `upsert` keeps the newest "
             "record of a key, and a tombstone deletes its row."
@@ -473,7 +362,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.name",
         type=ConfigType.STRING,
         default="",
-        check=_table_name,
+        check=table_name,
         documentation=(
             "The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the "
             "topic's name, where what is no letter, digit or `_` becomes `_`. Retention waits for "
@@ -485,7 +374,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.partition",
         type=ConfigType.STRING,
         default="day(timestamp)",
-        check=_any_text,
+        check=any_text,
         documentation=(
             "How the files of a new table are split: Iceberg's transforms `year month day hour "
             "identity bucket[N] truncate[N]` of columns, with commas; or `none`."
@@ -497,10 +386,11 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.retention.wait.ms",
         type=ConfigType.LONG,
         default="604800000",
-        check=_long(),
+        check=int64(),
         documentation=(
             "How many milliseconds retention waits at most for a table to follow records that have "
-            "outlived `retention.ms` or `retention.bytes`. Past it they are deleted, and the table "
+            "outlived `retention.ms`, `retention.bytes` or "
+            "`penstock.retention.messages`. Past it they are deleted, and the table "
             "reports them as lost."
         ),
         standing=_H,
@@ -509,7 +399,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="penstock.table.schema",
         type=ConfigType.STRING,
         default="raw",
-        check=_one_of("raw", "registry"),
+        check=one_of("raw", "registry"),
         documentation=(
             "What the table's columns are: key and value as bytes, or the fields of values whose "
             "schemas are in the schema registry that the pipeline is given."
@@ -518,10 +408,24 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         reason="the pipeline's tables act on it",
     ),
     TopicConfig(
+        name="penstock.validate.records",
+        type=ConfigType.BOOLEAN,
+        default="true",
+        check=boolean,
+        documentation=(
+            "Whether the records of a produced batch are looked at before it is acknowledged: "
+            "lengths, count, offset deltas, timestamps against the topic's limits and the header, "
+            "keys of a compacted topic, what is compressed. If not, its header and CRC alone are, "
+            "and what the producer sends is what consumers must cope with. See docs/operations.md."
+        ),
+        standing=_H,
+        synonyms=(("penstock.validate.records", 1),),
+    ),
+    TopicConfig(
         name="preallocate",
         type=ConfigType.BOOLEAN,
         default="false",
-        check=_boolean,
+        check=boolean,
         documentation="Whether segment files are allocated at once.",
         standing=_M,
         reason=_NO_SEGMENT_FILES,
@@ -531,7 +435,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="remote.log.copy.disable",
         type=ConfigType.BOOLEAN,
         default="false",
-        check=_only_false,
+        check=only_false,
         documentation="Whether to stop copying to the remote tier.",
         standing=_R,
         reason=f"only false: {_NO_TIERS}",
@@ -540,7 +444,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="remote.log.delete.on.disable",
         type=ConfigType.BOOLEAN,
         default="false",
-        check=_only_false,
+        check=only_false,
         documentation="Whether disabling the remote tier deletes what is there.",
         standing=_R,
         reason=f"only false: {_NO_TIERS}",
@@ -549,7 +453,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="remote.storage.enable",
         type=ConfigType.BOOLEAN,
         default="false",
-        check=_only_false,
+        check=only_false,
         documentation="Whether the topic's storage is tiered.",
         standing=_R,
         reason=f"only false, as in a Kafka without tiered storage: {_NO_TIERS}",
@@ -558,7 +462,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="retention.bytes",
         type=ConfigType.LONG,
         default="-1",
-        check=_long(-1),
+        check=int64(-1),
         documentation=(
             "Bytes that a partition keeps at most before the oldest are deleted; -1: no limit."
         ),
@@ -569,7 +473,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="retention.ms",
         type=ConfigType.LONG,
         default="604800000",
-        check=_long(-1),
+        check=int64(-1),
         documentation=(
             "Milliseconds that records are kept before they are deleted; -1: for ever. Records "
             "that were produced without a timestamp do not expire by time, nor does what came "
@@ -586,7 +490,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="segment.bytes",
         type=ConfigType.INT,
         default="1073741824",
-        check=_int(1 << 20),
+        check=int32(1 << 20),
         documentation="Size of a segment file, in bytes.",
         standing=_M,
         reason=_NO_SEGMENT_FILES,
@@ -596,7 +500,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="segment.index.bytes",
         type=ConfigType.INT,
         default="10485760",
-        check=_int(4),
+        check=int32(4),
         documentation="Size of a segment file's index, in bytes.",
         standing=_M,
         reason=_NO_SEGMENT_FILES,
@@ -606,7 +510,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="segment.jitter.ms",
         type=ConfigType.LONG,
         default="0",
-        check=_long(),
+        check=int64(),
         documentation="By how much the rolling of segment files is spread, in milliseconds.",
         standing=_M,
         reason=_NO_SEGMENT_FILES,
@@ -616,7 +520,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="segment.ms",
         type=ConfigType.LONG,
         default="604800000",
-        check=_long(1),
+        check=int64(1),
         documentation="After how many milliseconds a segment file is closed.",
         standing=_M,
         reason=_NO_SEGMENT_FILES,
@@ -626,7 +530,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         name="unclean.leader.election.enable",
         type=ConfigType.BOOLEAN,
         default="false",
-        check=_boolean,
+        check=boolean,
         documentation="Whether a replica that lags may lead, at the price of lost records.",
         standing=_M,
         reason=_NO_REPLICAS,

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.model.errors import InvalidRequestError
-from penstock.model.topic_config_table import (
-    CLUSTER_CONFIGS,
+from penstock.model.topic_config import (
     INT64_MAX,
-    TOPIC_CONFIGS,
     ConfigType,
     Standing,
     TopicConfig,
     split_list,
 )
+from penstock.model.topic_config_table import CLUSTER_CONFIGS, TOPIC_CONFIGS
 
 __all__ = [
     "CLUSTER_CONFIGS",
@@ -116,11 +115,15 @@ class TopicSettings:
     timestamp_after_max_ms: int
     retention_ms: int
     retention_bytes: int
+    retention_messages: int
+    """Offsets that a partition keeps at most; -1: no limit."""
     deletes: bool
     compacts: bool
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    validates_records: bool
+    """Whether a produced batch's records are looked at, or its header alone."""
     durability: str
     """`wal`, `object`, or empty: as the agent says."""
     flush_interval_ms: int
@@ -131,6 +134,12 @@ class TopicSettings:
     """What it is called; empty: by the topic's name (`penstock.model.table_names`)."""
     table_retention_wait_ms: int
     """How long retention waits for that table at most."""
+
+    @property
+    def has_retention(self) -> bool:
+        """Whether records leave the topic by themselves."""
+        limits = (self.retention_ms, self.retention_bytes, self.retention_messages)
+        return self.deletes and max(limits) >= 0
 
 
 def topic_settings(
@@ -157,11 +166,13 @@ def topic_settings(
         timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
+        retention_messages=number("penstock.retention.messages"),
         deletes="delete" in policies,
         compacts="compact" in policies,
         delete_retention_ms=number("delete.retention.ms"),
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
         max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        validates_records=text("penstock.validate.records").strip().lower() == "true",
         durability=text("penstock.durability"),
         flush_interval_ms=number("penstock.flush.interval.ms"),
         table=text("penstock.table"),

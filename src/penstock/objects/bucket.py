@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import obstore
 from obstore.exceptions import BaseError
@@ -12,7 +12,10 @@ from typing_extensions import Buffer
 from penstock.model.errors import CorruptDataError
 from penstock.objects.keys import check_key
 from penstock.objects.translate import translate_obstore_error
-from penstock.ports.objects import ObjectInfo, SignedMethod
+from penstock.ports.objects import ObjectInfo, SignedMethod, Versioned
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 MULTIPART_BYTES: Final = 64 << 20
 """A larger put goes in pieces; above any segment, below what a request's deadline allows."""
@@ -59,12 +62,17 @@ class BucketStore:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         check_key(key)
         if start == end:
-            await self.size(key)
-            return b""
+            return Versioned(b"", _version_of(await self._head(key)))
         try:
-            data = await obstore.get_range_async(self._store, key, start=start, end=end)
+            # One request, as `get_range_async` makes it, whose answer names the ETag.
+            answer = await obstore.get_async(self._store, key, options={"range": (start, end)})
+            data = await answer.bytes_async()
         except _FAILURES as error:
             # Stores refuse a range that begins past the end, each in its own words.
             if await self.size(key) < end:
@@ -72,7 +80,7 @@ class BucketStore:
             raise translate_obstore_error("read", key, error) from error
         if len(data) < end - start:
             raise _short(key, start, end)
-        return data
+        return Versioned(data, _version_of(answer.meta))
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
         """See `penstock.ports.objects.SigningStore`. Memory can't; no request is made, save for
@@ -92,10 +100,7 @@ class BucketStore:
     async def size(self, key: str) -> int:
         """See the port."""
         check_key(key)
-        try:
-            return int((await obstore.head_async(self._store, key))["size"])
-        except _FAILURES as error:
-            raise translate_obstore_error("look up", key, error) from error
+        return int((await self._head(key))["size"])
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See the port."""
@@ -135,6 +140,12 @@ class BucketStore:
         except _FAILURES as error:
             raise translate_obstore_error("list", prefix, error) from error
 
+    async def _head(self, key: str) -> "ObjectMeta":
+        try:
+            return await obstore.head_async(self._store, key)
+        except _FAILURES as error:
+            raise translate_obstore_error("look up", key, error) from error
+
     async def _delete_one(self, key: str) -> None:
         try:
             await obstore.delete_async(self._store, key)
@@ -150,6 +161,11 @@ def _pieces(parts: Sequence[Buffer]) -> Iterator[bytes]:
         view = memoryview(part).cast("B")
         for at in range(0, len(view), _PIECE_BYTES):
             yield bytes(view[at : at + _PIECE_BYTES])
+
+
+def _version_of(meta: "ObjectMeta") -> str | None:
+    tag = meta["e_tag"]
+    return None if tag is None else tag.strip('"')
 
 
 def _short(key: str, start: int, end: int) -> CorruptDataError:

@@ -13,7 +13,14 @@ from typing_extensions import Buffer
 
 from penstock.model.errors import ConflictError
 from penstock.objects.once import holds, size_of
-from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
+from penstock.ports.objects import (
+    ObjectInfo,
+    ObjectStore,
+    SignedMethod,
+    Versioned,
+    get_versioned,
+    sign_through,
+)
 
 T = TypeVar("T")
 
@@ -70,8 +77,12 @@ class Hedged:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         return await self._first_of(
-            lambda: self._store.get_range(key, start, end),
+            lambda: get_versioned(self._store, key, start, end),
             self._get_after_s + (end - start) / _BYTES_PER_S,
         )
 

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import logging
 import threading
 import weakref
 from collections import OrderedDict
@@ -28,7 +29,10 @@ from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects.keys import check_key
 from penstock.objects.translate import translate_os_error
 from penstock.ports.device import Device, File
-from penstock.ports.objects import ObjectInfo, RegionFile
+from penstock.ports.objects import ObjectInfo, RegionFile, Versioned
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -79,6 +83,11 @@ class ObjectDevice(Device, Protocol):
         """Names of the folders directly in `folder`, sorted."""
         ...
 
+    def has(self, name: str, file: File) -> bool:
+        """Whether a name is that of an open file of this device, and not of another that was put
+        in its place; nor of none."""
+        ...
+
 
 class LocalStore:
     """Implements `penstock.ports.objects.ObjectStore` on a device.
@@ -114,6 +123,10 @@ class LocalStore:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         check_key(key)
         return await self._run(lambda: self._read(key, start, end))
 
@@ -172,8 +185,10 @@ class LocalStore:
                     self._device.rename(staged, key)
             except OSError:
                 # The first error is the one to tell; what stays is removed by the next start.
-                with contextlib.suppress(OSError):
+                try:
                     self._device.remove(staged)
+                except OSError as error:
+                    heard(Cause.REMOVE_FILE, error, logger, f"{staged} stays until the next start")
                 raise
             self._device.sync_directory(folder)
         except OSError as error:
@@ -221,16 +236,19 @@ class LocalStore:
         finally:
             file.close()
 
-    def _read(self, key: str, start: int, end: int) -> memoryview:
+    def _read(self, key: str, start: int, end: int) -> Versioned:
         try:
-            data = self._opened(key).view_at(start, end - start)
+            file = self._opened(key)
+            # First: what is changed while it is read is then of another version.
+            version = file.identity() if isinstance(file, RegionFile) else None
+            data = file.view_at(start, end - start)
         except OSError as error:
             raise translate_os_error("read", key, error) from error
         if len(data) < end - start:
             raise CorruptDataError(
                 "read", f"{key} at byte {start}", f"{len(data)} of {end - start} bytes are there"
             )
-        return data
+        return Versioned(data, version)
 
     def _warm(self, key: str, start: int, end: int) -> bool:
         try:
@@ -253,11 +271,9 @@ class LocalStore:
         self._region_files.pop(key, None)
 
     def _opened(self, key: str) -> File:
-        with self._lock:
-            file = self._open_files.get(key)
-            if file is not None:
-                self._open_files.move_to_end(key)
-                return file
+        file = self._open_still(key)
+        if file is not None:
+            return file
         file = self._device.open(key)
         with self._lock:
             self._open_files[key] = file
@@ -267,6 +283,25 @@ class LocalStore:
                 # given out again at once. It closes when the last reference goes.
                 self._open_files.popitem(last=False)
         return file
+
+    def _open_still(self, key: str) -> File | None:
+        """The object's file if it is open, and still the object's.
+
+        Another process may have deleted the object, or an operator have put a whole copy in the
+        place of a damaged one: the descriptor would go on giving the old bytes. Looking costs 6 us.
+        """
+        with self._lock:
+            file = self._open_files.get(key)
+        if file is None:
+            return None
+        is_there = self._device.has(key, file)
+        with self._lock:
+            if self._open_files.get(key) is file:
+                if is_there:
+                    self._open_files.move_to_end(key)
+                else:
+                    self._forget(key)
+        return file if is_there else None
 
     def _stat(self, key: str) -> Status:
         try:

@@ -7,7 +7,14 @@ from typing import Protocol, Self
 from typing_extensions import Buffer
 
 from penstock.ports.clock import Clock
-from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
+from penstock.ports.objects import (
+    ObjectInfo,
+    ObjectStore,
+    SignedMethod,
+    Versioned,
+    get_versioned,
+    sign_through,
+)
 
 
 class StoreMeter(Protocol):
@@ -41,10 +48,14 @@ class Metered:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         with self._measure("get") as measure:
-            data = await self._store.get_range(key, start, end)
+            found = await get_versioned(self._store, key, start, end)
             measure.bytes_count = end - start
-            return data
+            return found
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
         """See `penstock.ports.objects.SigningStore`."""

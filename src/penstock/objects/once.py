@@ -40,8 +40,8 @@ async def put_once(store: ObjectStore, key: str, parts: Sequence[Buffer]) -> Non
 
 
 async def holds(store: ObjectStore, key: str, parts: Sequence[Buffer]) -> bool:
-    """Whether an object is the concatenation of `parts`. Read in pieces of bounded size: one that
-    fails may be tried again by itself.
+    """Return whether an object is the concatenation of `parts`. Read in pieces of bounded size: one
+    that fails may be tried again by itself.
 
     Raises:
         NotFoundError: there is none.

@@ -12,7 +12,14 @@ from typing import Final
 from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError
-from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
+from penstock.ports.objects import (
+    ObjectInfo,
+    ObjectStore,
+    SignedMethod,
+    Versioned,
+    get_versioned,
+    sign_through,
+)
 
 ORIGINS_PREFIX: Final = "origins/"
 _DIGEST_CHARACTERS: Final = 16
@@ -59,8 +66,12 @@ class OriginStore:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         store, key = self._find(key)
-        return await store.get_range(key, start, end)
+        return await get_versioned(store, key, start, end)
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
         """See `penstock.ports.objects.SigningStore`. Own objects alone: another cluster's are

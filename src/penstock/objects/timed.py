@@ -7,7 +7,14 @@ from typing import Final, TypeVar
 from typing_extensions import Buffer
 
 from penstock.model.errors import RetryableError
-from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
+from penstock.ports.objects import (
+    ObjectInfo,
+    ObjectStore,
+    SignedMethod,
+    Versioned,
+    get_versioned,
+    sign_through,
+)
 
 T = TypeVar("T")
 
@@ -38,8 +45,12 @@ class Timed:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         return await self._within(
-            "read", key, self._store.get_range(key, start, end), bytes_count=end - start
+            "read", key, get_versioned(self._store, key, start, end), bytes_count=end - start
         )
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:

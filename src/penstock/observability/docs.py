@@ -6,11 +6,16 @@ from penstock.observability.metrics import CATALOGUE
 _HEAD = """\
 # Metrics
 
-Made from `penstock.observability.metrics`; `make docs` makes it anew.
+Made from `penstock.observability.metrics` by `make docs`.
 
 A server's HTTP port answers `GET /metrics` in Prometheus' text format. Next to these there are
-`process_*` (Linux) and `python_info` of the Prometheus client library. A series with a label
-appears once it was first counted.
+`process_*` (Linux) and `python_info` of the Prometheus client library.
+
+Each metric of this page is in the answer from the start: counters and histograms at 0, those with
+a label once for each value of it, so that an alert on the first rise fires. Two exceptions have
+their HELP and TYPE lines alone: a gauge of a part that the server does not have (the WAL of an
+agent without one, the journal's head of an embedded server), and a label whose values are not
+known at the start, for the reason that its row names.
 """
 
 
@@ -19,6 +24,7 @@ def metrics_page() -> str:
     rows = ["| metric | kind | label | what it is |\n| --- | --- | --- | --- |\n"]
     for metric in CATALOGUE.values():
         label = f"`{metric.label}`" if metric.label else ""
-        rows.append(f"| `{metric.name}` | {metric.kind} | {label} | {metric.text} |\n")
+        text = f"{metric.text} ({metric.open_label})" if metric.open_label else metric.text
+        rows.append(f"| `{metric.name}` | {metric.kind} | {label} | {text} |\n")
     bounds = ", ".join(f"{bound:g}" for bound in SECONDS_BOUNDS)
     return f"{_HEAD}\n{''.join(rows)}\nBounds of histograms, in seconds: {bounds}.\n"

@@ -3,7 +3,8 @@
 Imports prometheus_client, so it is itself imported only once a server already serves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,9 +20,12 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from penstock.observability.histogram import Histogram
 from penstock.observability.metrics import CATALOGUE, MetricKind, Metrics
+from penstock.observability.metrics import Metric as CatalogueRow
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_VERSION: Final = "penstock_build_info"
 
 
 class Exposition:
@@ -45,32 +49,40 @@ class _Collector(Collector):
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
-        yield _labelled_gauge("penstock_build_info", self._version, 1)
-        for name, by_label in list(self._metrics.histograms.items()):
-            about = CATALOGUE[name]
-            labels = [about.label] if about.label else []
-            family = HistogramMetricFamily(name, about.text, labels=labels)
-            for label, histogram in list(by_label.items()):
-                family.add_metric([label] if label else [], histogram.cumulative(), histogram.sum)
-            yield family
-        for name, counts in list(self._metrics.counts.items()):
-            about = CATALOGUE[name]
-            counter = CounterMetricFamily(
-                name, about.text, labels=[about.label] if about.label else []
-            )
-            for label, count in list(counts.items()):
-                counter.add_metric([label] if label else [], count)
-            yield counter
-        for name, value in self._metrics.gauges().items():
-            about = CATALOGUE[name]
-            if about.kind is MetricKind.COUNTER:
-                yield CounterMetricFamily(name, about.text, value=value)
+        # All of the catalogue, counted or not: an alert on a counter's first rise needs the 0
+        # before it.
+        read = {_VERSION: {self._version: 1.0}}
+        read |= {name: {"": value} for name, value in self._metrics.gauges().items()}
+        for about in CATALOGUE.values():
+            if about.kind is MetricKind.HISTOGRAM:
+                yield _histogram(about, self._metrics.histograms.get(about.name, {}))
             else:
-                yield GaugeMetricFamily(name, about.text, value=value)
+                values = read.get(about.name) or self._metrics.counts.get(about.name, {})
+                yield _plain(about, values)
 
 
-def _labelled_gauge(name: str, label: str, value: float) -> GaugeMetricFamily:
-    about = CATALOGUE[name]
-    family = GaugeMetricFamily(name, about.text, labels=[about.label])
-    family.add_metric([label], value)
+def _histogram(about: CatalogueRow, by_label: Mapping[str, Histogram]) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(about.name, about.text, labels=_labels(about))
+    if not about.label:
+        by_label = by_label or {"": Histogram()}
+    for label, histogram in list(by_label.items()):
+        family.add_metric([label] if label else [], histogram.cumulative(), histogram.sum)
     return family
+
+
+def _plain(about: CatalogueRow, values: Mapping[str, float]) -> Metric:
+    """A counter starts at 0; a gauge that this server doesn't read has no value to show."""
+    family: CounterMetricFamily | GaugeMetricFamily
+    if about.kind is MetricKind.COUNTER:
+        family = CounterMetricFamily(about.name, about.text, labels=_labels(about))
+        if not about.label:
+            values = values or {"": 0}
+    else:
+        family = GaugeMetricFamily(about.name, about.text, labels=_labels(about))
+    for label, value in list(values.items()):
+        family.add_metric([label] if label else [], value)
+    return family
+
+
+def _labels(about: CatalogueRow) -> list[str]:
+    return [about.label] if about.label else []

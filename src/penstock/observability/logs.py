@@ -1,11 +1,9 @@
-"""Logs: one line per event on standard error, and a limit for lines that could be endless."""
+"""Logs: one line per event on standard error."""
 
 import logging
 import sys
 import time
 from typing import Final
-
-from penstock.ports.clock import Clock
 
 FORMAT: Final = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(name)s: %(message)s"
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
@@ -35,35 +33,3 @@ def configure_logs(level: str) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-
-
-class RateLimit:
-    """Says which of many like events may have a line: so many per interval, then a count.
-
-    Args:
-        clock: measures the interval.
-        interval_s: its length, in seconds.
-        line_count_max: lines in one interval.
-    """
-
-    def __init__(self, clock: Clock, *, interval_s: float = 10.0, line_count_max: int = 5) -> None:
-        self._clock = clock
-        self._interval_s = interval_s
-        self._line_count_max = line_count_max
-        self._started_s = clock.monotonic_s()
-        self._line_count = 0
-        self._suppressed_count = 0
-
-    def allow(self) -> int | None:
-        """None: say nothing. Otherwise a line may be written, and the number is how many were
-        kept back since the last one."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._started_s >= self._interval_s:
-            self._started_s = now_s
-            self._line_count = 0
-        if self._line_count >= self._line_count_max:
-            self._suppressed_count += 1
-            return None
-        self._line_count += 1
-        suppressed, self._suppressed_count = self._suppressed_count, 0
-        return suppressed

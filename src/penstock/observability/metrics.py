@@ -25,15 +25,23 @@ class MetricKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the catalogue. `label` is the name of its one label, or empty."""
+    """One row of the catalogue.
+
+    `label`: the name of its one label, or empty. `open_label`: why not every value of the label is
+    known when a server starts; empty where each value has its series from the start.
+    """
 
     name: str
     kind: MetricKind
     text: str
     label: str = ""
+    open_label: str = ""
 
 
 _C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+_OF_PIPELINE_RUN: Final = (
+    "`penstock pipeline run` alone has it, for each job of its configuration from its start"
+)
 
 _TABLE: Final = (
     Metric("penstock_build_info", _G, "Always 1; the label is the version.", "version"),
@@ -52,10 +60,84 @@ _TABLE: Final = (
     Metric("penstock_connections", _G, "Open connections of Kafka clients."),
     Metric("penstock_connections_opened_total", _C, "Connections accepted."),
     Metric("penstock_connections_closed_total", _C, "Connections closed, by either side."),
-    Metric("penstock_refused_connections_total", _C, "Connections above connections_max."),
-    Metric("penstock_stalled_connections_total", _C, "Connections cut off after stall_timeout_ms."),
-    Metric("penstock_inflight_bytes", _G, "Bytes of requests and unsent replies."),
+    Metric(
+        "penstock_refused_connections_total",
+        _C,
+        "Connections of Kafka clients that were not accepted, by the setting that allows no more; "
+        "`draining`: the server was ending.",
+        "reason",
+    ),
+    Metric(
+        "penstock_ended_connections_total",
+        _C,
+        "Connections of Kafka clients that this server closed: `idle` for connections_max_idle_ms, "
+        "`room` for another client at connections_max, `stalled` for stall_timeout_ms, "
+        "`late_request` after request_receive_timeout_ms; `slow_request` and `slow_reply`: the "
+        "slowest, while inflight_bytes_max was reached.",
+        "reason",
+    ),
+    Metric(
+        "penstock_refused_batches_total",
+        _C,
+        "Produced batches that were refused: damaged, invalid, or against the topic's limits.",
+    ),
+    Metric(
+        "penstock_handed_over_batches_total",
+        _C,
+        "Produced batches that this agent refused while it is being drained: their producers send "
+        "them to the agents that lead the partitions.",
+    ),
+    Metric(
+        "penstock_limited_topics_total",
+        _C,
+        "Topics that clients asked for by name and that were not created: beyond "
+        "auto_create_topics_per_s, topics_max or partitions_max.",
+    ),
+    Metric(
+        "penstock_http_ended_connections_total",
+        _C,
+        "Connections that the port (`http`, `peer`) closed: `head` and `body` came too slowly, "
+        "`stalled` took nothing of an answer, `room` for another client, `malformed` sent what is "
+        "no HTTP.",
+        "reason",
+    ),
+    Metric(
+        "penstock_http_refused_total",
+        _C,
+        "What the port turned away since none could make room: `connections`, `requests` (503), "
+        "`bodies` (503: too many bytes of them in memory).",
+        "reason",
+    ),
+    Metric(
+        "penstock_inflight_bytes",
+        _G,
+        "Bytes of requests beyond 4 KiB of each connection, of unsent replies, and of large "
+        "answers in the making.",
+    ),
     Metric("penstock_inflight_bytes_max", _G, "The setting inflight_bytes_max."),
+    Metric(
+        "penstock_group_inflight_bytes",
+        _G,
+        "Bytes of group calls, counted as those of penstock_inflight_bytes.",
+    ),
+    Metric("penstock_group_inflight_bytes_max", _G, "The setting group_inflight_bytes_max."),
+    Metric(
+        "penstock_inflight_waiting",
+        _G,
+        "Connections that wait for room below inflight_bytes_max or group_inflight_bytes_max.",
+    ),
+    Metric(
+        "penstock_inflight_longest_wait_seconds",
+        _G,
+        "Of the connections that wait for room now: how long the first of them has waited.",
+    ),
+    Metric(
+        "penstock_inflight_waits_total",
+        _C,
+        "Waits for that room: `request` to receive the rest of a request, `answer` to begin work "
+        "on an answer of more than 64 KiB, `fetch` to begin a Fetch.",
+        "lane",
+    ),
     # Stages.
     Metric("penstock_parse_duration_seconds", _H, "Decoding of a Produce or Fetch request.", "api"),
     Metric(
@@ -113,6 +195,21 @@ _TABLE: Final = (
         "1: this start has set metadata.sqlite aside and made it again of the journal.",
     ),
     Metric("penstock_append_waiting_bytes", _G, "Bytes handed to the commit lane, unanswered."),
+    # What went wrong.
+    Metric(
+        "penstock_background_task_failures_total",
+        _C,
+        "Failures of work beside requests (uploader, retention, archive, following the journal), "
+        "by name; `/v1/status` (`background_failures`) has the last error of each.",
+        "task",
+    ),
+    Metric(
+        "penstock_swallowed_errors_total",
+        _C,
+        "Errors after which the server goes on, by what could not be done; each cause has a log "
+        "line at most once a minute.",
+        "cause",
+    ),
     # Damage.
     Metric(
         "penstock_damage_total",
@@ -131,10 +228,20 @@ _TABLE: Final = (
         "penstock_damaged_ranges", _G, "Ranges of offsets that are known to be damaged or missing."
     ),
     Metric(
+        "penstock_damaged_wal_frames",
+        _G,
+        "Damaged stretches of WAL files that a start or a takeover found, in which records lie.",
+    ),
+    Metric(
         "penstock_lost_ranges",
         _G,
-        "Ranges of offsets whose loss an operator accepted, and that are not trimmed; 1,000 at "
-        "most are counted.",
+        "Ranges of offsets whose loss an operator accepted, and that are not trimmed.",
+    ),
+    Metric(
+        "penstock_rebuilt_ranges",
+        _G,
+        "Ranges of offsets whose records were encoded again from a table, and that are not "
+        "trimmed.",
     ),
     Metric(
         "penstock_scrubbed_bytes_total", _C, "Stored bytes that the scrubber has read and checked."
@@ -147,6 +254,7 @@ _TABLE: Final = (
         _C,
         "Partitions that a Fetch, or a look-up by time, could not read, by type of error.",
         "kind",
+        open_label="an unforeseen error adds its type",
     ),
     # Caches.
     Metric("penstock_tail_cache_bytes", _G, "Bytes of newest records in memory."),
@@ -173,9 +281,22 @@ _TABLE: Final = (
         _C,
         "Runs of a job of the pipeline that ended well.",
         "job",
+        open_label=_OF_PIPELINE_RUN,
     ),
-    Metric("penstock_pipeline_job_failures_total", _C, "Runs that failed.", "job"),
-    Metric("penstock_pipeline_job_duration_seconds", _H, "One run, well or not.", "job"),
+    Metric(
+        "penstock_pipeline_job_failures_total",
+        _C,
+        "Runs that failed.",
+        "job",
+        open_label=_OF_PIPELINE_RUN,
+    ),
+    Metric(
+        "penstock_pipeline_job_duration_seconds",
+        _H,
+        "One run, well or not.",
+        "job",
+        open_label=_OF_PIPELINE_RUN,
+    ),
     # The object store.
     Metric(
         "penstock_store_requests_total",
@@ -189,6 +310,7 @@ _TABLE: Final = (
         "Requests to the object store that failed, by kind; most are tried again. OverloadedError "
         "is a 503 SlowDown; CancelledError gave way to a second request that was quicker.",
         "kind",
+        open_label="an unforeseen error adds its type",
     ),
     Metric(
         "penstock_store_bytes_total",
@@ -216,6 +338,12 @@ _TABLE: Final = (
         "penstock_clock_off_seconds",
         _G,
         "How far this host's clock is ahead of the believed one (below 0: behind); 0: believed.",
+    ),
+    Metric(
+        "penstock_replica_unstored_bytes",
+        _G,
+        "Bytes of journal entries that are applied in memory alone, since there is no space on the "
+        "disk of the agent's replica. Above 32 MiB records are refused.",
     ),
     Metric(
         "penstock_clock_skew_seconds",
@@ -259,6 +387,18 @@ _TABLE: Final = (
         _C,
         "States of this agent that could not be hashed.",
     ),
+    Metric(
+        "penstock_snapshots_refused_total",
+        _C,
+        "Snapshots that this agent did not archive, since the archive gives another state for their"
+        " position: its replica, or the archive, is damaged.",
+    ),
+    Metric(
+        "penstock_snapshots_uncompared_total",
+        _C,
+        "Snapshots that this agent archived without comparing them, since nothing whole in the"
+        " archive leads there.",
+    ),
 )
 
 CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _TABLE}
@@ -266,12 +406,14 @@ CATALOGUE: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _TAB
 
 class Metrics:
     """The values of one server. Histograms and counts are made when first named, which must be a
-    name of the catalogue."""
+    name of the catalogue. What counts by a label names its values at the start (`add` of 0), so
+    that an alert on the first rise fires; families without a label need no such call."""
 
     def __init__(self) -> None:
         self.histograms: dict[str, dict[str, Histogram]] = defaultdict(dict)
         """By metric, then by the value of its label ("" without one)."""
-        self.counts: dict[str, dict[str, int]] = defaultdict(dict)
+        self.counts: dict[str, Mapping[str, int]] = {}
+        self._own_counts: dict[str, dict[str, int]] = defaultdict(dict)
         self._gauges: list[Callable[[], Mapping[str, float]]] = []
 
     def histogram(self, name: str, label: str = "") -> Histogram:
@@ -281,11 +423,19 @@ class Metrics:
 
     def add(self, name: str, amount: int = 1, label: str = "") -> None:
         """Count. Costs two look-ups once the name is known."""
-        values = self.counts[name]
+        values = self._own_counts[name]
         if label not in values:
             _check(name, MetricKind.COUNTER, label)
+            self.counts[name] = values
             values[label] = 0
         values[label] += amount
+
+    def share(self, name: str, counts: Mapping[str, int]) -> None:
+        """Show counts by label that another part keeps."""
+        assert name not in self.counts, f"{name} is counted here"
+        for label in counts:
+            _check(name, MetricKind.COUNTER, label)
+        self.counts[name] = counts
 
     def on_scrape(self, read: Callable[[], Mapping[str, float]]) -> None:
         """Call `read` at each scrape for values of gauges and of counters that others keep."""

@@ -2,7 +2,9 @@
 
 It reads the object store, never another peer. What is kept is bounded by bytes, least recently used
 goes first; the log's own cache holds the same views, so that a block isn't in memory twice. A key
-means the same bytes for ever (`penstock.log.fetch.blocks`), also to another agent.
+means the same bytes for ever (`penstock.log.fetch.blocks`). Where an object was replaced
+nevertheless, what is kept of it is dropped as soon as this agent has read of another version, and
+blocks that peers have kept of the old one aren't taken.
 """
 
 import asyncio
@@ -10,10 +12,13 @@ from collections import OrderedDict
 from typing import Final
 
 from penstock.model.errors import OverloadedError
+from penstock.model.versions import KeptVersions
 from penstock.peers.codec import BlockRange
-from penstock.ports.objects import ObjectStore
+from penstock.ports.objects import ObjectStore, Versioned, get_versioned
+from penstock.system.tasks import take_error
 
 _LOADS_MAX: Final = 64
+_SEEN_MAX: Final = 10_000
 
 
 class OwnBlocks:
@@ -29,14 +34,18 @@ class OwnBlocks:
         self._store = store
         self._bytes_max = bytes_max
         self._loads_max = loads_max
-        self._blocks: OrderedDict[BlockRange, memoryview] = OrderedDict()
-        self._loads: dict[BlockRange, asyncio.Task[memoryview]] = {}
+        self._blocks: OrderedDict[BlockRange, tuple[memoryview, str | None]] = OrderedDict()
+        self._kept = KeptVersions[BlockRange]()
+        self._seen: OrderedDict[str, str | None] = OrderedDict()
+        """Per object the version that the store itself gave last."""
+        self._loads: dict[BlockRange, asyncio.Task[Versioned]] = {}
         self.bytes = 0
         self.hit_count = 0
         self.load_count = 0
 
-    async def read(self, wanted: BlockRange, *, may_refuse: bool = False) -> memoryview:
-        """The bytes of a range; loaded if they are not here, or joined to a load under way.
+    async def read(self, wanted: BlockRange, *, may_refuse: bool = False) -> Versioned:
+        """The bytes of a range and their version; loaded if they are not here, or joined to a load
+        under way.
 
         Cancelling one reader doesn't take the block from the others.
 
@@ -52,7 +61,7 @@ class OwnBlocks:
         if found is not None:
             self._blocks.move_to_end(wanted)
             self.hit_count += 1
-            return found
+            return Versioned(*found)
         load = self._loads.get(wanted)
         if load is None:
             if may_refuse and len(self._loads) >= self._loads_max:
@@ -63,7 +72,7 @@ class OwnBlocks:
             load = self._loads[wanted] = asyncio.get_running_loop().create_task(
                 self._load(wanted), name=f"load {wanted.key}@{wanted.start}"
             )
-            load.add_done_callback(_retrieve)
+            load.add_done_callback(take_error)
         else:
             self.hit_count += 1
         return await asyncio.shield(load)
@@ -72,7 +81,21 @@ class OwnBlocks:
         """What is kept of a range isn't what the store has."""
         dropped = self._blocks.pop(wanted, None)
         if dropped is not None:
-            self.bytes -= len(dropped)
+            self.bytes -= len(dropped[0])
+            self._kept.remove(wanted.key, wanted)
+
+    def saw(self, key: str, version: str | None) -> None:
+        """The store itself gave that version of an object. What is kept of another is dropped."""
+        self._seen[key] = version
+        self._seen.move_to_end(key)
+        if len(self._seen) > _SEEN_MAX:
+            self._seen.popitem(last=False)
+        for stale in self._kept.of_others(key, version):
+            self.forget(stale)
+
+    def is_stale(self, key: str, version: str | None) -> bool:
+        """Return whether the store itself gave another version of an object."""
+        return key in self._seen and self._seen[key] != version
 
     async def close(self) -> None:
         """Cancel loads under way and forget everything."""
@@ -81,22 +104,20 @@ class OwnBlocks:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
         self._blocks.clear()
+        self._kept.clear()
         self.bytes = 0
 
-    async def _load(self, wanted: BlockRange) -> memoryview:
+    async def _load(self, wanted: BlockRange) -> Versioned:
         try:
-            block = memoryview(await self._store.get_range(wanted.key, wanted.start, wanted.end))
+            found = await get_versioned(self._store, wanted.key, wanted.start, wanted.end)
         finally:
             del self._loads[wanted]
-        self._blocks[wanted] = block
+        self.saw(wanted.key, found.version)
+        self.forget(wanted)
+        block = memoryview(found.data)
+        self._blocks[wanted] = (block, found.version)
+        self._kept.add(wanted.key, wanted, found.version)
         self.bytes += len(block)
         while self.bytes > self._bytes_max and self._blocks:
-            _, evicted = self._blocks.popitem(last=False)
-            self.bytes -= len(evicted)
-        return block
-
-
-def _retrieve(load: asyncio.Task[memoryview]) -> None:
-    # Everybody who waited may be gone.
-    if not load.cancelled():
-        load.exception()
+            self.forget(next(iter(self._blocks)))
+        return Versioned(block, found.version)

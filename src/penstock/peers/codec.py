@@ -24,6 +24,7 @@ class FrameKind(enum.IntEnum):
     REFUSED = 2
     MOVED = 3
     DAMAGED = 4
+    VERSION = 5
     END = 255
 
 

@@ -19,6 +19,10 @@ _LINE_BYTES_MAX: Final = 64
 _ERROR_BYTES_MAX: Final = 4 << 10
 
 
+class UnknownCallError(RetryableError):
+    """The peer doesn't serve such a call: its release is older."""
+
+
 @dataclass(slots=True)
 class Frame:
     """One frame, whole. `payload` is its own buffer."""
@@ -110,7 +114,8 @@ class AnswerReader:
         if self.status != 200:
             self.keep_alive = False
             text = bytes(self._pending[:_ERROR_BYTES_MAX]).decode("utf-8", "replace")
-            raise RetryableError("ask peer", "its answer", f"HTTP {self.status} {text[:200]}")
+            kind = UnknownCallError if self.status == 404 else RetryableError
+            raise kind("ask peer", "its answer", f"HTTP {self.status} {text[:200]}")
         if headers.get("transfer-encoding") != "chunked":
             raise _malformed("an answer without chunks")
         self._in_head = False

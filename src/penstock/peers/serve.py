@@ -19,11 +19,23 @@ ReadWal = Callable[[WalRange], Awaitable[Buffer]]
 NotFoundError when the WAL is another's."""
 
 
-async def serve_blocks(own: OwnBlocks, ranges: Sequence[BlockRange]) -> AsyncIterator[Buffer]:
-    """Frames of an answer, each range when it is ready, with beats meanwhile."""
+Parts = Sequence[tuple[FrameKind, Buffer]]
+"""Frames of one range, without their headers."""
+
+
+async def serve_blocks(
+    own: OwnBlocks, ranges: Sequence[BlockRange], *, versions: bool = True
+) -> AsyncIterator[Buffer]:
+    """Frames of an answer, each range when it is ready, with beats meanwhile.
+
+    Args:
+        versions: whether each range's version is said before its bytes; not to askers of releases
+            that know no such frame.
+    """
     loop = asyncio.get_running_loop()
     reads = {
-        loop.create_task(_read_block(own, wanted)): index for index, wanted in enumerate(ranges)
+        loop.create_task(_read_block(own, wanted, versions=versions)): index
+        for index, wanted in enumerate(ranges)
     }
     async for part in _answer(reads):
         yield part
@@ -37,7 +49,7 @@ async def serve_wal(read: ReadWal, wanted: WalRange) -> AsyncIterator[Buffer]:
 
 
 async def _answer(
-    reads: "dict[asyncio.Task[tuple[FrameKind, Buffer]], int]",
+    reads: "dict[asyncio.Task[Parts], int]",
 ) -> AsyncIterator[Buffer]:
     pending = set(reads)
     try:
@@ -50,10 +62,10 @@ async def _answer(
             if not done:
                 yield frame(FrameKind.BEAT)
             for read in sorted(done, key=reads.__getitem__):
-                kind, payload = read.result()
-                yield frame(kind, reads[read], memoryview(payload).nbytes)
-                if memoryview(payload).nbytes:
-                    yield payload
+                for kind, payload in read.result():
+                    yield frame(kind, reads[read], memoryview(payload).nbytes)
+                    if memoryview(payload).nbytes:
+                        yield payload
         yield frame(FrameKind.END)
     finally:
         # Whoever asked is gone; what is being read is still read, for the next who asks.
@@ -61,22 +73,24 @@ async def _answer(
             read.cancel()
 
 
-async def _read_block(own: OwnBlocks, wanted: BlockRange) -> tuple[FrameKind, Buffer]:
+async def _read_block(own: OwnBlocks, wanted: BlockRange, *, versions: bool) -> Parts:
     try:
-        return FrameKind.DATA, await own.read(wanted, may_refuse=True)
+        data, version = await own.read(wanted, may_refuse=True)
     except PenstockError as error:
-        return FrameKind.REFUSED, _text(error)
+        return [(FrameKind.REFUSED, _text(error))]
+    said = [(FrameKind.VERSION, (version or "").encode()[:_TEXT_BYTES_MAX])] if versions else []
+    return [*said, (FrameKind.DATA, data)]
 
 
-async def _read_wal(read: ReadWal, wanted: WalRange) -> tuple[FrameKind, Buffer]:
+async def _read_wal(read: ReadWal, wanted: WalRange) -> Parts:
     try:
-        return FrameKind.DATA, await read(wanted)
+        return [(FrameKind.DATA, await read(wanted))]
     except CorruptDataError as error:
-        return FrameKind.DAMAGED, _text(error)
+        return [(FrameKind.DAMAGED, _text(error))]
     except RetryableError as error:
-        return FrameKind.MOVED, _text(error)
+        return [(FrameKind.MOVED, _text(error))]
     except PenstockError as error:
-        return FrameKind.REFUSED, _text(error)
+        return [(FrameKind.REFUSED, _text(error))]
 
 
 def _text(error: PenstockError) -> bytes:

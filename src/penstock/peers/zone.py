@@ -1,10 +1,12 @@
 """A store whose blocks are read once per zone: each is asked of the agent that owns it there.
 
-Decorates `get_range` for ranges of one aligned block; everything else passes through. Whatever a
-peer does or doesn't do, the answer is the store's: a block that doesn't come is read directly.
+Decorates `get_versioned` for ranges of one aligned block; everything else passes through. Whatever
+a peer does or doesn't do, the answer is the store's: a block that doesn't come, or of another
+version of its object than the store itself gave to this agent, is read directly.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -15,11 +17,23 @@ from penstock.model.errors import RetryableError
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.client import PeerAwayError
 from penstock.peers.codec import RANGES_BYTES_MAX, RANGES_MAX, BlockRange, FrameKind, encode_blocks
-from penstock.peers.receive import Frame
+from penstock.peers.receive import Frame, UnknownCallError
 from penstock.ports.clock import Clock
-from penstock.ports.objects import ObjectInfo, ObjectStore, SignedMethod, sign_through
+from penstock.ports.objects import (
+    ObjectInfo,
+    ObjectStore,
+    SignedMethod,
+    Versioned,
+    get_versioned,
+    sign_through,
+)
+from penstock.system.heard import Cause, heard
 
-BLOCKS_PATH: Final = "/peer/v1/blocks"
+logger = logging.getLogger(__name__)
+
+BLOCKS_PATH: Final = "/peer/v2/blocks"
+BLOCKS_PATH_UNVERSIONED: Final = "/peer/v1/blocks"
+"""Of releases that know no versions; served to them, and not asked."""
 AVOID_S_FIRST: Final = 1.0
 AVOID_S_MAX: Final = 30.0
 
@@ -64,7 +78,7 @@ class ZoneCounts:
     peer: int = 0
     """Got from a peer."""
     refused: int = 0
-    """Read directly, since the peer answered without them."""
+    """Read directly, since the peer answered without them, or had them of another version."""
     away: int = 0
     """Read directly, since the peer did not answer."""
 
@@ -109,9 +123,13 @@ class ZoneStore:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         wanted = BlockRange(key, start, end)
         if start % self._block_bytes or not 0 < wanted.length <= self._block_bytes:
-            return await self._store.get_range(key, start, end)
+            return await self._read(wanted)
         owner = self._owner(wanted)
         if owner is None:
             self.counts.own += 1
@@ -120,13 +138,19 @@ class ZoneStore:
         if found is not None:
             self.counts.peer += 1
             return found
-        return await self._store.get_range(key, start, end)
+        return await self._read(wanted)
 
-    async def get_directly(self, key: str, start: int, end: int) -> Buffer:
+    async def get_directly(self, key: str, start: int, end: int) -> Versioned:
         """See `penstock.ports.objects.CachingStore`."""
         # Peers that ask this agent must not get what wasn't right here either.
-        self._own.forget(BlockRange(key, start, end))
-        return await self._store.get_range(key, start, end)
+        wanted = BlockRange(key, start, end)
+        self._own.forget(wanted)
+        return await self._read(wanted)
+
+    async def _read(self, wanted: BlockRange) -> Versioned:
+        found = await get_versioned(self._store, wanted.key, wanted.start, wanted.end)
+        self._own.saw(wanted.key, found.version)
+        return found
 
     async def size(self, key: str) -> int:
         """See the port."""
@@ -175,8 +199,8 @@ class ZoneStore:
 
     # -- asking --------------------------------------------------------------------------------
 
-    async def _ask(self, owner: PeerAgent, wanted: BlockRange) -> memoryview | None:
-        """The block from its owner; None if it did not come."""
+    async def _ask(self, owner: PeerAgent, wanted: BlockRange) -> Versioned | None:
+        """The block from its owner; None if it did not come, or isn't to be used."""
         loop = asyncio.get_running_loop()
         ask = _Ask(wanted, loop.create_future())
         waiting = self._waiting.get(owner)
@@ -203,10 +227,13 @@ class ZoneStore:
                 return
             if frame.index < len(asks):
                 ask = asks[frame.index]
-                whole = frame.kind == FrameKind.DATA and len(frame.payload) == ask.wanted.length
-                if not whole:
+                if frame.kind == FrameKind.VERSION:
+                    ask.version = bytes(frame.payload).decode("utf-8", "replace")
+                    return
+                found = self._usable(ask, frame)
+                if found is None:
                     self.counts.refused += 1
-                ask.settle(frame.payload if whole else None)
+                ask.settle(found)
 
         away = False
         try:
@@ -218,11 +245,17 @@ class ZoneStore:
                 payload_bytes_max=[ask.wanted.length for ask in asks],
             )
             self._avoided.pop(owner.address, None)
-        except PeerAwayError:
+        except PeerAwayError as error:
+            heard(Cause.PEER_BLOCKS, error, logger, "blocks are read from the store")
             away = True
             self._avoid(owner.address)
-        except RetryableError:
-            pass  # it answers, but not with these
+        except UnknownCallError as error:
+            # Of an older release: its blocks belong to others until it is replaced.
+            self._avoid(owner.address)
+            heard(Cause.PEER_BLOCKS, error, logger, "blocks are read from the store")
+        except RetryableError as error:
+            # It answers, but not with these.
+            heard(Cause.PEER_BLOCKS, error, logger, "blocks are read from the store")
         finally:
             for ask in asks:
                 if ask.settle(None):
@@ -230,6 +263,15 @@ class ZoneStore:
                         self.counts.away += 1
                     else:
                         self.counts.refused += 1
+
+    def _usable(self, ask: "_Ask", frame: Frame) -> Versioned | None:
+        wanted = ask.wanted
+        if frame.kind != FrameKind.DATA or len(frame.payload) != wanted.length:
+            return None
+        version = ask.version or None
+        if ask.version is None or self._own.is_stale(wanted.key, version):
+            return None
+        return Versioned(frame.payload, version)
 
     # Last, since it hides the type of that name from what follows.
     def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
@@ -240,9 +282,11 @@ class ZoneStore:
 @dataclass(slots=True)
 class _Ask:
     wanted: BlockRange
-    answer: "asyncio.Future[memoryview | None]"
+    answer: "asyncio.Future[Versioned | None]"
+    version: str | None = None
+    """As the peer said it: "" where the store says none; None: it hasn't said any."""
 
-    def settle(self, found: memoryview | None) -> bool:
+    def settle(self, found: Versioned | None) -> bool:
         """Give the answer; false if there is one already, or nobody waits."""
         if self.answer.done():
             return False

@@ -16,6 +16,7 @@ from penstock.lake.door import (
     Info,
     JobOpen,
     JobRequest,
+    JobState,
     Offsets,
     OffsetsRequest,
     Producers,
@@ -170,6 +171,11 @@ class DoorClient:
     def renew_job(self, job: int) -> None:
         """It goes on. Raises: FencedError: it was closed, or is too old."""
         self._call("POST", f"{door.JOBS_PATH}/{job}/renew", "renew job", str(job))
+
+    def is_job_open(self, job: int) -> bool:
+        """Whether a job goes on: by a head of the journal that is read after the call."""
+        path = f"{door.JOBS_PATH}/{job}"
+        return self._get(path, JobState, "look up job", str(job)).is_open
 
     def close_job(self, job: int, *, deadline_s: float | None = None) -> None:
         """End a job; also one that is over."""

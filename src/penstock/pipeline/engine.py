@@ -6,6 +6,7 @@ time: what they write has a name of their attempt's own, and only a driver's com
 Whoever iterates sees results as they come, and draws progress from them.
 """
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Generator, Iterable
@@ -18,11 +19,13 @@ from concurrent.futures import (
     wait,
 )
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.model.errors import RetryableError
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,8 +155,10 @@ class Attempts(Generic[T, R]):
         """Run it. Raises: what its last attempt raised."""
         rest_s = REST_S
         for _ in range(self._attempts - 1):
-            with suppress(RetryableError):
+            try:
                 return self._task(item)
+            except RetryableError as error:
+                heard(Cause.ATTEMPT, error, logger, f"tried again in {rest_s:g} s")
             Event().wait(rest_s)
             rest_s = min(2 * rest_s, _REST_MAX_S)
         return self._task(item)

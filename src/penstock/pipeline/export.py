@@ -2,11 +2,14 @@
 
 One file per partition and range of offsets, named by both and by the export, so that an attempt
 that is repeated writes the same file again, and none of another export. The manifest comes after
-them: an export without one is not whole. An older export is deleted after that.
+them: an export without one is not whole. An older export is deleted after that. All of this is done
+by one export at a time (`penstock.pipeline.export_folder`).
 """
 
 import itertools
+import os
 import re
+import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -23,6 +26,7 @@ from penstock.lake.door import RUN_FIELDS, Range, RunPage, TopicState
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.engine import Engine
+from penstock.pipeline.export_folder import ExportFolder, Marker
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, warehouse_url
@@ -128,75 +132,116 @@ def export_topic(
 
     Raises:
         NotFoundError: no such topic.
-        ConflictError: something is there already.
+        ConflictError: something is there already, or another export writes into the folder.
+        FencedError: its job was over before its end, or another export took the folder over.
         LogTruncatedError: retention was faster than the export.
     """
     started_s = client.clock.monotonic_s()
     files_options = options or FilesOptions()
     files = TableFiles(files_options)
-    folder = f"{warehouse_url(target)}/{folder_name(name)}"
-    there = [found.url for found in files.list(folder)]
-    if there and not overwrite:
-        raise ConflictError(
-            "export",
-            folder,
-            f"{len(there)} files are there already",
-            "--overwrite deletes them once the new ones are written",
-        )
-    export_id = client.random.token_bytes(16).hex()
+    url = f"{warehouse_url(target)}/{folder_name(name)}"
     with JobLease(client, kind=KIND, name=f"export {name}") as lease:
         found = client.topics(names=[name])
         if not found.topics:
             raise NotFoundError("export", name, "no such topic")
         (topic,) = found.topics
-        planned = plan_files(topic, client.runs(_whole(topic)), file_bytes=file_bytes)
-        items = [
-            ExportItem(
-                door=client.options,
-                files=files_options,
-                folder=folder,
-                name=file_name(wanted, export_id),
-                wanted=wanted,
-                compression=compression,
-            )
-            for wanted, _ in planned
-        ]
-        total = sum(log_bytes for _, log_bytes in planned)
-        done_bytes = records = 0
-        written: dict[int, ExportedFile] = {}
-        # Closed whatever happens: nothing is written any more once this is over.
-        with closing(engine.run(write_file, items)) as results:
-            for index, result in results:
-                lease.check()
-                written[index] = result
-                done_bytes += planned[index][1]
-                records += result.records
-                if watch is not None:
-                    watch(done_bytes, total, records)
-        manifest = Manifest(
-            version=VERSION,
-            export_id=export_id,
+        own = Marker(
+            export_id=client.random.token_bytes(16).hex(),
             cluster_id=client.info().cluster_id,
-            topic=name,
-            topic_id=topic.topic_id,
-            configs=topic.configs,
-            partitions=len(topic.partitions),
-            position=lease.position,
-            time_ms=lease.time_ms,
-            files=[written[index] for index in range(len(items))],
+            leader_epoch=_leader_epoch(topic),
+            job=lease.job,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_ms=lease.time_ms,
         )
-    files.put(f"{folder}/{MANIFEST}", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    kept = {f"{folder}/{name}" for name in (MANIFEST, *(file.name for file in manifest.files))}
-    files.delete([url for url in there if url not in kept])
+        with ExportFolder(files, url, own, client) as folder:
+            there = [found.url for found in folder.listed()]
+            if there and not overwrite:
+                raise ConflictError(
+                    "export",
+                    url,
+                    f"{len(there)} files are there already",
+                    "--overwrite deletes them once the new ones are written",
+                )
+            planned = plan_files(topic, client.runs(_whole(topic)), file_bytes=file_bytes)
+            items = [
+                ExportItem(
+                    door=client.options,
+                    files=files_options,
+                    folder=url,
+                    name=file_name(wanted, own.export_id),
+                    wanted=wanted,
+                    compression=compression,
+                )
+                for wanted, _ in planned
+            ]
+            written = _write_files(
+                engine, items, [size for _, size in planned], lease, watch or _watch_nothing
+            )
+            manifest = _manifest(own, topic, lease, written)
+            lease.check()
+            folder.check()
+            files.put(
+                f"{url}/{MANIFEST}", msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+            )
+            kept = {f"{url}/{name}" for name in (MANIFEST, *(file.name for file in written))}
+            files.delete([old for old in there if old not in kept])
     return Exported(
         topic=name,
-        url=folder,
-        files=sum(bool(file.name) for file in manifest.files),
-        records=records,
-        bytes=sum(file.bytes for file in manifest.files),
-        log_bytes=total,
+        url=url,
+        files=sum(bool(file.name) for file in written),
+        records=sum(file.records for file in written),
+        bytes=sum(file.bytes for file in written),
+        log_bytes=sum(size for _, size in planned),
         seconds=client.clock.monotonic_s() - started_s,
     )
+
+
+def _write_files(
+    engine: Engine,
+    items: Sequence[ExportItem],
+    sizes: Sequence[int],
+    lease: JobLease,
+    watch: Watch,
+) -> list[ExportedFile]:
+    """What was written, in the order of `items`, whose bytes of the log are `sizes`."""
+    written: dict[int, ExportedFile] = {}
+    done_bytes = records = 0
+    # Closed whatever happens: nothing is written any more once this is over.
+    with closing(engine.run(write_file, items)) as results:
+        for index, result in results:
+            lease.check()
+            written[index] = result
+            done_bytes += sizes[index]
+            records += result.records
+            watch(done_bytes, sum(sizes), records)
+    return [written[index] for index in range(len(items))]
+
+
+def _watch_nothing(_done: int, _total: int, _records: int) -> None:
+    pass
+
+
+def _manifest(
+    own: Marker, topic: TopicState, lease: JobLease, written: list[ExportedFile]
+) -> Manifest:
+    return Manifest(
+        version=VERSION,
+        export_id=own.export_id,
+        cluster_id=own.cluster_id,
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        configs=topic.configs,
+        partitions=len(topic.partitions),
+        position=lease.position,
+        time_ms=lease.time_ms,
+        files=written,
+    )
+
+
+def _leader_epoch(topic: TopicState) -> int:
+    """Of the log's last restore; 0: it was never restored."""
+    return max((epoch for state in topic.partitions for epoch, _ in state.epoch_starts), default=0)
 
 
 def read_manifest(files: TableFiles, url: str) -> Manifest:

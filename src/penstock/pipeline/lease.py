@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -10,6 +9,7 @@ from penstock.lake.door import JobRequest
 from penstock.model.errors import FencedError, PenstockError, RetryableError
 from penstock.ports.clock import Clock
 from penstock.system.clock import SystemClock
+from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
     from penstock.pipeline.client import DoorClient
@@ -82,8 +82,10 @@ class JobLease:
         if self._thread is not None:
             self._thread.join(_END_S)
         # What it holds back is let go by the agents, should they not hear of its end.
-        with suppress(PenstockError):
+        try:
             self._client.close_job(self.job, deadline_s=_END_S)
+        except PenstockError as failure:
+            heard(Cause.JOB_LEASE, failure, logger, f"job {self.job} ends with its lease")
 
     def check(self) -> None:
         """
@@ -109,10 +111,10 @@ class JobLease:
             try:
                 self._client.renew_job(self.job)
             except RetryableError as error:
-                logger.warning("job %d can't be renewed now: %s", self.job, error)
+                heard(Cause.JOB_LEASE, error, logger, f"job {self.job} can't be renewed now")
             except PenstockError as error:
                 self._lost = error
-                logger.warning("job %d is lost: %s", self.job, error)
+                heard(Cause.JOB_LOST, error, logger, f"job {self.job} is lost")
                 return
             else:
                 self._renewed_s = before_s

@@ -2,14 +2,14 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.observability.metrics import Metrics
-from penstock.pipeline.schedule import Outcome, Schedule
+from penstock.pipeline.schedule import Outcome, Schedule, Work
 from penstock.version import VERSION
 
 RUNS: Final = "penstock_pipeline_job_runs_total"
@@ -21,6 +21,20 @@ def count(metrics: Metrics, outcome: Outcome) -> None:
     """Count a run."""
     metrics.add(FAILURES if outcome.error else RUNS, 1, outcome.name)
     metrics.histogram(SECONDS, outcome.name).observe(outcome.seconds)
+
+
+def counted(find: Callable[[], Iterable[Work]], metrics: Metrics) -> Callable[[], Iterable[Work]]:
+    """Find jobs, and count each at 0: an alert on its first failure fires."""
+
+    def found() -> Iterable[Work]:
+        works = list(find())
+        for work in works:
+            metrics.add(RUNS, 0, work.name)
+            metrics.add(FAILURES, 0, work.name)
+            metrics.histogram(SECONDS, work.name)
+        return works
+
+    return found
 
 
 def status_of(schedule: Schedule) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class Journal(Protocol):
 
         Raises:
             RetryableError: not reached.
-            NotFoundError: rows past `after` have been trimmed: bootstrap from a snapshot.
+            NotFoundError: rows past `after` have been trimmed, or were never there, since a
+                restored journal begins later: bootstrap from a snapshot.
         """
         ...
 

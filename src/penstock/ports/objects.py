@@ -6,9 +6,9 @@ process death and power loss. Calls may overlap. Errors: `NotFoundError`, `Confl
 Behaviour is added by decorators of this same port.
 """
 
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from typing_extensions import Buffer
 
@@ -22,6 +22,18 @@ class ObjectInfo:
     key: str
     size_bytes: int
     modified_ms: int
+
+
+class Versioned(NamedTuple):
+    """Bytes of an object, and of which version of it they are.
+
+    `version`: another value once the object's bytes are others: the ETag of a bucket; inode, size
+    and times of a local file. Two reads that gave the same version have read the same bytes. None:
+    the store says none, and nothing can be compared.
+    """
+
+    data: Buffer
+    version: str | None
 
 
 class ObjectStore(Protocol):
@@ -94,25 +106,36 @@ async def sign_through(
 
 
 @runtime_checkable
+class VersionedStore(Protocol):
+    """What a store can do besides `ObjectStore` that says of which version the bytes are."""
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """As `get_range`, with the version, at no further request."""
+        ...
+
+
+async def get_versioned(store: ObjectStore, key: str, start: int, end: int) -> Versioned:
+    """As `VersionedStore.get_versioned`, also of a store that says no versions."""
+    if isinstance(store, VersionedStore):
+        return await store.get_versioned(key, start, end)
+    return Versioned(await store.get_range(key, start, end), None)
+
+
+@runtime_checkable
 class CachingStore(Protocol):
     """What a store can do besides `ObjectStore` whose bytes may come from a cache or a peer."""
 
-    async def get_directly(self, key: str, start: int, end: int) -> Buffer:
-        """As `get_range`, from where the objects are, past all that keeps copies of them: for
+    async def get_directly(self, key: str, start: int, end: int) -> Versioned:
+        """As `get_versioned`, from where the objects are, past all that keeps copies of them: for
         bytes that came and were not right."""
         ...
 
 
-async def get_range(store: ObjectStore, key: str, start: int, end: int) -> Buffer:
-    """`ObjectStore.get_range`, to be chosen between with `get_directly`."""
-    return await store.get_range(key, start, end)
-
-
-async def get_directly(store: ObjectStore, key: str, start: int, end: int) -> Buffer:
+async def get_directly(store: ObjectStore, key: str, start: int, end: int) -> Versioned:
     """As `CachingStore.get_directly`, also of a store without copies."""
     if isinstance(store, CachingStore):
         return await store.get_directly(key, start, end)
-    return await store.get_range(key, start, end)
+    return await get_versioned(store, key, start, end)
 
 
 @runtime_checkable
@@ -141,9 +164,9 @@ class RegionFile(Protocol):
         """Begin to bring bytes into memory."""
         ...
 
-    def identity(self) -> Hashable:
+    def identity(self) -> str:
         """Another value once the file was changed by somebody: what was known of its bytes is
-        void then."""
+        void then. It is the `version` of what a store reads of the file."""
         ...
 
     def send(self, descriptor: int, position: int, length: int) -> int:

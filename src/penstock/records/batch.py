@@ -24,7 +24,7 @@ Layout, big-endian (source: Kafka docs, "Record Batch"):
 import enum
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 from typing_extensions import Buffer
@@ -37,6 +37,7 @@ LENGTH_END: Final = 12
 CRC_FROM: Final = 21
 MAGIC: Final = 2
 NO_TIMESTAMP: Final = -1
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -70,13 +71,26 @@ class BatchFault(enum.Enum):
     TRANSACTION = "transaction"
 
 
-class BatchError(Exception):
-    """A client's batch is refused; nothing of it was kept."""
+class RecordError(NamedTuple):
+    """Why one record of a batch is refused; `record` counts from the batch's first (KIP-467)."""
 
-    def __init__(self, fault: BatchFault, detail: str) -> None:
+    record: int
+    message: str
+
+
+class BatchError(Exception):
+    """A client's batch is refused; nothing of it was kept.
+
+    `record_errors` names the records that are at fault, where the fault is theirs.
+    """
+
+    def __init__(
+        self, fault: BatchFault, detail: str, record_errors: tuple[RecordError, ...] = ()
+    ) -> None:
         self.fault = fault
         self.detail = detail
-        super().__init__(fault, detail)
+        self.record_errors = record_errors
+        super().__init__(fault, detail, record_errors)
 
     def __str__(self) -> str:
         return self.detail
@@ -113,10 +127,18 @@ class BatchLimits:
     timestamp_after_max_ms: int
     log_append_time: bool
     compacts: bool
+    validates: bool = True
+    """Whether records are looked at (`penstock.records.walk`), or headers alone."""
+    records_max: int = 1_000_000
+    """Records of one batch at most, and headers of all its records together."""
+    decoded_bytes_max: int = 128 << 20
+    """Bytes of a batch's records at most, decompressed."""
 
 
 def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
-    """Check the one record batch that a produce request holds for a partition.
+    """Check the header of the one record batch that a produce request holds for a partition.
+
+    Its records are `penstock.records.check`'s.
 
     Args:
         view: writable, the request's records of one partition.
@@ -191,9 +213,8 @@ def check_batch(view: memoryview, limits: BatchLimits, now_ms: int) -> NewBatch:
     else:
         if attributes & LOG_APPEND_TIME:
             raise BatchError(BatchFault.INVALID, "a client's batch is marked with log append time")
-        _check_timestamps(view, limits, now_ms, base_timestamp, max_timestamp)
-    if limits.compacts:
-        _check_keys(view)
+        if not limits.validates:
+            _check_timestamps(limits, now_ms, base_timestamp, max_timestamp)
     return NewBatch(
         view,
         size,
@@ -294,60 +315,51 @@ def crc_is_right(batch: memoryview) -> bool:
 
 
 def _stamp(view: memoryview, attributes: int, now_ms: int) -> int:
-    """Write the time into a batch; its new CRC."""
-    # LogAppendTime lies inside the CRC, so it is the one thing that is rewritten at arrival.
+    """Write the time of arrival into a batch; its new CRC."""
     _INT16.pack_into(view, 21, attributes | LOG_APPEND_TIME)
-    _INT64.pack_into(view, 35, now_ms)
+    return set_max_timestamp(view, now_ms)
+
+
+def set_max_timestamp(view: memoryview, max_timestamp: int) -> int:
+    """Write the greatest timestamp into a batch's header, in ms; its new CRC."""
+    # It lies inside the CRC: this and the attributes are all that is ever rewritten at arrival.
+    _INT64.pack_into(view, 35, max_timestamp)
     crc: int = crc32c(view[CRC_FROM:])
     _UINT32.pack_into(view, 17, crc)
     return crc
 
 
-_ANY_AGE_MS: Final = 2**63 - 1
-
-
 def _check_timestamps(
-    view: memoryview, limits: BatchLimits, now_ms: int, base_timestamp: int, max_timestamp: int
+    limits: BatchLimits, now_ms: int, base_timestamp: int, max_timestamp: int
 ) -> None:
+    """What the header alone tells: the first record's timestamp, and the greatest."""
     if max_timestamp == NO_TIMESTAMP:
         return
-    if max_timestamp < NO_TIMESTAMP or base_timestamp < NO_TIMESTAMP:
-        raise BatchError(
-            BatchFault.TIMESTAMP,
-            f"timestamps from {base_timestamp} to {max_timestamp} ms lie before 1970",
+    for timestamp in (base_timestamp, max_timestamp):
+        problem = timestamp_problem(timestamp, limits, now_ms)
+        if problem is not None:
+            raise BatchError(BatchFault.TIMESTAMP, problem)
+
+
+def timestamp_problem(timestamp: int, limits: BatchLimits, now_ms: int) -> str | None:
+    """What is wrong with a record's timestamp, or None. NO_TIMESTAMP is always right."""
+    if timestamp == NO_TIMESTAMP:
+        return None
+    if timestamp < 0:
+        return f"timestamp {timestamp} ms lies before 1970"
+    if timestamp - now_ms > limits.timestamp_after_max_ms:
+        return (
+            f"timestamp {timestamp} is {timestamp - now_ms} ms ahead of {now_ms}; "
+            f"message.timestamp.after.max.ms is {limits.timestamp_after_max_ms}"
         )
-    if max_timestamp - now_ms > limits.timestamp_after_max_ms:
-        raise BatchError(
-            BatchFault.TIMESTAMP,
-            f"timestamp {max_timestamp} is {max_timestamp - now_ms} ms ahead of {now_ms}; "
-            f"message.timestamp.after.max.ms is {limits.timestamp_after_max_ms}",
+    if timestamp > TIMESTAMP_MAX:
+        return f"timestamp {timestamp} ms has more than 63 bits"
+    if now_ms - timestamp > limits.timestamp_before_max_ms:
+        return (
+            f"timestamp {timestamp} is {now_ms - timestamp} ms behind {now_ms}; "
+            f"message.timestamp.before.max.ms is {limits.timestamp_before_max_ms}"
         )
-    if limits.timestamp_before_max_ms == _ANY_AGE_MS:
-        return
-    oldest = base_timestamp
-    if now_ms - oldest <= limits.timestamp_before_max_ms:
-        # The header holds the first record's timestamp, not the least: only topics with a limit
-        # pay for looking at each record.
-        from penstock.records.decode import decode_batch
-
-        oldest = min(record.timestamp for record in decode_batch(view))
-    if now_ms - oldest > limits.timestamp_before_max_ms:
-        raise BatchError(
-            BatchFault.TIMESTAMP,
-            f"timestamp {oldest} is {now_ms - oldest} ms behind {now_ms}; "
-            f"message.timestamp.before.max.ms is {limits.timestamp_before_max_ms}",
-        )
-
-
-def _check_keys(view: memoryview) -> None:
-    from penstock.records.decode import decode_batch
-
-    for record in decode_batch(view):
-        if record.key is None:
-            raise BatchError(
-                BatchFault.NULL_KEY,
-                f"record {record.offset_delta} has no key; the topic is compacted",
-            )
+    return None
 
 
 def _short_or_old(view: memoryview) -> BatchError:

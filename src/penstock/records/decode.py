@@ -1,8 +1,9 @@
-"""Decoding the records of a batch: for look-ups by time, compacted topics and the tools.
+"""Decoding the records of a stored batch: for the tools and the twins of kernels.
 
-Not on the way of ordinary produces and fetches, which never look inside a batch. Bytes here come
-from clients: anything that is not a whole batch raises BatchError, never another exception, and
-decompression is bounded while it happens: 8 KB of zstd can be 256 MB of zeros.
+Not on the way of produces, whose records are walked (`penstock.records.walk`), nor of fetches and
+look-ups by time. Where a topic's records aren't validated, bytes here are what clients sent:
+anything that is not a whole batch raises BatchError, never another exception, and decompression is
+bounded while it happens: 8 KB of zstd can be 256 MB of zeros.
 """
 
 from collections.abc import Callable, Iterator

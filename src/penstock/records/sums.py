@@ -53,7 +53,7 @@ def topic_seed(topic_id: bytes) -> int:
 
 @lru_cache(maxsize=16_384)
 def partition_seed(topic_id: bytes, partition: int) -> int:
-    """Where the sums of a partition's batches start from."""
+    """Return where the sums of a partition's batches start from."""
     return seed_within(topic_seed(topic_id), partition)
 
 

@@ -47,6 +47,7 @@ from penstock.replica.archive_format import (
     parse_stretch_key,
 )
 from penstock.replica.snapshot import SnapshotInfo
+from penstock.system.heard import Cause, heard
 
 T = TypeVar("T")
 
@@ -165,7 +166,7 @@ class Archive:
         except NotFoundError:
             return False
         except CorruptDataError as error:
-            logger.warning("replacing a damaged object: %s", error)
+            heard(Cause.ARCHIVE_OBJECT, error, logger, "replacing a damaged object")
             return False
         if header.digest != info.digest:
             raise ConflictError(
@@ -194,7 +195,7 @@ class Archive:
             try:
                 found = await self.read_stretch(name)
             except CorruptDataError as error:
-                logger.warning("replacing a damaged object: %s", error)
+                heard(Cause.ARCHIVE_OBJECT, error, logger, "replacing a damaged object")
             else:
                 if found == list(rows):
                     return name
@@ -319,7 +320,7 @@ class Archive:
                     raise CorruptDataError("read archive", name.key, detail)
             except (CorruptDataError, NotFoundError) as error:
                 # Another may hold the same rows.
-                logger.warning("passing over an object of the archive: %s", error)
+                heard(Cause.ARCHIVE_OBJECT, error, logger, "passing over an object of the archive")
                 continue
             yield [row for row in rows if reached < row.position <= until]
             reached = name.last

@@ -223,8 +223,22 @@ def decode_rows(data: Buffer, header: ArchiveHeader, *, subject: str) -> Iterato
     Raises:
         CorruptDataError: they are not those that the header names.
     """
+    expected = header.first
+    for row in rows_of(data, first=header.first, subject=subject):
+        yield row
+        expected += 1
+    if expected != header.last + 1:
+        raise _damaged(subject, f"it ends before position {expected}, not behind {header.last}")
+
+
+def rows_of(data: Buffer, *, first: int, subject: str) -> Iterator[JournalRow]:
+    """The rows that `encode_rows` gave, one after the other, of any number of calls that follow on.
+
+    Raises:
+        CorruptDataError: a row is cut, or isn't the next one.
+    """
     view = memoryview(data)
-    at, expected = 0, header.first
+    at, expected = 0, first
     while at < len(view):
         if at + _ROW.size > len(view):
             raise _damaged(subject, "a row is cut")
@@ -235,8 +249,6 @@ def decode_rows(data: Buffer, header: ArchiveHeader, *, subject: str) -> Iterato
         yield JournalRow(position, stamp_ms, bytes(view[at : at + length]))
         at += length
         expected += 1
-    if expected != header.last + 1:
-        raise _damaged(subject, f"it ends before position {expected}, not behind {header.last}")
 
 
 class Coverage:

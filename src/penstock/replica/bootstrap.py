@@ -16,11 +16,13 @@ from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.ports.journal import JournalRow
 from penstock.replica.archive import Archive, LostStretch
 from penstock.replica.archive_format import SnapshotName
+from penstock.replica.beginning import Beginning
 from penstock.replica.history import PresentHistory
 from penstock.replica.machine import StateMachine
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.replica import Replica
 from penstock.replica.snapshot import SnapshotInfo, restore_snapshot
+from penstock.system.heard import Cause, heard
 
 OutcomeT = TypeVar("OutcomeT")
 T = TypeVar("T")
@@ -55,6 +57,7 @@ async def bootstrap(
     no_later_ms: int | None = None,
     apply_to: int | None = None,
     history: PresentHistory | None = None,
+    beginning: Beginning | None = None,
 ) -> Bootstrapped | None:
     """Make the database at `path`, in place of what is there.
 
@@ -66,6 +69,8 @@ async def bootstrap(
         apply_to: apply archived rows up to this position; None: none.
         history: the journal that will be followed: snapshots and stretches of a history that it has
             lost are passed over. None: there is no journal (a restore).
+        beginning: what that journal says it begins with: this snapshot is looked for by its key,
+            also where the listing does not show it.
 
     Returns:
         None: there is no snapshot (that old, of this history), and nothing at `path`.
@@ -74,9 +79,10 @@ async def bootstrap(
         CorruptDataError: there are snapshots, and none is whole; or rows are missing.
     """
     drop_replica(path)
-    candidates = [
-        name for name in await archive.snapshots() if at_most is None or name.position <= at_most
-    ]
+    names = set(await archive.snapshots())
+    if beginning is not None:
+        names.add(beginning.snapshot)
+    candidates = sorted(name for name in names if at_most is None or name.position <= at_most)
     damaged: list[CorruptDataError] = []
     for name in reversed(candidates):
         try:
@@ -90,9 +96,10 @@ async def bootstrap(
                     logger.error("passing over the snapshot %s: %s", name.key, detail)
                     continue
             info = await _make(archive, name, path, make_machine(), executor)
+            _check_beginning(beginning, name, info, path)
         except (CorruptDataError, NotFoundError) as error:
             # NotFound: another agent has deleted an old one since it was listed.
-            logger.warning("passing over a snapshot: %s", error)
+            heard(Cause.ARCHIVE_OBJECT, error, logger, "passing over a snapshot")
             if isinstance(error, CorruptDataError):
                 damaged.append(error)
             continue
@@ -156,6 +163,20 @@ async def replay(
         return Bootstrapped(made.snapshot, replica.position, replica.time_ms)
     finally:
         replica.close()
+
+
+def _check_beginning(
+    beginning: Beginning | None, name: SnapshotName, info: SnapshotInfo, path: Path
+) -> None:
+    """The key has a part of the digest, the journal all of it."""
+    if beginning is not None and name == beginning.snapshot and info.digest != beginning.digest:
+        drop_replica(path)
+        raise CorruptDataError(
+            "bootstrap",
+            name.key,
+            f"it is of the state {info.digest.hex()}, the journal begins with that of"
+            f" {beginning.digest.hex()}",
+        )
 
 
 async def _make(

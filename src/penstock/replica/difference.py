@@ -37,7 +37,7 @@ def note_of(path: Path) -> Path:
 
 
 def aside_of(path: Path) -> Path:
-    """Where the replica at `path` is set aside."""
+    """Return where the replica at `path` is set aside."""
     return path.with_name(path.name + _ASIDE)
 
 
@@ -77,7 +77,7 @@ def forget_difference(path: Path) -> None:
 
 
 def set_aside_if_different(path: Path) -> bool:
-    """What a start does before it opens the replica at `path`.
+    """Do what a start does before it opens the replica at `path`.
 
     Returns:
         Whether the replica was set aside.

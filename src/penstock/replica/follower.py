@@ -6,9 +6,13 @@ itself, and then first looks whether the journal still holds what was applied he
 
 Applying and committing run in the given executor, but for small batches; everything else on the
 event loop. One commit per batch, without a sync: what a power cut takes is read again.
+
+While the replica's disk is full, rows are applied in memory alone, in one transaction that stays
+open; a commit is tried now and then. So the agent keeps up with the journal, answers and beats.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -17,9 +21,13 @@ from typing import Generic, Protocol, TypeVar
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal, JournalRow
+from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.heads import ConfirmedHeads, HeadReading, journal_older
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.transaction import Appended
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 OutcomeT = TypeVar("OutcomeT")
 OutcomeT_contra = TypeVar("OutcomeT_contra", contravariant=True)
@@ -47,6 +55,9 @@ class FollowerSettings:
     """Reads of the head that nobody asked for (they compare clocks, too)."""
     backoff_min_ms: int = 20
     backoff_max_ms: int = 1_000
+    full_again_ms: int = 1_000
+    """Between commits, at least, while the disk is full: each that fails has all that waits for it
+    applied again, which takes a tenth of the time at most."""
 
 
 class FollowingReplica(Protocol[OutcomeT]):
@@ -145,6 +156,9 @@ class Follower(Generic[OutcomeT]):
         """The look has found that it does. No head is confirmed before: a journal that came back
         older may have grown past the replica's position."""
         self._mark = RowMark.parse(replica.local(LOCAL_MARK))
+        self._full_s: float | None = None
+        """Since when there is no space to commit what was applied; None: there is."""
+        self._commit_after_s = float("-inf")
         self.position = replica.position
         """Applied and delivered."""
         self.time_ms = replica.time_ms
@@ -182,21 +196,21 @@ class Follower(Generic[OutcomeT]):
         """
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(self._follow()), loop.create_task(self.heads.run())]
+        raised: BaseException | None = None
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except PenstockError as error:
-            self.heads.fail(error)
+        except BaseException as error:
+            raised = error
+            if isinstance(error, PenstockError):
+                self.heads.fail(error)
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            self.heads.fail(RetryableError("follow journal", "journal", "it was closed"))
-            for task in tasks:
-                if not task.cancelled():
-                    task.exception()
+            try:
+                await end_tasks(tasks, Cause.FOLLOW_JOURNAL, raised=raised)
+            finally:
+                self.heads.fail(RetryableError("follow journal", "journal", "it was closed"))
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -213,6 +227,11 @@ class Follower(Generic[OutcomeT]):
                     self.heads.moved(self.position)
                 await self._step()
                 backoff_ms = settings.backoff_min_ms
+            except StorageFullError as error:
+                # The journal is there, and its rows go on being read.
+                heard(Cause.DATABASE_FULL, error, logger, "rows wait for space in the replica")
+                self._ahead.clear()
+                await self._pause(settings.full_again_ms)
             except RetryableError as error:
                 self._ahead.clear()
                 self._note_answer(error)
@@ -244,7 +263,8 @@ class Follower(Generic[OutcomeT]):
 
     async def _apply(self, rows: list[JournalRow]) -> None:
         async with self._writing:
-            if sum(len(row.body) for row in rows) <= self._settings.inline_bytes_max:
+            is_short = sum(len(row.body) for row in rows) <= self._settings.inline_bytes_max
+            if is_short and self._full_s is None:
                 followed, failure = self._apply_rows(rows)
             else:
                 followed, failure = await _run_whole(self._executor, lambda: self._apply_rows(rows))
@@ -261,10 +281,15 @@ class Follower(Generic[OutcomeT]):
     def _apply_rows(
         self, rows: list[JournalRow]
     ) -> tuple[list[Followed[OutcomeT]], StorageFullError | None]:
-        """In the executor. What was applied is told, also when there was no space for the rest:
-        the replica applies it again by itself if its transaction was lost."""
+        """In the executor. What was applied is told, also when there was no space for the rest, or
+        to commit it: the replica applies it again by itself if its transaction was lost.
+
+        Returns:
+            What was applied, and why the rest was not; None: all was.
+        """
         followed: list[Followed[OutcomeT]] = []
         replica = self._replica
+        began_s = self._clock.monotonic_s()
         try:
             for row in rows:
                 applied = replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
@@ -275,10 +300,39 @@ class Follower(Generic[OutcomeT]):
                     replica.commit()
                     self._pins.pin(row.position)
             replica.set_local(LOCAL_MARK, RowMark.of(rows[-1]).text)
-            replica.commit()
+            if began_s >= self._commit_after_s:
+                replica.commit()
+                self._note_space()
         except StorageFullError as error:
-            return followed, error
+            self._note_full(began_s, error)
+            return followed, None if len(followed) == len(rows) else error
+        if self._full_s is not None:
+            # It may be this batch before which all that waits was applied again.
+            self._leave_time(began_s)
         return followed, None
+
+    def _note_full(self, began_s: float, error: StorageFullError) -> None:
+        if self._full_s is None:
+            self._full_s = began_s
+        self._commit_after_s = self._clock.monotonic_s() + self._settings.full_again_ms / 1000
+        self._leave_time(began_s)
+        heard(
+            Cause.DATABASE_FULL,
+            error,
+            logger,
+            "entries are applied in memory alone until the replica's disk has space",
+        )
+
+    def _leave_time(self, began_s: float) -> None:
+        """Commit no sooner than after ten times as long as that took."""
+        now_s = self._clock.monotonic_s()
+        self._commit_after_s = max(self._commit_after_s, now_s + 10 * (now_s - began_s))
+
+    def _note_space(self) -> None:
+        if self._full_s is not None:
+            away_s = self._clock.monotonic_s() - self._full_s
+            logger.info("the replica's disk has space again, after %.1f s", away_s)
+            self._full_s, self._commit_after_s = None, float("-inf")
 
     async def _mind_gap(self) -> None:
         """Rows are there, but not the next one: wait a little for it, then settle the matter."""

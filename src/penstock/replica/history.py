@@ -6,6 +6,7 @@ journal holds, and other contents. Two histories share their rows up to where th
 after it, so that one row shows which of them a snapshot or a stretch belongs to.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from penstock.ports.journal import Journal, JournalHead, JournalRow
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import ArchiveHeader
 from penstock.replica.marks import RowMark
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class PresentHistory:
         """What was found to be of a lost history."""
 
     async def lost_snapshot(self, header: ArchiveHeader) -> str:
-        """Why a snapshot is of a lost history; "": nothing says so."""
+        """Return why a snapshot is of a lost history; "": nothing says so."""
         position = header.last if header.mark is None else header.mark.position
         if position == 0:
             return ""  # a restored cluster's first, before any row
@@ -63,8 +67,8 @@ class PresentHistory:
         return self._note(position, header.mark, f"holds another row at position {position}")
 
     async def lost_stretch(self, rows: Sequence[JournalRow]) -> str:
-        """Why the rows of a stretch are of a lost history; "": the journal holds its last, or has
-        trimmed all of them."""
+        """Return why the rows of a stretch are of a lost history; "": the journal holds its last,
+        or has trimmed all of them."""
         last = rows[-1]
         if last.position < self.head.first:
             return ""
@@ -84,14 +88,15 @@ class PresentHistory:
     async def _same_in_archive(
         self, position: int, mark: RowMark | None, row: JournalRow | None
     ) -> bool:
-        """Whether an archived row fits what is known of it, or none is there to be compared."""
+        """Return whether an archived row fits what is known of it; so does one that is missing."""
         found = 0
         for name in await self._archive.stretches():
             if not name.first <= position <= name.last:
                 continue
             try:
                 archived = (await self._archive.read_stretch(name))[position - name.first]
-            except (CorruptDataError, NotFoundError):
+            except (CorruptDataError, NotFoundError) as error:
+                heard(Cause.ARCHIVE_OBJECT, error, logger, "passing over rows of the archive")
                 continue
             if (row is None or archived == row) and (mark is None or RowMark.of(archived) == mark):
                 return True

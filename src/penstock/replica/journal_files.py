@@ -39,6 +39,7 @@ from penstock.replica.journal_format import (
     first_of_name,
 )
 from penstock.replica.snapshot import JournalEntry
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -105,14 +106,14 @@ class JournalFiles:
 
     @property
     def faults(self) -> list[str]:
-        """What was found damaged, for people."""
+        """Return what was found damaged, for people."""
         return [f"{subject}: {detail}" for subject, detail in self.damaged]
 
     # -- what there is -------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no journal file, so that `last` says nothing."""
+        """Return whether there is no journal file, so that `last` says nothing."""
         return not self._files
 
     @property
@@ -126,7 +127,7 @@ class JournalFiles:
 
     @property
     def known_format_version(self) -> int:
-        """What the newest file says of the state's format; 0: there is none."""
+        """Return what the newest file says of the state's format; 0: there is none."""
         return self._files[-1].header.format_version if self._files else 0
 
     @property
@@ -267,6 +268,8 @@ class JournalFiles:
         """Delete files whose entries are all at or below a position. Returns how many.
 
         The last file stays, since it says where the entries end.
+
+        Raises: as `sync`; files that are still there stay known.
         """
         with self._lock:
             gone = [
@@ -274,8 +277,15 @@ class JournalFiles:
                 for known, following in zip(self._files, self._files[1:], strict=False)
                 if following.header.first <= position + 1
             ]
-            self._files = self._files[len(gone) :]
-        for known in gone:
+        for index, known in enumerate(gone):
+            if index and self._fsync:
+                # Else a power cut could bring back this file without those that follow it.
+                try:
+                    self._device.sync_directory(FOLDER)
+                except OSError as error:
+                    raise self._translated("trim", error) from error
+            with self._lock:
+                self._files.remove(known)
             with contextlib.suppress(FileNotFoundError):
                 self._device.remove(known.name)
         for name in self._device.list(FOLDER):
@@ -291,7 +301,7 @@ class JournalFiles:
                 try:
                     self.write()
                 except PenstockError as error:
-                    logger.warning("entries are left to the WAL: %s", error)
+                    heard(Cause.JOURNAL_FILE, error, logger, "entries are left to the WAL")
             self._close_file()
             if self._failure is None:
                 self._failure = FatalStorageError("append", FOLDER, "the journal is closed")
@@ -402,8 +412,10 @@ class JournalFiles:
             file.write_at(0, [encode_file_header(header)])
         except OSError:
             file.close()
-            with contextlib.suppress(OSError):
+            try:
                 self._device.remove(name)
+            except OSError as error:
+                heard(Cause.REMOVE_FILE, error, logger, f"{name} stays as it was begun")
             raise
         self._file, self._at, self._is_new = file, ALIGNMENT, True
         self._files = [known for known in self._files if known.header.first < first]

@@ -34,7 +34,7 @@ Row = tuple[int, int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What a file says of itself. `chain` 0: the entries before are in no journal file."""
+    """A file says this of itself. `chain` 0: the entries before are in no journal file."""
 
     first: int
     chain: int
@@ -45,7 +45,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockHeader:
-    """What a block says of itself."""
+    """A block says this of itself."""
 
     first: int
     count: int

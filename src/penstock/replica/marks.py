@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from penstock.model.errors import CorruptDataError
 from penstock.ports.journal import JournalRow
 
 LOCAL_MARK = "journal row"
@@ -25,13 +26,20 @@ class RowMark:
 
     @classmethod
     def parse(cls, text: object) -> "RowMark | None":
-        """The inverse of `text`; None for anything else (an older replica has no mark)."""
+        """The inverse of `text`; None for no text (an older replica has no mark).
+
+        Raises:
+            CorruptDataError: it is not what was written.
+        """
         if not isinstance(text, str):
             return None
-        position, stamp_ms, crc = map(int, text.split())
+        try:
+            position, stamp_ms, crc = map(int, text.split())
+        except ValueError as error:
+            raise CorruptDataError("read mark", LOCAL_MARK, repr(text[:80])) from error
         return cls(position, stamp_ms, crc)
 
     @property
     def text(self) -> str:
-        """As a replica keeps it."""
+        """Return the mark as a replica keeps it."""
         return f"{self.position} {self.stamp_ms} {self.crc}"

@@ -6,15 +6,12 @@ which no Python runs for, and the copy is hashed in a process of its own.
 """
 
 import contextlib
-import json
-import os
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from penstock.model.errors import CorruptDataError, PenstockError, RetryableError
+from penstock.model.errors import CorruptDataError
 from penstock.replica.database import (
     check_space,
     connect_reader,
@@ -23,14 +20,13 @@ from penstock.replica.database import (
     translate,
 )
 from penstock.replica.dump import table_digests
+from penstock.system.apart import answer_apart, run_apart
 
 APART_BYTES: Final = 4 << 20
 """A copy as large as this is worth a process, whose start costs about 0.3 s of CPU."""
 _PAGES_PER_STEP: Final = 4096
-_NICENESS: Final = 10
 _SECONDS_MIN: Final = 300
 _BYTES_PER_S_MIN: Final = 1 << 20
-_DAMAGED: Final = 3
 
 
 class PinnedState:
@@ -118,37 +114,19 @@ def digest_file(path: Path) -> dict[str, bytes]:
 
 
 def _digest_apart(path: Path, size_bytes: int) -> dict[str, bytes]:
-    try:
-        ended = subprocess.run(  # noqa: S603 - this very program, with a path of ours
-            [sys.executable, "-m", "penstock.replica.pinned", str(path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS_MIN + size_bytes / _BYTES_PER_S_MIN,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RetryableError("hash state", str(path), str(error)) from error
-    if ended.returncode == _DAMAGED:
-        raise CorruptDataError("hash state", str(path), ended.stdout.decode("utf-8", "replace"))
-    if ended.returncode:
-        said = ended.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise RetryableError(
-            "hash state", str(path), f"its process ended with {ended.returncode}: {said}"
-        )
-    return {name: bytes.fromhex(found) for name, found in json.loads(ended.stdout).items()}
+    return run_apart(
+        "penstock.replica.pinned",
+        [str(path)],
+        dict[str, bytes],
+        operation="hash state",
+        subject=str(path),
+        timeout_s=_SECONDS_MIN + size_bytes / _BYTES_PER_S_MIN,
+    )
 
 
 def main(path: str) -> int:
-    """The other process. Returns: its exit status; it prints the digests."""
-    os.nice(_NICENESS)
-    try:
-        found = digest_file(Path(path))
-    except PenstockError as error:
-        sys.stdout.write(error.detail)
-        return _DAMAGED if isinstance(error, CorruptDataError) else 1
-    sys.stdout.write(json.dumps({name: value.hex() for name, value in found.items()}))
-    return 0
+    """Do `digest_file` in the other process. Returns: its exit status."""
+    return answer_apart(lambda: digest_file(Path(path)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ transaction and `commit` ends that one behind, without a sync: what a power cut 
 again from there. See docs/formats/journal.md for tables and crash cases.
 """
 
-import contextlib
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -34,6 +34,9 @@ from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
 from penstock.replica.snapshot import JournalEntry, SnapshotInfo, write_snapshot
 from penstock.replica.transaction import Appended, Transaction, gap
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -208,8 +211,11 @@ class Replica(Generic[OutcomeT]):
                     write(appended.position, appended.time_ms)
                 except StorageFullError as error:
                     self._transaction.take_back_last(error)
-                    with contextlib.suppress(StorageFullError):
-                        self._transaction.redo()  # else before the next entry
+                    try:
+                        self._transaction.redo()
+                    except StorageFullError as full:
+                        saying = "the database is brought along before the next entry"
+                        heard(Cause.DATABASE_FULL, full, logger, saying)
                     raise
                 except BaseException as error:
                     # Applied, and nobody knows whether it is durable: it must never be committed.
@@ -218,8 +224,10 @@ class Replica(Generic[OutcomeT]):
         if self._transaction.uncheckpointed_bytes > _CHECKPOINT_FORCED_BYTES:
             # Whoever should call `checkpoint` does not: the WAL must still not grow for ever.
             # The entry is committed: whatever goes wrong here must not look as if it were not.
-            with contextlib.suppress(StorageFullError):
+            try:
                 self.checkpoint()
+            except StorageFullError as error:
+                heard(Cause.DATABASE_FULL, error, logger, "no checkpoint of the database")
         return appended
 
     def apply(
@@ -261,8 +269,10 @@ class Replica(Generic[OutcomeT]):
             self._transaction.commit()
             if self._journal is not None:
                 # Full: the entries are elsewhere until `sync` succeeds.
-                with contextlib.suppress(StorageFullError):
+                try:
                     self._journal.write()
+                except StorageFullError as error:
+                    heard(Cause.JOURNAL_FILE, error, logger, "entries are written later")
             return self.committed_position
 
     @property
@@ -329,10 +339,11 @@ class Replica(Generic[OutcomeT]):
         with self._lock:
             self._transaction.check_usable()
             try:
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO local VALUES (?, ?)", (name, value)
-                )
+                self._transaction.set_local(name, value)
             except sqlite3.Error as error:
+                if self._transaction.is_begun:
+                    # SQLite may have ended the transaction by itself.
+                    self._transaction.roll_back(error)
                 raise self._transaction.fail("set local value", error) from error
 
     def local(self, name: str) -> int | str | None:
@@ -470,7 +481,8 @@ class Replica(Generic[OutcomeT]):
                 try:
                     self._transaction.redo()
                     self._transaction.commit()
-                except StorageFullError:
+                except StorageFullError as error:
+                    heard(Cause.DATABASE_FULL, error, logger, "the next start brings it along")
                     is_in_order = False
             if self._transaction.failure is None:
                 self._transaction.failure = "it is closed"

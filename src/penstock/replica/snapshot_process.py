@@ -4,42 +4,20 @@ Digests are computed row by row in Python: about 2.5 s of CPU per million runs, 
 thread of a server would take the interpreter from the event loop again and again.
 """
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from penstock.model.errors import (
-    CorruptDataError,
-    NotFoundError,
-    PenstockError,
-    RetryableError,
-    StorageFullError,
-)
 from penstock.replica.marks import RowMark
 from penstock.replica.snapshot import SnapshotInfo, write_snapshot
+from penstock.system.apart import answer_apart, run_apart
 
 APART_BYTES: Final = 16 << 20
 """A database as large as this is worth a process, whose start costs about 0.3 s of CPU."""
-_NICENESS: Final = 10
 _SECONDS_MIN: Final = 300
 _BYTES_PER_S_MIN: Final = 1 << 20
-_FAILED: Final = 3
-_ERRORS: Final[dict[str, type[PenstockError]]] = {
-    kind.__name__: kind
-    for kind in (CorruptDataError, NotFoundError, RetryableError, StorageFullError)
-}
-
-
-class _Failure(msgspec.Struct, frozen=True, kw_only=True):
-    kind: str
-    operation: str
-    subject: str
-    detail: str
-    hint: str
 
 
 class _Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,27 +40,14 @@ def write_snapshot_apart(
     size_bytes = _size(live)
     if size_bytes < apart_bytes:
         return write_snapshot(live, target)
-    try:
-        ended = subprocess.run(  # noqa: S603 - this very program, with paths of ours
-            [sys.executable, "-m", "penstock.replica.snapshot_process", str(live), str(target)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS_MIN + size_bytes / _BYTES_PER_S_MIN,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RetryableError("write snapshot", str(target), str(error)) from error
-    if ended.returncode == _FAILED:
-        failure = msgspec.json.decode(ended.stdout, type=_Failure)
-        kind = _ERRORS.get(failure.kind, RetryableError)
-        raise kind(failure.operation, failure.subject, failure.detail, failure.hint)
-    if ended.returncode:
-        said = ended.stderr.decode("utf-8", "replace").strip()[-300:]
-        raise RetryableError(
-            "write snapshot", str(target), f"its process ended with {ended.returncode}: {said}"
-        )
-    done = msgspec.json.decode(ended.stdout, type=_Done)
+    done = run_apart(
+        "penstock.replica.snapshot_process",
+        [str(live), str(target)],
+        _Done,
+        operation="write snapshot",
+        subject=str(target),
+        timeout_s=_SECONDS_MIN + size_bytes / _BYTES_PER_S_MIN,
+    )
     return SnapshotInfo(
         position=done.position,
         time_ms=done.time_ms,
@@ -103,29 +68,20 @@ def _size(live: Path) -> int:
     return found
 
 
+def _write(live: Path, target: Path) -> _Done:
+    info = write_snapshot(live, target)
+    return _Done(
+        position=info.position,
+        time_ms=info.time_ms,
+        digest=info.digest,
+        format_version=info.format_version,
+        mark=None if info.mark is None else info.mark.text,
+    )
+
+
 def main(live: str, target: str) -> int:
-    """The other process. Returns: its exit status; it says on standard output what came of it."""
-    os.nice(_NICENESS)
-    answer: _Done | _Failure
-    try:
-        info = write_snapshot(Path(live), Path(target))
-        answer = _Done(
-            position=info.position,
-            time_ms=info.time_ms,
-            digest=info.digest,
-            format_version=info.format_version,
-            mark=None if info.mark is None else info.mark.text,
-        )
-    except PenstockError as error:
-        answer = _Failure(
-            kind=type(error).__name__,
-            operation=error.operation,
-            subject=error.subject,
-            detail=error.detail,
-            hint=error.hint,
-        )
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    return _FAILED if isinstance(answer, _Failure) else 0
+    """Do `write_snapshot` in the other process. Returns: its exit status."""
+    return answer_apart(lambda: _write(Path(live), Path(target)))
 
 
 if __name__ == "__main__":

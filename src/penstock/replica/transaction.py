@@ -3,6 +3,7 @@
 Not thread-safe: whoever uses it holds the replica's lock.
 """
 
+import logging
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from penstock.replica.database import translate
 from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
 from penstock.replica.statements import insert_rows
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -26,6 +30,8 @@ _REPLAY_ENTRIES_MAX: Final = 256
 
 _COMMIT_BYTES: Final = 24 << 10
 """What a small commit adds to SQLite's WAL, about: six pages."""
+
+_SET_LOCAL: Final = "INSERT OR REPLACE INTO local VALUES (?, ?)"
 
 _Row = tuple[int, int, bytes]
 """(position, journal time, body)."""
@@ -72,6 +78,9 @@ class Transaction(Generic[OutcomeT]):
         """Why nothing may be written any more."""
         self.uncheckpointed_bytes = 0
         """About what was added to SQLite's WAL; a checkpoint takes off what it has copied."""
+        self._may_spill = True
+        """Whether pages that were changed may be written before COMMIT. Not once the disk was full:
+        the transaction would be lost to it."""
         self._is_synced = fsync
         """What `PRAGMA synchronous` says: whether COMMIT syncs."""
         self.is_begun = False
@@ -81,6 +90,8 @@ class Transaction(Generic[OutcomeT]):
         """Their bodies' bytes."""
         self._undone: list[_Row] = []
         """Entries whose transaction was rolled back: applied again before anything else is."""
+        self._locals: dict[str, int | str] = {}
+        """Values of this copy that were set with them: set again as they are applied again."""
         self.position = position
         """Of the last applied entry."""
         self.time_ms = time_ms
@@ -115,10 +126,11 @@ class Transaction(Generic[OutcomeT]):
             raise
         try:
             self.end()
-        except StorageFullError:
+        except StorageFullError as error:
             if journal is None:
                 raise
             # Durable by now. It is applied again before anything else is.
+            heard(Cause.DATABASE_FULL, error, logger, "an entry is applied again soon")
         return appended
 
     def apply(self, body: bytes, stamp_ms: int, *, synced: bool = False) -> Appended[OutcomeT]:
@@ -151,10 +163,20 @@ class Transaction(Generic[OutcomeT]):
             for row in self._undone:
                 # Deterministic: the outcome is the one that was told already.
                 self._machine.apply(*row)
+            for item in self._locals.items():
+                self._connection.execute(_SET_LOCAL, item)
         except BaseException as error:
             self.roll_back(error)
             raise
         self._rows, self._undone = self._undone, []
+
+    def set_local(self, name: str, value: int | str) -> None:
+        """Set a value of this copy: with the entries that are applied and not committed, also where
+        their transaction is lost."""
+        if self.is_begun or self._undone:
+            self._locals[name] = value
+        if not self._undone:
+            self._connection.execute(_SET_LOCAL, (name, value))
 
     def take_back_last(self, error: BaseException) -> None:
         """The last entry is refused after all, and with it its transaction is rolled back.
@@ -235,12 +257,14 @@ class Transaction(Generic[OutcomeT]):
             # fsync drops them): what is durable is unknown from here on.
             self.failure = f"a commit failed: {error}"
             raise FatalStorageError("commit", str(self._path), str(error)) from error
+        self._spill(may=True)
         # SQLite's WAL gets an entry's body as well, where the journal is a table.
         self.uncheckpointed_bytes += _COMMIT_BYTES + 4 * self.row_bytes
         self.is_begun = False
         if self._journal is not None:
             self._journal.note(self._rows)
         self._rows = []
+        self._locals.clear()
         self.row_bytes = 0
         self.committed_position = self.position
         self._committed_ms = self.time_ms
@@ -254,6 +278,8 @@ class Transaction(Generic[OutcomeT]):
     def roll_back(self, error: BaseException) -> None:
         """Undo a transaction whose statement failed; raises what the failure means."""
         self._machine.drop_caches()
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+            self._spill(may=False)
         self.is_begun = False
         self._undone += self._rows
         self._rows = []
@@ -266,6 +292,11 @@ class Transaction(Generic[OutcomeT]):
             raise FatalStorageError("roll back", str(self._path), str(failed)) from error
         if isinstance(error, sqlite3.Error):
             raise self.fail("append", error) from error
+
+    def _spill(self, *, may: bool) -> None:
+        if may is not self._may_spill:
+            self._may_spill = may
+            self._connection.execute(f"PRAGMA cache_spill = {'ON' if may else 'OFF'}")
 
     def fail(self, operation: str, error: sqlite3.Error) -> PenstockError:
         """What an error of SQLite's means; after some, nothing may be written any more."""

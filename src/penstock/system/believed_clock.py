@@ -80,7 +80,7 @@ class BelievedClock:
 
     @property
     def doubted_ms(self) -> int:
-        """How far the wall clock is from the believed one while it is in doubt; else 0."""
+        """Return how far the wall clock is from the believed one while it is in doubt; else 0."""
         doubt = self._time.doubt
         if doubt is None:
             return 0
@@ -88,14 +88,14 @@ class BelievedClock:
 
     @property
     def believed_in_s(self) -> float:
-        """How long the wall clock still has to stand; 0: it is believed."""
+        """Return how long the wall clock still has to stand; 0: it is believed."""
         doubt = self._time.doubt
         if doubt is None:
             return 0.0
         return max(0.0, self._after_ms / 1000 - (self._elapsed_s() - doubt.since_s))
 
     def describe(self) -> str:
-        """What is in doubt, with numbers; empty: nothing."""
+        """Return what is in doubt, with numbers; empty: nothing."""
         off_ms = self.doubted_ms
         if not off_ms:
             return ""

@@ -253,10 +253,15 @@ class PosixFile:
         """Have the kernel begin to read bytes that will be wanted soon."""
         os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
 
-    def identity(self) -> tuple[int, int, int, int]:
-        """Inode, size, and the times of the last change of bytes and of metadata, in ns."""
+    def identity(self) -> str:
+        """Inode, size, and the times of the last change of bytes and of metadata, in ns; all in
+        hexadecimal."""
         found = os.fstat(self._descriptor)
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}-{found.st_ctime_ns:x}"
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a path leads to this file. Raises: FileNotFoundError."""
+        return os.path.samestat(os.fstat(self._descriptor), path.stat())
 
     def send(self, descriptor: int, position: int, length: int) -> int:
         """Send bytes to a socket that doesn't block; how many it took.
@@ -356,6 +361,14 @@ class PosixDevice:
         if not stat.S_ISREG(found.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a file", name)
         return FileStatus(size_bytes=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)
+
+    def has(self, name: str, file: object) -> bool:
+        """Whether a name is that of an open file of this device."""
+        assert isinstance(file, PosixFile), file
+        try:
+            return file.is_at(self._root / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def folders(self, folder: str) -> Sequence[str]:
         """Names of the folders directly in `folder`, sorted; empty when there is none such."""

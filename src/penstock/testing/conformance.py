@@ -21,7 +21,7 @@ from penstock.model.errors import (
 )
 from penstock.objects.once import put_once
 from penstock.ports.device import Device
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, get_directly, get_versioned
 
 _Scenario = Callable[[ObjectStore], Awaitable[None]]
 
@@ -33,6 +33,8 @@ class ObjectStoreSuite(ABC):
     """
 
     seconds_max = 120.0
+    has_versions = True
+    """Whether it says of which version the bytes are that it gives."""
 
     @abstractmethod
     def make_store(self, folder: Path) -> ObjectStore:
@@ -123,6 +125,32 @@ class ObjectStoreSuite(ABC):
             await store.put("k", [b"short"])
             assert bytes(await store.get_range("k", 0, 5)) == b"short"
             assert await store.size("k") == 5
+
+        self._run(tmp_path, scenario)
+
+    def test_bytes_come_with_the_version_of_their_object(self, tmp_path: Path) -> None:
+        """Each range of an object has one version, and an object of other bytes has another."""
+
+        async def scenario(store: ObjectStore) -> None:
+            await store.put("k", [b"0123456789"])
+            await store.put("other", [b"0123456789"])
+            found = [
+                await get(store, "k", start, end)
+                for get in (get_versioned, get_directly)
+                for start, end in [(0, 10), (3, 7), (9, 10), (4, 4)]
+            ]
+            assert [bytes(one.data) for one in found] == 2 * [b"0123456789", b"3456", b"9", b""]
+            (version,) = {one.version for one in found if memoryview(one.data)}
+            assert (version is not None) is self.has_versions
+            assert version or not self.has_versions
+            for wrong, error in [(("k", 9, 12), CorruptDataError), (("no", 0, 1), NotFoundError)]:
+                with pytest.raises(error):
+                    await get_versioned(store, *wrong)
+            await store.delete(["k"])
+            await store.put("k", [b"9876543210"])
+            replaced = await get_versioned(store, "k", 3, 7)
+            assert bytes(replaced.data) == b"6543"
+            assert (replaced.version != version) is self.has_versions
 
         self._run(tmp_path, scenario)
 

@@ -103,6 +103,11 @@ class SwitchedDevice:
         """See the port."""
         return self.inner.stat(name)
 
+    def has(self, name: str, file: object) -> bool:
+        """See the port."""
+        assert isinstance(file, SwitchedFile), file
+        return self.inner.has(name, file.inner)
+
     def folders(self, folder: str) -> Sequence[str]:
         """See the port."""
         return self.inner.folders(folder)
@@ -112,14 +117,14 @@ class SwitchedFile:
     """A file of a `SwitchedDevice`."""
 
     def __init__(self, file: SimulatedFile, name: str, switch: PowerSwitch) -> None:
-        self._file = file
+        self.inner = file
         self._name = name
         self._switch = switch
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         """See the port."""
         with self._switch.call(f"write {self._name} at {position}"):
-            self._file.write_at(position, buffers)
+            self.inner.write_at(position, buffers)
 
     def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
         """See the port. Two calls: the power may go in between."""
@@ -128,21 +133,21 @@ class SwitchedFile:
 
     def read_at(self, position: int, length: int) -> bytes:
         """See the port."""
-        return self._file.read_at(position, length)
+        return self.inner.read_at(position, length)
 
     def view_at(self, position: int, length: int) -> memoryview:
         """See the port."""
-        return self._file.view_at(position, length)
+        return self.inner.view_at(position, length)
 
     def sync(self) -> None:
         """See the port."""
         with self._switch.call(f"sync {self._name}"):
-            self._file.sync()
+            self.inner.sync()
 
     def size(self) -> int:
         """See the port."""
-        return self._file.size()
+        return self.inner.size()
 
     def close(self) -> None:
         """See the port."""
-        self._file.close()
+        self.inner.close()

@@ -148,6 +148,12 @@ class SimulatedDevice:
             self._require(name)
             return SimulatedStatus(size_bytes=len(self._names[name].data), modified_ms=0)
 
+    def has(self, name: str, file: object) -> bool:
+        """Whether a name is that of an open file of this device."""
+        assert isinstance(file, SimulatedFile), file
+        with self._lock:
+            return file.is_of(self._names.get(name))
+
     def folders(self, folder: str) -> Sequence[str]:
         """Names of the folders directly in `folder`, sorted."""
         with self._lock:
@@ -291,6 +297,10 @@ class SimulatedFile:
     def size(self) -> int:
         """The file's length in bytes."""
         return len(self._open().data)
+
+    def is_of(self, content: _Content | None) -> bool:
+        """Whether these are its bytes."""
+        return self._content is content
 
     def close(self) -> None:
         """Close; idempotent."""

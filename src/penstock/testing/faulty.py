@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from typing_extensions import Buffer
 
 from penstock.model.errors import RetryableError
-from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.ports.objects import ObjectInfo, ObjectStore, Versioned, get_versioned
 from penstock.ports.random import Random
 
 T = TypeVar("T")
@@ -51,7 +51,11 @@ class Faulty:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
-        return await self._call("read", key, lambda: self._store.get_range(key, start, end))
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
+        return await self._call("read", key, lambda: get_versioned(self._store, key, start, end))
 
     async def size(self, key: str) -> int:
         """See the port."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 from penstock.ports.clock import Clock
 from penstock.ports.journal import JournalRow
 from penstock.ports.random import Random
+from penstock.replica.beginning import RESTORED_POSITION, Beginning, encode_beginning
 from penstock.testing.journal_connection import SimulatedConnection
 
 TRIM_ROWS_MAX: Final = 1_000
@@ -80,6 +81,13 @@ class SimulatedJournal:
         # What the server does belongs to it: a paused or killed agent stops nothing of it.
         self._context = copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, beginning: Beginning) -> None:
+        """Be the journal of a restored cluster, before there is any row."""
+        assert not self._rows
+        body = encode_beginning(beginning)
+        self._show(JournalRow(RESTORED_POSITION, self.clock.now_ms(), body))
+        self.first = RESTORED_POSITION + 1
 
     def connect(self) -> SimulatedConnection:
         """One agent's end; it reconnects by itself."""

@@ -17,6 +17,7 @@ import pytest
 
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.ports.journal import Journal
+from penstock.replica.beginning import Beginning, read_beginning
 
 _SCENARIO_S = 180
 
@@ -26,6 +27,10 @@ class JournalWorld(Protocol):
 
     async def connect(self) -> Journal:
         """One agent's end; the suite closes it."""
+        ...
+
+    async def begin(self, beginning: Beginning) -> None:
+        """Be the journal of a restored cluster; before the first `connect`."""
         ...
 
     async def leave_gap(self) -> None:
@@ -43,9 +48,16 @@ class JournalSuite(ABC):
     def world(self) -> AbstractAsyncContextManager[JournalWorld]:
         """An empty journal."""
 
-    def _run(self, scenario: "Callable[[Journal, Journal, JournalWorld], Awaitable[None]]") -> None:
+    def _run(
+        self,
+        scenario: "Callable[[Journal, Journal, JournalWorld], Awaitable[None]]",
+        *,
+        beginning: Beginning | None = None,
+    ) -> None:
         async def main() -> None:
             async with self.world() as world:
+                if beginning is not None:
+                    await world.begin(beginning)
                 mine, other = await world.connect(), await world.connect()
                 try:
                     await asyncio.wait_for(scenario(mine, other, world), _SCENARIO_S)
@@ -203,6 +215,29 @@ class JournalSuite(ABC):
             assert [row.position for row in await other.read(3, 10)] == [5]
 
         self._run(scenario)
+
+    def test_a_restored_one_begins_after_the_row_that_names_its_snapshot(self) -> None:
+        beginning = Beginning(cluster_id="a-cluster", position=1, digest=bytes(range(32)))
+
+        async def scenario(mine: Journal, other: Journal, _world: JournalWorld) -> None:
+            head = await mine.head()
+            assert (head.position, head.first) == (1, 2)
+            assert await read_beginning(mine, head) == beginning
+            assert await mine.read(1, 10) == []
+            assert await mine.append(b"two") == 2
+            assert await other.append(b"three") == 3
+            assert [row.body for row in await other.read(1, 10)] == [b"two", b"three"]
+            # What would begin with nothing must not read on past the row.
+            with pytest.raises(NotFoundError, match="bootstrap"):
+                await other.read(0, 10)
+            assert await mine.trim(1) == 1
+            head = await other.head()
+            assert (head.position, head.first) == (3, 2)
+            assert await read_beginning(other, head) is None
+            with pytest.raises(NotFoundError, match="bootstrap"):
+                await other.read(0, 10)
+
+        self._run(scenario, beginning=beginning)
 
     def test_a_caller_that_goes_away_disturbs_nobody(self) -> None:
         async def scenario(mine: Journal, other: Journal, _world: JournalWorld) -> None:

@@ -5,13 +5,14 @@ as eventually consistent ones do (new keys missing, deleted ones still there). R
 that returned never fail for that: S3 and its peers promise as much.
 """
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
-from penstock.ports.objects import ObjectInfo
+from penstock.ports.objects import ObjectInfo, Versioned
 from penstock.testing.simulated_link import SimulatedLink
 from penstock.testing.virtual_loop import START_MS, VirtualLoop
 
@@ -20,6 +21,7 @@ from penstock.testing.virtual_loop import START_MS, VirtualLoop
 class _Object:
     data: bytes
     written_s: float
+    version: int
 
 
 class SimulatedBucket:
@@ -30,11 +32,16 @@ class SimulatedBucket:
         self.list_lag_s = list_lag_s
         self.objects: dict[str, _Object] = {}
         self._gone: dict[str, tuple[_Object, float]] = {}
+        self._versions = itertools.count(1)
         self.away = False
         """Nothing is served: every call fails."""
         self.on_put: Callable[[str], None] = lambda _key: None
         self.on_delete: Callable[[str], None] = lambda _key: None
         """Told of each key before it goes, for checkers."""
+
+    def next_version(self) -> int:
+        """Of an object that is put, whatever its bytes; the ETag."""
+        return next(self._versions)
 
     async def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
         """See the port."""
@@ -42,14 +49,14 @@ class SimulatedBucket:
         if if_absent and key in self.objects:
             raise ConflictError("put", key, "it exists")
         self.on_put(key)
-        self.objects[key] = _Object(data, self._loop.time())
+        self.objects[key] = _Object(data, self._loop.time(), self.next_version())
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> Versioned:
         """See the port."""
         found = self._find("read", key)
         if len(found.data) < end:
             raise CorruptDataError("read", key, f"{len(found.data)} bytes, wanted up to {end}")
-        return found.data[start:end]
+        return Versioned(found.data[start:end], str(found.version))
 
     async def size(self, key: str) -> int:
         """See the port."""
@@ -112,6 +119,10 @@ class SimulatedStore:
 
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         """See the port."""
+        return (await self.get_versioned(key, start, end)).data
+
+    async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
+        """See `penstock.ports.objects.VersionedStore`."""
         return await self._link.call("read", key, lambda: self._bucket.get_range(key, start, end))
 
     async def size(self, key: str) -> int:

@@ -13,6 +13,7 @@ tasks and timers included, is that node's. Uses internals of asyncio (`Handle._r
 
 import asyncio
 import heapq
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
@@ -147,6 +148,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.faults: list[str] = []
         """What went wrong unhandled: exceptions of callbacks and of forgotten tasks."""
         self._kept: list[object] = []
+        self._watched: list[_Task] = []
+        """Tasks of nodes that may fail yet, or have failed and nothing has taken their error."""
+        self._doubtful: set[_Task] = set()
+        """Those of `_watched` that had failed at the last `note_forgotten`."""
         self._executor = InlineExecutor(random)
         self.set_exception_handler(_note_fault)
         # A task of a dead node is kept, lest its coroutine be closed and run `finally` clauses.
@@ -306,6 +311,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()  # noqa: SLF001
                 self.running = self.world
 
+    def note_forgotten(self) -> None:
+        """Add to `faults` the errors of tasks that nothing has taken since the last call.
+
+        asyncio reports a forgotten task when it is collected, and tasks of nodes are kept. What a
+        node still held when it was killed is not its fault, and a paused node can take nothing.
+        """
+        doubtful: set[_Task] = set()
+        watched = []
+        for task in self._watched:
+            if not task.done() or (task.node and task.node.paused):
+                watched.append(task)
+            elif task._log_traceback and not (task.node and task.node.dead):  # noqa: SLF001
+                if task not in self._doubtful:
+                    doubtful.add(task)
+                    watched.append(task)
+                    continue
+                error = task.exception()
+                text = "".join(traceback.format_exception(error))
+                self.faults.append(f"{task.node} {task.get_name()}: nothing took its error\n{text}")
+        self._watched, self._doubtful = watched, doubtful
+
     def dump(self) -> str:
         """Who waits for what."""
         lines = []
@@ -337,6 +363,7 @@ def _make_task(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> "a
     task = _Task(coro, loop=loop, **options)
     if task.node is not None and task.node is not loop.world:
         loop._kept.append(task)  # noqa: SLF001
+        loop._watched.append(task)  # noqa: SLF001
     return task
 
 
@@ -347,8 +374,6 @@ def _note_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     error = context.get("exception")
     loop.faults.append(f"{loop.running.name}: {context.get('message')}: {error!r}")
     if error is not None:
-        import traceback
-
         loop.faults.append("".join(traceback.format_exception(error)))
 
 

@@ -6,7 +6,6 @@ What is missing lies in the frames past the state's position, one entry after th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from crc32c import crc32c
 
@@ -15,15 +14,13 @@ from penstock.ports.device import Device, File
 from penstock.wal.format import (
     FRAME_ALIGNMENT,
     FRAME_HEADER_BYTES,
-    FRAME_MAGIC,
     FRAMES_START,
     FrameHeader,
     align_frame,
     decode_frame_header,
 )
-from penstock.wal.recovery import FoundFile, Window, corrupt, find_files
-
-_SCAN_BYTES: Final = 1 << 20
+from penstock.wal.recovery import FoundFile, find_files
+from penstock.wal.walk import Window, corrupt, next_frame, whole_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,15 @@ class WalEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A file with frames that carry entries."""
+    """A file with frames that carry entries.
+
+    `is_certain`: the header says the first position, or the first frame, where that is damaged.
+    """
 
     name: str
     generation: int
     first_position: int
-    is_damaged: bool = False
+    is_certain: bool = True
 
 
 def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterator[WalEntry]:
@@ -54,6 +54,7 @@ def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterat
             may only have been written, and whoever applies it builds on it.
 
     Raises:
+        NewerWalError: a newer release wrote a file's header.
         CorruptDataError: an entry is damaged or missing; names file and position. A frame that
             was being written when the power went is none: it ends the entries.
     """
@@ -67,8 +68,12 @@ def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterat
         try:
             before = last
             for entry in _entries_of(file, used, last, following):
-                if used.is_damaged:
-                    raise corrupt(used.name, 0, f"the header of a file with entry {entry.position}")
+                if not used.is_certain:
+                    raise corrupt(
+                        used.name,
+                        0,
+                        f"header and first frame of a file with entry {entry.position}",
+                    )
                 last = entry.position
                 yield entry
             if sync and last > before:
@@ -78,34 +83,34 @@ def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterat
 
 
 def _used_files(found: list[FoundFile], device: Device) -> list[_Used]:
-    """Those with entries, by generation. Where the header is damaged the first frame tells."""
+    """Those with entries, by generation. Where the header is damaged the frames tell."""
     used: list[_Used] = []
     for file in found:
-        if file.header is not None:
-            if file.header.generation and file.header.first_position:
-                header = file.header
-                used.append(_Used(file.name, header.generation, header.first_position))
-            continue
-        first = _first_frame(device, file.name)
-        if first is not None and first.position:
-            used.append(_Used(file.name, first.generation, first.position, is_damaged=True))
-    used.sort(key=lambda one: (one.generation, one.is_damaged))
-    # A frame of an earlier use, behind a header that was damaged since, is not that generation's.
-    return [
-        one
-        for index, one in enumerate(used)
-        if not (one.is_damaged and index and used[index - 1].generation == one.generation)
-    ]
+        if file.header is None:
+            by_frames = _used_by_frames(device, file)
+            if by_frames is not None:
+                used.append(by_frames)
+        elif file.generation and file.header.first_position:
+            used.append(_Used(file.name, file.generation, file.header.first_position))
+    return sorted(used, key=lambda one: one.generation)
 
 
-def _first_frame(device: Device, name: str) -> FrameHeader | None:
-    file = device.open(name)
+def _used_by_frames(device: Device, found: FoundFile) -> _Used | None:
+    """The first entry of a file with a damaged header; None: it has none."""
+    file = device.open(found.name)
     try:
-        return decode_frame_header(file.read_at(FRAMES_START, FRAME_HEADER_BYTES), subject=name)
-    except CorruptDataError:
-        return None
+        at = FRAMES_START
+        while found.generation:
+            frame = next_frame(file, at, generation=found.generation, number=0)
+            if frame is None:
+                break
+            if frame[1].position:
+                is_certain = frame[1].number == 0
+                return _Used(found.name, found.generation, frame[1].position, is_certain)
+            at = frame[0] + FRAME_ALIGNMENT
     finally:
         file.close()
+    return None
 
 
 def _entries_of(file: File, used: _Used, after: int, following: _Used | None) -> Iterator[WalEntry]:
@@ -113,24 +118,28 @@ def _entries_of(file: File, used: _Used, after: int, following: _Used | None) ->
     window = Window(file)
     at, number, last = FRAMES_START, 0, after
     next_at: int | None = None
+    passed: tuple[int, str] | None = None
+    """The damaged place behind which no entry was met yet, and what is there."""
     while True:
-        try:
-            header = decode_frame_header(
-                bytes(window.read(at, FRAME_HEADER_BYTES)), subject=used.name
+        header, fault = _header_at(window, at, used.generation, number)
+        if header is None:
+            found = next_frame(
+                file, at + FRAME_ALIGNMENT, generation=used.generation, number=number + 1
             )
-        except CorruptDataError as error:
-            fault = error.detail
-            break
-        if header.generation != used.generation or header.number != number:
-            fault = f"frame {number} of generation {used.generation} is due"
-            break
-        payload = at + header.header_bytes
-        end = payload + header.length
+            if found is None:
+                break
+            # Nothing is lacking if what follows says that the entries in between are below.
+            passed = passed or (at, fault)
+            at, number = found[0], found[1].number
+            continue
+        end = at + header.header_bytes + header.length
         if header.position > last:
             # Refused when it was written, and its place was given to another one.
             if following is not None and header.position >= following.first_position:
                 break
-            body = bytes(window.read(payload, header.length))
+            if passed is not None and header.position != last + 1:
+                break
+            body = bytes(window.read(at + header.header_bytes, header.length))
             if len(body) < header.length or crc32c(body) != header.payload_crc:
                 fault = f"CRC-32C of a payload of {header.length} bytes differs"
                 next_at = align_frame(end)
@@ -141,42 +150,37 @@ def _entries_of(file: File, used: _Used, after: int, following: _Used | None) ->
                 )
             last = header.position
             yield WalEntry(last, header.time_ms, body[header.length - header.entry_length :])
+        if header.position:
+            passed = None
         at = align_frame(end)
         number += 1
+    if passed is not None:
+        at, fault = passed
     if following is not None:
         if last + 1 < following.first_position:
             raise corrupt(
                 used.name, at, f"entries up to {following.first_position - 1} are due here: {fault}"
             )
-    elif _has_later_frame(file, used.generation, number, at, next_at):
+    elif passed is not None or (
+        next_at is not None and _is_later(file.read_at(next_at, FRAME_HEADER_BYTES), used, number)
+    ):
         # One frame is written at a time, so this one was whole before that one was begun.
         raise corrupt(used.name, at, f"a later frame is whole, but not this one: {fault}")
 
 
-def _has_later_frame(
-    file: File, generation: int, number: int, at: int, next_at: int | None
-) -> bool:
-    """Whether a frame of this generation past `number` lies behind the one at `at`.
+def _header_at(
+    window: Window, at: int, generation: int, number: int
+) -> tuple[FrameHeader | None, str]:
+    """The header of a frame, or what is there instead."""
+    try:
+        header = decode_frame_header(bytes(window.read(at, FRAME_HEADER_BYTES)), subject="frame")
+    except CorruptDataError as error:
+        return None, error.detail
+    if header.generation != generation or header.number != number:
+        return None, f"frame {number} of generation {generation} is due"
+    return header, ""
 
-    Args:
-        next_at: where it would begin, if that is known; else it is looked for.
-    """
 
-    def is_later(data: bytes) -> bool:
-        try:
-            header = decode_frame_header(data, subject="frame")
-        except CorruptDataError:
-            return False
-        return header.generation == generation and header.number > number
-
-    if next_at is not None:
-        return is_later(file.read_at(next_at, FRAME_HEADER_BYTES))
-    for start in range(at, file.size(), _SCAN_BYTES):
-        # One header more than a step: it may lie across the end.
-        data = file.read_at(start, _SCAN_BYTES + FRAME_HEADER_BYTES)
-        found = data.find(FRAME_MAGIC)
-        while 0 <= found < _SCAN_BYTES:
-            if found % FRAME_ALIGNMENT == 0 and is_later(data[found : found + FRAME_HEADER_BYTES]):
-                return True
-            found = data.find(FRAME_MAGIC, found + 1)
-    return False
+def _is_later(data: bytes, used: _Used, number: int) -> bool:
+    header = whole_header(data)
+    return header is not None and header.generation == used.generation and header.number > number

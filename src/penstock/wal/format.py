@@ -35,6 +35,12 @@ FRAME_HEADER_BYTES: Final = _FRAME_FIELDS.size + _CRC.size
 FRAME_HEADER_BYTES_1: Final = _FRAME_FIELDS_1.size + _CRC.size
 FRAME_MAGIC: Final = _FRAME_MAGIC
 _BLANK: Final = bytes(FILE_HEADER_BYTES)
+_FRAME_LENGTH_MAX: Final = (1 << 32) - 1
+
+
+class NewerWalError(CorruptDataError):
+    """A header is whole, and of a version that this release doesn't know: no damage, and nothing of
+    it may be read, cut or used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,11 @@ class FrameHeader:
     header_bytes: int = FRAME_HEADER_BYTES
 
 
+def frame_bytes_max(file_bytes: int) -> int:
+    """The longest payload of one frame, in a file of `file_bytes`."""
+    return min(file_bytes - FRAMES_START - FRAME_HEADER_BYTES, _FRAME_LENGTH_MAX)
+
+
 def align_frame(position: int) -> int:
     """The first byte at or after `position` where a frame may begin."""
     return -(-position // FRAME_ALIGNMENT) * FRAME_ALIGNMENT
@@ -85,6 +96,7 @@ def decode_file_header(data: bytes, *, subject: str) -> FileHeader:
     """Parse a header page, or its first FILE_HEADER_BYTES.
 
     Raises:
+        NewerWalError: a newer release wrote it.
         CorruptDataError: naming `subject`.
     """
     if len(data) < FILE_HEADER_BYTES:
@@ -148,6 +160,7 @@ def decode_frame_header(data: bytes, *, subject: str) -> FrameHeader:
     """Parse the first bytes of a frame, FRAME_HEADER_BYTES of them or, in version 1, fewer.
 
     Raises:
+        NewerWalError: a newer release wrote it.
         CorruptDataError: naming `subject`.
     """
     if len(data) < FRAME_HEADER_BYTES:
@@ -175,8 +188,8 @@ def _corrupt(subject: str, detail: str) -> CorruptDataError:
     return CorruptDataError("read WAL", subject, detail)
 
 
-def _unknown_version(subject: str, version: int) -> CorruptDataError:
-    return CorruptDataError(
+def _unknown_version(subject: str, version: int) -> NewerWalError:
+    return NewerWalError(
         "read WAL",
         subject,
         f"version {version}, this release knows {VERSION} and older",

@@ -5,14 +5,17 @@ removals; `_making` while a file is filled, so that a commit which needs one wai
 that is being made anyway.
 """
 
-import contextlib
 import errno
+import logging
 import threading
 from typing import Final
 
 from penstock.model.errors import FatalStorageError, StorageFullError
 from penstock.ports.device import Device
+from penstock.system.heard import Cause, heard
 from penstock.wal.recovery import FILE_SUFFIX, FOLDER, MAKING_SUFFIX, Recovered, file_name
+
+logger = logging.getLogger(__name__)
 
 _FULL_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DESCRIPTOR_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -58,7 +61,7 @@ class FilePool:
         self._free = list(recovered.free)
         self._other_sizes = set(recovered.other_sizes)
         self._number = recovered.number_max
-        self._count = len(self._in_use) + len(self._free)
+        self._count = len(self._in_use) + len(self._free) + len(recovered.kept)
         self._fsync = fsync
         self._state = threading.Lock()
         self._making = threading.Lock()
@@ -190,5 +193,7 @@ class FilePool:
     def _discard(self, name: str) -> None:
         # What can't be removed now is by the next start, which also finds a removal that a power
         # cut took back: so neither is worth a sync, or an error of its own.
-        with contextlib.suppress(OSError):
+        try:
             self._device.remove(name)
+        except OSError as error:
+            heard(Cause.REMOVE_FILE, error, logger, f"{name} stays until the next start")

@@ -1,6 +1,7 @@
 """Reading runs back from WAL files, while the writer goes on and recycles others."""
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from penstock.model.errors import CorruptDataError, RetryableError
@@ -11,15 +12,28 @@ from penstock.wal.recovery import find_files
 
 @dataclass(frozen=True, slots=True)
 class _OpenFile:
+    """`is_named`: the header says the generation; else the frames do, as the header is damaged."""
+
     name: str
     file: File
+    is_named: bool
+
+
+class RecycledError(RetryableError):
+    """No file has the generation any more: what lay there has moved, or its file is missing."""
 
 
 class WalReader:
-    """Reads by (generation, position). Any thread; calls may overlap."""
+    """Reads by (generation, position). Any thread; calls may overlap.
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    Args:
+        lost: generations that the state named when the WAL was opened, and no file had. To be
+            without a file isn't to be recycled, for these.
+    """
+
+    def __init__(self, device: Device, *, lost: Collection[int] = ()) -> None:
+        self.device = device
+        self._lost = lost
         self._lock = threading.Lock()
         self._by_generation: dict[int, _OpenFile] = {}
 
@@ -32,9 +46,10 @@ class WalReader:
             length: in bytes.
 
         Raises:
-            RetryableError: the file is of another generation by now: the run has moved, look it
-                up again. Or the system refused: too many open files, a failed read.
-            CorruptDataError: the file is shorter than the run; names file and position.
+            RecycledError: the file is of another generation by now: the run has moved, look it
+                up again.
+            RetryableError: the system refused: too many open files, a failed read.
+            CorruptDataError: the file is shorter than the run, or lost; names file and position.
         """
         opened: _OpenFile | None = None
         # Before, since the file may have been recycled since it was opened; after, since it may
@@ -61,7 +76,10 @@ class WalReader:
             self._by_generation.clear()
 
     def _check(self, opened: _OpenFile, generation: int) -> None:
-        if generation_of(opened.file.read_at(0, FILE_HEADER_BYTES)) == generation:
+        found = generation_of(opened.file.read_at(0, FILE_HEADER_BYTES))
+        # A damaged header becomes one of a greater generation when the file is used again, before
+        # any frame.
+        if found == generation or (not opened.is_named and (found or 0) < generation):
             return
         with self._lock:
             if self._by_generation.get(generation) is opened:
@@ -76,23 +94,31 @@ class WalReader:
             # Generations come and go once per file's worth of data, so a look at every header
             # is cheap; files are few.
             try:
-                found = find_files(self._device)
+                found = find_files(self.device)
                 self._by_generation = {
                     number: known
                     for number, known in self._by_generation.items()
-                    if any(file.header and file.header.generation == number for file in found)
+                    if any(file.generation == number for file in found)
                 }
                 for file in found:
-                    if file.header is not None and file.header.generation == generation:
-                        opened = _OpenFile(file.name, self._device.open(file.name))
+                    if file.generation == generation:
+                        is_named = file.header is not None
+                        opened = _OpenFile(file.name, self.device.open(file.name), is_named)
                         self._by_generation[generation] = opened
                         return opened
             except FileNotFoundError as error:
                 raise _recycled(generation) from error
+        if generation in self._lost:
+            raise CorruptDataError(
+                "read WAL",
+                f"generation {generation}",
+                "no WAL file has this generation",
+                "if the journal came back older, penstock repair --history; else restore the file",
+            )
         raise _recycled(generation)
 
 
-def _recycled(generation: int) -> RetryableError:
-    return RetryableError(
+def _recycled(generation: int) -> RecycledError:
+    return RecycledError(
         "read WAL", f"generation {generation}", "recycled", "look the run up again"
     )

@@ -16,11 +16,11 @@ from penstock.wal.format import (
     align_frame,
     encode_file_header,
     encode_frame_header,
+    frame_bytes_max,
 )
 from penstock.wal.pool import FilePool, out_of_room
 from penstock.wal.recovery import FOLDER, Recovered, RecoveryReport, recover
 
-_FRAME_LENGTH_MAX: Final = (1 << 32) - 1
 _JOIN_BUFFER_BYTES: Final = 1024
 """Below this average, a copy costs less than a CRC call and a vector entry per buffer: 50 buffers
 of 150 bytes took 41 us one by one, and a third of it joined."""
@@ -51,9 +51,7 @@ class WalWriter:
         """Use `open`."""
         self._device = device
         self._file_bytes = file_bytes
-        self.frame_bytes_max = min(
-            file_bytes - FRAMES_START - FRAME_HEADER_BYTES, _FRAME_LENGTH_MAX
-        )
+        self.frame_bytes_max = frame_bytes_max(file_bytes)
         """The longest payload of one frame."""
         self._fsync = fsync
         self._pool = FilePool(
@@ -86,6 +84,9 @@ class WalWriter:
     ) -> "WalWriter":
         """Recover, then be ready to write in a new generation.
 
+        What the journal names and is damaged or missing is in `recovery`; its file stays until it
+        is released.
+
         Args:
             file_bytes: size of each file, a multiple of 4,096.
             bytes_max: all files together take at most this.
@@ -95,8 +96,7 @@ class WalWriter:
             fsync: false skips every fdatasync, and nothing else.
 
         Raises:
-            CorruptDataError: a frame that holds named bytes is missing or damaged; names file
-                and position.
+            NewerWalError: a newer release wrote what is there.
             InvalidRequestError: sizes that can't be.
         """
         if file_bytes % PAGE_BYTES or file_bytes < 2 * PAGE_BYTES or bytes_max < file_bytes:

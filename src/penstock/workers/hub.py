@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,8 @@ from penstock.metadata.commands import Relay
 from penstock.metadata.committer import Committer
 from penstock.metadata.entries import decode_entry
 from penstock.model.errors import PenstockError
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 from penstock.workers.messages import (
     VERSION,
     AppliedChanges,
@@ -131,7 +134,7 @@ class WorkerHub:
         try:
             await self._converse(reader, writer)
         except PenstockError as error:
-            logger.warning("a worker's connection ends: %s", error)
+            heard(Cause.SERVE_WORKER, error, logger, "a worker's connection ends")
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -154,22 +157,22 @@ class WorkerHub:
         while (body := await read_message(reader)) is not None:
             match decode_to_writer(body):
                 case RelayEntry(token, entry):
-                    self._start(self._relay(writer, token, entry))
+                    self._start(partial(self._relay, writer, token, entry))
                 case AskHead(token):
                     send(writer, encode(HeadIs(token, self._position())))
                 case AskFlush(token):
-                    self._start(self._answer_flush(writer, token))
+                    self._start(partial(self._answer_flush, writer, token))
                 case other:
                     logger.warning("a worker sent %r in the middle", other)
                     return
 
-    def _start(self, work: Awaitable[None]) -> None:
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
             with contextlib.suppress(ConnectionError):
-                await work
+                await work()
 
         # Tasks begin in the order in which they are made, so entries are handed on in theirs.
-        task = asyncio.get_running_loop().create_task(run())
+        task = background.start(background.SERVE_WORKER, run)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -198,6 +201,6 @@ class WorkerHub:
             position = await self._flush()
         except PenstockError as error:
             # No answer: whoever asked takes the writer for away, and asks again.
-            logger.warning("the file can't be brought up to date: %s", error)
+            heard(Cause.SERVE_WORKER, error, logger, "the file can't be brought up to date")
             return
         send(writer, encode(Flushed(token, position)))

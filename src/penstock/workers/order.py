@@ -6,7 +6,6 @@ cluster.
 """
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -33,6 +32,8 @@ from penstock.ports.clock import Clock
 from penstock.ports.journal import JournalRow
 from penstock.ports.random import Random
 from penstock.replica.follower import Followed
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 from penstock.workers.messages import (
     AppliedChanges,
@@ -133,9 +134,8 @@ class HostOrder:
         """
         self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
         self._reset()
-        loop = asyncio.get_running_loop()
-        self._following = loop.create_task(self._follow_or_end(), name="order")
-        self._confirming = loop.create_task(self._confirm_now_and_then(), name="head")
+        self._following = background.start(background.FOLLOW_JOURNAL, self._follow_or_end)
+        self._confirming = background.start(background.CONFIRM_HEAD, self._confirm_now_and_then)
         await self._register()
 
     # -- Ordering --------------------------------------------------------------------------------
@@ -157,6 +157,11 @@ class HostOrder:
         if self._sender.withdraw(call):
             raise RetryableError("commit", f"agent {self.agent_id}", _AWAY)
         raise InDoubtError("commit", f"agent {self.agent_id}", _AWAY)
+
+    async def end_epoch(self, timeout_s: float) -> None:
+        """See `EntrySender.end_epoch`."""
+        if self._sender is not None:
+            await self._sender.end_epoch(timeout_s)
 
     @property
     def shows_answers(self) -> bool:
@@ -256,8 +261,10 @@ class HostOrder:
     async def _confirm_now_and_then(self) -> None:
         """Know how old this worker's state is at most, whether or not anybody asks."""
         while True:
-            with contextlib.suppress(RetryableError):
+            try:
                 await self.confirm_head()
+            except RetryableError as error:
+                heard(Cause.CONFIRM_HEAD, error, logger, "nothing tells how old this state is")
             await wait(CONFIRM_PAUSE_S)
 
     async def _connect(self) -> None:
@@ -266,7 +273,8 @@ class HostOrder:
             try:
                 check_own(self._path)
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
-            except OSError:
+            except OSError as error:
+                heard(Cause.REACH_WRITER, error, logger, "connecting again to worker 0")
                 await wait(CONNECT_PAUSE_S)
                 continue
             send(writer, encode(Hello()))
@@ -311,8 +319,8 @@ class HostOrder:
                 await self._follow_connection(self._reader)
                 logger.warning("%s; connecting again", _AWAY)
             except _MissedError as error:
-                # Nothing may be known but what is dense: it begins anew.
-                logger.warning("%s; connecting again", error)
+                # Nothing may be known but what is dense: it begins again.
+                heard(Cause.REACH_WRITER, error, logger, "connecting again to worker 0")
             self._disconnect()
             await self._connect()
             self._reset()

@@ -26,19 +26,21 @@ from penstock.metadata.answers import JobOpened, RunsReplaced, WriteCommitted  #
 from penstock.metadata.commands import (  # noqa: E402
     AlterClusterConfigs,
     CommitOffsets,
-    CommitWrite,
     CreateTopic,
     DeleteTopic,
     OffsetWrite,
+    SaveGroup,
+)
+from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
+from penstock.metadata.pipeline_commands import (  # noqa: E402
+    CommitWrite,
     OpenJob,
     OutputObject,
     ReplacedPartition,
     ReplaceRuns,
-    SaveGroup,
     SaveTable,
     WriteRun,
 )
-from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
 from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
 from penstock.model.ids import PartitionKey, partition_key, partition_of  # noqa: E402
 from penstock.records.batch import stored_header  # noqa: E402

@@ -25,25 +25,27 @@ from penstock.metadata.commands import (  # noqa: E402
     ClaimWal,
     CommitOffsets,
     CommitRuns,
-    CommitWrite,
     CondemnObjects,
     DrainAgent,
     Fence,
     Heartbeat,
     OffsetWrite,
-    OpenJob,
-    OutputObject,
     RegisterAgent,
-    ReplacedPartition,
-    ReplaceRuns,
     RunCommit,
     SaveGroup,
-    SaveTable,
     SetFeatureLevel,
-    WriteRun,
 )
 from penstock.metadata.entries import Entry, encode_entry  # noqa: E402
 from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
+from penstock.metadata.pipeline_commands import (  # noqa: E402
+    CommitWrite,
+    OpenJob,
+    OutputObject,
+    ReplacedPartition,
+    ReplaceRuns,
+    SaveTable,
+    WriteRun,
+)
 from penstock.metadata.queries import Queries  # noqa: E402
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
 from penstock.records.sums import pack_crcs  # noqa: E402

@@ -9,12 +9,14 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.app.descriptors import (
     STORAGE_FILES,
     connections_within,
     fit_open_files,
+    kept_files,
     raise_limit,
 )
 from penstock.config.settings import ServerSettings
@@ -41,10 +43,18 @@ def test_the_soft_limit_becomes_the_hard_one() -> None:
 
 
 def test_connections_leave_the_storage_its_files() -> None:
-    assert connections_within(100_000, 10_000) == 10_000
-    assert connections_within(1024, 10_000) == 1024 - STORAGE_FILES
+    assert connections_within(100_000, 10_000, kept=200) == 10_000
+    assert connections_within(1024, 10_000, kept=200) == 1024 - 200
     with pytest.raises(InvalidRequestError, match="ulimit -n"):
-        connections_within(STORAGE_FILES, 10_000)
+        connections_within(200, 10_000, kept=200)
+
+
+def test_each_http_port_has_files_of_its_own() -> None:
+    alone = ServerSettings(http_connections_max=50)
+    assert kept_files(alone) == STORAGE_FILES + 50
+    assert kept_files(msgspec.structs.replace(alone, http="")) == STORAGE_FILES
+    agent = msgspec.structs.replace(alone, journal="postgresql://host/database")
+    assert kept_files(agent) == STORAGE_FILES + 100
 
 
 def test_lowering_connections_max_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,9 +64,10 @@ def test_lowering_connections_max_is_said_once(caplog: pytest.LogCaptureFixture)
     assert fits.connections_max == 10
     assert not caplog.records
     lowered = fit_open_files(ServerSettings(connections_max=limit))
-    assert lowered.connections_max == limit - STORAGE_FILES
+    kept = kept_files(ServerSettings())
+    assert lowered.connections_max == limit - kept
     (record,) = caplog.records
-    assert f"connections_max is {limit - STORAGE_FILES} instead of {limit}" in record.getMessage()
+    assert f"connections_max is {limit - kept} instead of {limit}" in record.getMessage()
 
 
 def test_a_server_that_starts_fits_itself_into_its_limit(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def test_every_event_and_stage_of_the_kafka_face_has_a_metric() -> None:
         "connections_closed",
         "reply_bytes",
         "malformed_requests",
-        "stalled_connections",
-        "refused_connections",
+        "refused:connections_max",
+        "ended:stalled",
     ):
         instruments.count(event, 2)
     instruments.observe("parse:Fetch", 0.1)

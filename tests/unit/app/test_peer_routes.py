@@ -17,8 +17,8 @@ from penstock.objects.bucket import BucketStore
 from penstock.peers import BlockRange, ClusterSecret, PeerWal
 from penstock.peers import zone as zone_module
 from penstock.peers.client import PeerClient, PeerTimeouts
-from penstock.peers.codec import WalRange, encode_blocks
-from penstock.peers.zone import BLOCKS_PATH
+from penstock.peers.codec import FrameKind, WalRange, encode_blocks
+from penstock.peers.zone import BLOCKS_PATH, BLOCKS_PATH_UNVERSIONED
 from support.zone_rig import BLOCK_BYTES, SECRET, CountingStore, Zone, ZoneAgent
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
@@ -255,10 +255,11 @@ def test_without_the_secret_nothing_is_served(run: Run, caplog: pytest.LogCaptur
 
     def check_paths(address: str) -> None:
         for path, without in [
-            ("/healthz", 200),
-            ("/readyz", 200),
-            ("/metrics", 200),
-            ("/", 200),
+            # Health and metrics are the HTTP port's.
+            ("/healthz", 404),
+            ("/readyz", 404),
+            ("/metrics", 404),
+            ("/", 404),
             ("/v1/status", 401),
             ("/v1/other", 401),
             ("/peer/v1/blocks", 401),
@@ -341,6 +342,43 @@ def test_a_reused_connection_that_was_closed_meanwhile_is_no_dead_peer(run: Run)
         client.close()
         server.close()
         await asyncio.sleep(0.05)
+
+    run(main)
+
+
+def test_askers_of_an_older_release_get_no_version_frames(run: Run) -> None:
+    async def main() -> None:
+        store, _ = await _filled()
+        async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
+            for path, kinds in [
+                (BLOCKS_PATH, [FrameKind.VERSION, FrameKind.DATA, FrameKind.END]),
+                (BLOCKS_PATH_UNVERSIONED, [FrameKind.DATA, FrameKind.END]),
+            ]:
+                found: list[int] = []
+                await zone.agents[0].client.call(
+                    zone.agents[1].address,
+                    path,
+                    encode_blocks([BlockRange("segments/0", 0, BLOCK_BYTES)]),
+                    on_frame=lambda frame, found=found: found.append(frame.kind),  # type: ignore[misc]
+                    payload_bytes_max=[BLOCK_BYTES],
+                )
+                assert found == kinds
+
+    run(main)
+
+
+def test_a_peer_of_an_older_release_is_not_asked_in_vain(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers 404; what it owns is read by others until it is replaced."""
+
+    async def main() -> None:
+        store, objects = await _filled()
+        async with Zone([ZoneAgent(1, store), ZoneAgent(2, store)]) as zone:
+            monkeypatch.setattr("penstock.peers.zone.BLOCKS_PATH", "/peer/v3/blocks")
+            await _read_all(zone.agents[0], objects)
+            assert zone.agents[0].store.counts.peer == 0
+            assert zone.agents[1].own.load_count == 0
 
     run(main)
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.app.http import HttpSources, application
+from penstock.app.http_gate import HttpGate, HttpLimits
 from penstock.app.peer_routes import SecretCheck
 from penstock.app.server import Server
 from penstock.lake.door import JOBS_PATH, RUNS_PATH, JobRequest, Problem, TableProgress
@@ -22,6 +23,7 @@ from penstock.metadata.commands import AnyCommand
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.client import JobLease, RefusedError
+from penstock.system.clock import SystemClock
 from support.door import Door, new_key, offsets_in, replacement, serve_in_thread, write_request
 
 
@@ -203,8 +205,9 @@ def test_without_a_secret_the_door_of_a_cluster_is_shut(door: Door) -> None:
             secret=secret,
             pipeline=dataclasses.replace(pipeline, without_secret=not shared),
         )
-        app: Any = application(sources)
-        return {route.path for route in app._app.routes}
+        gate = HttpGate("http", HttpLimits(), SystemClock(), lambda port, happened: None)
+        app: Any = application(sources, gate)
+        return {route.path for route in app._app._app.routes}
 
     assert RUNS_PATH in paths(shared=False, secret=None)
     assert RUNS_PATH not in paths(shared=True, secret=None)

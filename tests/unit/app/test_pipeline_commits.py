@@ -151,7 +151,10 @@ def test_a_closed_job_commits_nothing(door: Door) -> None:
         request = replacement(door.client, door.objects, job, topic_id)
         write = write_request(door.objects, job, topic_id, {0: 1})
         job.check()
+        assert door.client.is_job_open(job.job)
+        assert not door.client.is_job_open(job.job + 1)
         door.client.close_job(job.job)
+        assert not door.client.is_job_open(job.job)
         with pytest.raises(FencedError):
             door.client.replace(request)
         with pytest.raises(FencedError):

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app.recovery import check_replay
+from penstock.app.recovery import check_replay, follow_archive
 from penstock.log.verify import FindingKind, VerifyReport
+from penstock.metadata.apply import LogMachine
 from penstock.ports.journal import JournalRow
+from penstock.replica import Replica
 from penstock.replica.snapshot import write_snapshot
 from support.cluster_rig import Cluster, passing, run_cluster
 from unit.log.test_archive import archive_of, archiver_of, write
@@ -80,6 +82,7 @@ def test_an_older_releases_snapshot_is_not_taken_for_another_state(tmp_path: Pat
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)
         await write(agent)
+        agent.pause_heartbeats()
         await archiver_of(agent).run_once()
         older = tmp_path / "older.sqlite"
         with closing(sqlite3.connect(agent.queries.path)) as connection:
@@ -96,5 +99,27 @@ def test_an_older_releases_snapshot_is_not_taken_for_another_state(tmp_path: Pat
         await check_replay(archive, tmp_path / "replayed.sqlite", report)
         assert report.findings == []
         assert "an older release" in report.not_replayed
+
+    run_cluster(tmp_path, test)
+
+
+def test_without_a_journal_the_state_is_that_of_the_archives_end(tmp_path: Path) -> None:
+    """What was stored since the newest snapshot was taken for orphans, and not read."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await archiver.run_once()
+        await archiver.snapshot()
+        await write(agent)
+        await archiver.run_once()
+        archive = archive_of(cluster, "v")
+        end = (await archive.stretches())[-1].last
+        assert (await archive.snapshots())[-1].position < end
+        path = tmp_path / "followed.sqlite"
+        assert await follow_archive(archive, path)
+        with closing(Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)) as replica:
+            assert replica.position == end
 
     run_cluster(tmp_path, test)

@@ -2,16 +2,24 @@
 
 import asyncio
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from penstock.app import recovery
 from penstock.app.layout import DataLayout
+from penstock.app.server import Server
+from penstock.config.settings import ServerSettings
 from penstock.log.opening import open_order
 from penstock.log.point_in_time import Moment
+from penstock.log.restore import refuse_unfinished
 from penstock.log.verify_journal import verify_journal
 from penstock.log.verify_report import VerifyReport
 from penstock.metadata.commands import CreateTopic
 from penstock.metadata.queries import Queries
+from penstock.model.errors import InvalidRequestError
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
@@ -36,8 +44,9 @@ def serve(data: Path, *, topic: str = "") -> list[str]:
     return topics_of(data)
 
 
-def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_path: Path) -> None:
-    bucket, data = tmp_path / "bucket", tmp_path / "data"
+def bucket_of(tmp_path: Path) -> Path:
+    """A cluster's, with an archive."""
+    bucket = tmp_path / "bucket"
 
     async def test(cluster: Cluster) -> None:
         await history_of(cluster)
@@ -48,7 +57,10 @@ def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_pa
             path.write_bytes(stored)
 
     run_cluster(tmp_path / "cluster", test)
-    data.mkdir()
+    return bucket
+
+
+def restore(bucket: Path, data: Path, *, copies: bool = False) -> None:
     asyncio.run(
         recovery.restore_cluster(
             str(bucket),
@@ -57,8 +69,94 @@ def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_pa
             allow_loss=True,
             clock=SystemClock(),
             random=SystemRandom(),
+            transfer=partial(copy, bucket, data) if copies else None,
+            copies=copies,
         )
     )
+
+
+def copy(bucket: Path, data: Path, _from: str, _to: str, listed: Any, _due: object) -> None:
+    for key, _ in listed:
+        path = data / "objects" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((bucket / key).read_bytes())
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["named", "copied"])
+def test_a_restore_that_is_cut_before_its_database_is_there_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
+) -> None:
+    """No server takes for a lost database what is a restore's first half."""
+    bucket, data = bucket_of(tmp_path), tmp_path / "data"
+    data.mkdir()
+    with monkeypatch.context() as patch:
+
+        def die(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(recovery, "restore", die)
+        with pytest.raises(KeyboardInterrupt):
+            restore(bucket, data, copies=copies)
+    (snapshot,) = (data / "objects/snapshots").iterdir()
+    left = data / "objects/snapshots/00000000000000000009.sqlite"
+    snapshot.rename(left)
+    with pytest.raises(InvalidRequestError, match="run penstock restore again"):
+        refuse_unfinished(data / "metadata.sqlite")
+    settings = ServerSettings(data=str(data), kafka="127.0.0.1:0", http="")
+    with pytest.raises(InvalidRequestError, match="run penstock restore again"):
+        asyncio.run(start(settings))
+    restore(bucket, data, copies=copies)
+    assert not left.exists(), "another log's"
+    assert topics_of(data)
+    refuse_unfinished(data / "metadata.sqlite")
+    assert sorted(serve(data)) == sorted(topics_of(data))
+    with pytest.raises(InvalidRequestError, match="it is there already"):
+        restore(bucket, data, copies=copies)
+
+
+def test_a_restore_that_is_cut_while_it_copies_is_no_servers_directory(tmp_path: Path) -> None:
+    bucket, data = bucket_of(tmp_path), tmp_path / "data"
+    data.mkdir()
+
+    def die(*_: object) -> None:
+        raise RuntimeError("cut")
+
+    with pytest.raises(RuntimeError, match="cut"):
+        asyncio.run(
+            recovery.restore_cluster(
+                str(bucket),
+                DataLayout(data),
+                moment=Moment(),
+                allow_loss=True,
+                clock=SystemClock(),
+                random=SystemRandom(),
+                transfer=die,
+                copies=True,
+            )
+        )
+    with pytest.raises(InvalidRequestError, match="run penstock restore again"):
+        refuse_unfinished(data / "metadata.sqlite")
+    # Without copying, this time: what was copied is nobody's.
+    (data / "objects/segments").mkdir()
+    (data / "objects/segments/left").write_bytes(b"copied")
+    restore(bucket, data)
+    assert not list((data / "objects").rglob("left"))
+    assert not list((data / "objects").glob("*.json"))
+    assert topics_of(data)
+
+
+async def start(settings: ServerSettings) -> None:
+    server = Server(
+        settings, clock=SystemClock(), random=SystemRandom(), on_fatal=lambda error: None
+    )
+    await server.start()
+    await server.stop()
+
+
+def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_path: Path) -> None:
+    bucket, data = bucket_of(tmp_path), tmp_path / "data"
+    data.mkdir()
+    restore(bucket, data)
     inherited = topics_of(data)
     assert inherited
     everything = sorted([*inherited, "later"])

@@ -21,10 +21,11 @@ from penstock.config.settings import MIB, ServerSettings
 from penstock.log.append import lane
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.damage import DamagedError
 from penstock.log.verify import FindingKind
 from penstock.metadata.answers import BatchStatus, TopicCreated
 from penstock.metadata.commands import CreateTopic
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch
 from penstock.system.clock import SystemClock
@@ -223,6 +224,44 @@ def test_verify_names_damage_in_each_worker_s_wal(tmp_path: Path) -> None:
     missing = [found for found in report.findings if found.kind is FindingKind.MISSING]
     assert len(missing) == 3, report.findings
     assert all("no worker's directory" in found.detail for found in missing)
+
+
+@pytest.mark.parametrize("count", [2, 1], ids=["its worker", "a worker that is no more"])
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_missing_wal_file_is_damage_to_every_worker(
+    tmp_path: Path, owner: int, count: int
+) -> None:
+    """And never an error that a reader of another worker's WAL is told to try again for ever."""
+
+    async def fill(host: Host) -> None:
+        await host.start(2)
+        for name, index in (("lost", owner), ("kept", 1 - owner)):
+            key = await host.topic(name)
+            for value in numbered(3):
+                await host.append(index, key, value)
+
+    run_host(tmp_path, fill)
+    layout = find_data(tmp_path)
+    for path in (layout.worker(1) if owner else layout.root).glob("wal/*.wal"):
+        path.unlink()
+
+    async def read(host: Host) -> None:
+        await host.start(count)
+        lost, kept = (
+            partition_key(host.log(0)._view.topic(name).topic_key, 0) for name in ("lost", "kept")
+        )
+        for index in range(count):
+            assert await host.values(index, kept) == numbered(3)
+            for _ in range(200):
+                with pytest.raises((DamagedError, RetryableError)) as caught:
+                    await host.values(index, lost)
+                if caught.type is DamagedError:
+                    break
+                await passing(0.05)  # the WAL of a worker that is no more is being taken over
+            assert caught.type is DamagedError, caught.value
+            assert host.log(index).damages.known()
+
+    run_host(tmp_path, read)
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:

@@ -71,7 +71,10 @@ def test_what_was_read_before_an_interrupt_is_sent(broker: ServerProcess, topic:
 
 @pytest.mark.parametrize(
     ("refused", "told"),
-    [('{"timestamp": 1e999}', "standard input line 2"), ('{"partition": 1}', "has 1 partitions")],
+    [
+        ('{"timestamp": 1e999}', "standard input line 2"),
+        ('{"value": "two", "partition": 1}', "has 1 partitions"),
+    ],
     ids=["no record", "no such partition"],
 )
 def test_what_was_read_before_a_line_that_is_refused_is_sent(

@@ -46,22 +46,22 @@ def test_a_json_value_that_is_no_text_is_produced_as_json() -> None:
         b"",
         b"[]",
         b"{",
-        b'{"headers": 5}',
-        b'{"key": {"base64": "%"}}',
-        b'{"key": {"base64": 5}}',
-        b'{"partition": "x"}',
-        b'{"partition": Infinity}',
-        b'{"partition": NaN}',
-        b'{"timestamp": 1e999}',
-        b'{"timestamp": 99999999999999999999}',
-        b'{"timestamp": 9223372036854775808}',
-        b'{"timestamp": -2}',
-        b'{"timestamp": %s}' % (b"9" * 5000),
-        b'{"key": "\\ud800"}',
+        b'{"value": "", "headers": 5}',
+        b'{"value": "", "key": {"base64": "%"}}',
+        b'{"value": "", "key": {"base64": 5}}',
+        b'{"value": "", "partition": "x"}',
+        b'{"value": "", "partition": Infinity}',
+        b'{"value": "", "partition": NaN}',
+        b'{"value": "", "timestamp": 1e999}',
+        b'{"value": "", "timestamp": 99999999999999999999}',
+        b'{"value": "", "timestamp": 9223372036854775808}',
+        b'{"value": "", "timestamp": -2}',
+        b'{"value": "", "timestamp": %s}' % (b"9" * 5000),
+        b'{"value": "", "key": "\\ud800"}',
         b'{"value": "\\udfff"}',
         b'{"value": {"a": "\\ud800"}}',
-        b'{"headers": {"\\ud800": "x"}}',
-        b'{"headers": [["name", "\\ud800"]]}',
+        b'{"value": "", "headers": {"\\ud800": "x"}}',
+        b'{"value": "", "headers": [["name", "\\ud800"]]}',
         b"[" * 200_000,
         b'{"value": %s1%s}' % (b"[" * 100_000, b"]" * 100_000),
         b"\xff",
@@ -76,7 +76,7 @@ def test_a_line_that_is_no_record_is_refused_with_its_place(line: bytes) -> None
 @pytest.mark.parametrize("timestamp", [-1, 0, (1 << 63) - 2])
 def test_any_timestamp_that_is_taken_can_be_encoded(timestamp: int) -> None:
     """-1: a record without a timestamp, which is printed so too."""
-    line = b'{"timestamp": %d}' % timestamp
+    line = b'{"value": "", "timestamp": %d}' % timestamp
     taken = read_json_line(line, headers=(), now_ms=7, place="here").timestamp
     records = [
         Record(offset_delta=delta, timestamp=time_ms, key=None, value=None, headers=())
@@ -89,9 +89,32 @@ def test_any_timestamp_that_is_taken_can_be_encoded(timestamp: int) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"key": "k", "vlaue": "v"}', "unknown field 'vlaue', did you mean 'value'?"),
+        (b'{"value": "v", "Key": "k"}', "unknown field 'Key', did you mean 'key'?"),
+        (b'{"value": "v", "timestmap": 1}', "did you mean 'timestamp'?"),
+        (b'{"value": "v", "%s": 1}' % (b"x" * 9000), "unknown field 'xxxx"),
+        (b'{"key": "k"}', 'it has no value; a tombstone says "value": null'),
+        (b"{}", "it has no value"),
+    ],
+)
+def test_a_misspelt_field_is_no_tombstone(line: bytes, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match="f line 7") as refused:
+        read_json_line(line, headers=(), now_ms=0, place="f line 7")
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_tombstone_says_so() -> None:
+    record = read_json_line(b'{"key": "k", "value": null}', headers=(), now_ms=0, place="x")
+    assert (record.key, record.value) == (b"k", None)
+
+
 def test_null_is_as_what_is_left_out() -> None:
     line = b'{"timestamp": null, "partition": null, "key": null, "value": null, "headers": null}'
-    nothing = read_json_line(b"{}", headers=(), now_ms=7, place="here")
+    nothing = read_json_line(b'{"value": null}', headers=(), now_ms=7, place="here")
     assert read_json_line(line, headers=(), now_ms=7, place="here") == nothing
     assert nothing.timestamp == 7
 

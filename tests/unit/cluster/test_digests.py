@@ -13,9 +13,16 @@ from penstock.cluster.digests import DigestKeeper
 from penstock.log.cluster_opening import open_cluster_order
 from penstock.metadata.answers import TopicCreated
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.commands import AskDigest, CreateTopic, Fence, Heartbeat, SetFeatureLevel
+from penstock.metadata.commands import (
+    AskDigest,
+    CreateTopic,
+    Fence,
+    Heartbeat,
+    ReportDigest,
+    SetFeatureLevel,
+)
 from penstock.metadata.digest_pins import DigestPins
-from penstock.metadata.digest_plan import Verdict
+from penstock.metadata.digest_plan import DigestRound, Verdict
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.metadata.view import MetadataView
@@ -85,7 +92,7 @@ class Member:
             scratch=self.path.parent / "scratch",
             clock=world.clock,
             executor=executor,
-            interval_ms=INTERVAL_MS,
+            interval_ms=world.interval_ms,
             on_fatal=self.ended.append,
             hash_pinned=world.hash_pinned,
         )
@@ -113,6 +120,7 @@ class World:
         self.journal = SimulatedJournal(random=SeededRandom(1), clock=self.clock)
         self.store = ScriptedStore(loop)
         self.members: list[Member] = []
+        self.interval_ms = INTERVAL_MS
         self.hash_pinned: Callable[[PinnedState, Path], dict[str, bytes]] = digest_pinned
 
     async def begin(self, count: int) -> list[Member]:
@@ -408,5 +416,147 @@ def test_a_state_that_cannot_be_held_is_counted(tmp_path: Path) -> None:
     pins = DigestPins(tmp_path / "missing.sqlite")
     pins.pin(7)
     assert pins.failure_count == 1
-    assert pins.take() is None
+    assert pins.take(7) is None
     pins.close()
+
+
+def test_a_state_is_kept_until_its_round_is_known(tmp_path: Path) -> None:
+    """Rows are applied by another thread, and the view follows a moment later."""
+
+    async def scenario(world: World) -> None:
+        members = await world.begin(2)
+        first = members[0]
+        await first.order.commit([AskDigest(seen_position=0)])
+        await world.level_out()
+        known = first.view.digests
+        first.view.digests = DigestRound()
+        await first.keeper.run_once()
+        first.view.digests = known
+        await world.ticks(3)
+        for member in members:
+            assert member.keeper.judged.verdict is Verdict.EQUAL
+
+    play(tmp_path, scenario)
+
+
+def test_a_state_of_an_older_round_or_of_another_epoch_is_not_hashed(tmp_path: Path) -> None:
+    """Nobody waits for such an answer, and hashing a large state takes minutes."""
+
+    async def scenario(world: World) -> None:
+        hashed: list[int] = []
+
+        def counted(pinned: PinnedState, scratch: Path) -> dict[str, bytes]:
+            hashed.append(pinned.position)
+            return digest_pinned(pinned, scratch)
+
+        first, second = await world.begin(2)
+        second.keeper._hash = counted
+        await first.order.commit([AskDigest(seen_position=0)])
+        await world.level_out()
+        older = second.view.digests.position
+        pinned = second.order.digest_pins.take(older)
+        assert pinned is not None
+        await first.order.commit([AskDigest(seen_position=older)])
+        await world.level_out()
+        newer = second.order.digest_pins.take(second.view.digests.position)
+        assert newer is not None
+        newer.close()
+        second.order.digest_pins._replace(pinned)
+        await second.keeper.run_once()
+        assert hashed == []
+        assert second.order.digest_pins.take(older) is None, "it is let go"
+        # Asked of an epoch that ends before the answer.
+        await first.order.commit([AskDigest(seen_position=second.view.digests.position)])
+        await world.level_out()
+        held = second.order.digest_pins.take(second.view.digests.position)
+        assert held is not None
+        second.keeper._epoch += 1
+        second.order.digest_pins._replace(held)
+        await second.keeper.run_once()
+        assert hashed == []
+
+    play(tmp_path, scenario)
+
+
+def test_the_note_of_a_difference_stays_until_another_agent_was_equal(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        good, bad, other = await world.begin(3)
+        bad.flip()
+        await world.a_round()
+        assert bad.ended
+        await bad.start()
+        for member in (good, other):
+            await member.stop()
+            await bad.order.commit(
+                [
+                    Fence(
+                        agent=member.agent_id,
+                        epoch=member.order.epoch,
+                        seen_position=bad.order.position,
+                    )
+                ]
+            )
+        await world.ticks(70)
+        assert bad.keeper.judged.verdict is Verdict.ALONE
+        assert note_of(bad.path).exists()
+        await good.start()
+        await world.a_round()
+        assert bad.keeper.judged.verdict is Verdict.EQUAL
+        assert not note_of(bad.path).exists()
+
+    play(tmp_path, scenario)
+
+
+def test_an_interval_below_a_minute_is_kept(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.interval_ms = 5_000
+        members = await world.begin(3)
+        await world.ticks(40)
+        assert members[0].keeper.counts.equal >= 5
+
+    play(tmp_path, scenario)
+
+
+def test_an_open_round_is_left_a_minute_to_those_that_have_yet_to_answer(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.interval_ms = 5_000
+        first, second = await world.begin(2)
+        while not first.view.digests.position:
+            await world.ticks(1)
+        position = first.view.digests.position
+        world.members = [first]
+        await world.ticks(50)
+        assert first.keeper.judged.verdict is Verdict.WAITING
+        assert first.view.digests.position == position
+        await world.ticks(30)
+        assert first.view.digests.position > position
+        world.members = [first, second]
+
+    play(tmp_path, scenario)
+
+
+def test_an_answer_that_the_journal_did_not_take_is_sent_again(tmp_path: Path) -> None:
+    """The state that it is of can't be hashed again."""
+
+    async def scenario(world: World) -> None:
+        members = await world.begin(2)
+        order = members[0].order
+        commit, failed = order.commit, []
+
+        async def fail_once(commands: Any) -> Any:
+            if isinstance(commands[0], ReportDigest) and not failed:
+                failed.append(commands[0].position)
+                raise RetryableError("commit", "journal", "it is away")
+            return await commit(commands)
+
+        order.commit = fail_once  # type: ignore[method-assign]
+        await order.commit([AskDigest(seen_position=0)])
+        await world.level_out()
+        with pytest.raises(RetryableError):
+            await members[0].keeper.run_once()
+        await world.ticks(5)
+        assert failed == [members[0].view.digests.position]
+        for member in members:
+            assert member.keeper.judged.verdict is Verdict.EQUAL
+
+    play(tmp_path, scenario)

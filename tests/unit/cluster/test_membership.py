@@ -1,6 +1,7 @@
 """Beats, silence and fences on virtual time: who is declared dead, and who must not be."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from penstock.cluster.membership import MembershipSettings
 from penstock.metadata.answers import Done
 from penstock.metadata.commands import DrainAgent, Fence, Noop
 from penstock.metadata.rows import AgentStatus
-from penstock.model.errors import ConflictError, FencedError, PenstockError
-from support.cluster_face import World, in_world
+from penstock.model.errors import ConflictError, FencedError, InDoubtError, PenstockError
+from support.cluster_face import ClusterAgent, World, in_world
 
 
 def status(world: World, agent_id: int) -> AgentStatus:
@@ -85,7 +86,7 @@ def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_never_is
 
 
 def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wakes(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main(world: World) -> None:
         agents = await world.cluster(1, 2, 3)
@@ -98,6 +99,10 @@ def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wake
         sleeper.resume()
         await world.until(lambda: bool(sleeper.fenced or sleeper.stopped), timeout_s=3)
         assert isinstance(sleeper.stopped, FencedError)
+        await world.until(lambda: bool(sleeper.fenced), timeout_s=3)
+        assert not [line for line in caplog.records if line.levelno >= logging.ERROR], (
+            "the end of the process says so, once"
+        )
         await asyncio.sleep(10)
         assert status(world, 1) is AgentStatus.LIVE
         assert status(world, 2) is AgentStatus.LIVE
@@ -317,3 +322,66 @@ def test_a_beat_that_fails_is_followed_by_the_next(tmp_path: Path) -> None:
         assert agent.membership.status()[0]["status"] == "draining"
 
     in_world(tmp_path, main)
+
+
+async def end_in_order(agent: ClusterAgent) -> None:
+    """As `ClusterParts` does at SIGTERM."""
+    owned = agent.shards.owned
+    await agent.membership.leave(lambda: len(owned()), deadline_s=5)
+    await agent.membership.end(agent.order.end_epoch)
+    with pytest.raises(InDoubtError, match="this agent is ending"):
+        await agent.order.commit([Noop()])
+    await agent.order.close()
+
+
+def test_the_others_neither_wait_for_nor_warn_of_an_agent_that_ends_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3, level_max=4)
+        # Without the entries that raise the level and claim shards, which may still be out.
+        await asyncio.sleep(5)
+        ending, others = agents[1], (agents[0], agents[2])
+        await ending.on_node(end_in_order(ending))
+        await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=0.1)
+        assert not any(agent.shards.owned_by(2) for agent in others)
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            assert not any(agent.membership.quiet for agent in others)
+        assert status(world, 1) is status(world, 3) is AgentStatus.LIVE
+        # It was not fenced by others, so that nothing ends its process.
+        assert not ending.fenced
+        assert ending.stopped is None
+
+    with caplog.at_level(logging.INFO):
+        in_world(tmp_path, main)
+    assert not [line for line in caplog.messages if "silent" in line or "fence" in line]
+
+
+def test_below_level_4_an_agent_that_ends_in_order_is_fenced_by_the_others(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        first, second = await world.cluster(1, 2)
+        before = world.journal.head
+        await second.on_node(second.membership.end(second.order.end_epoch))
+        assert world.journal.head == before, "older releases would refuse it"
+        await second.on_node(second.order.close())
+        await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+        assert first.membership.silent_s(2) >= 0
+
+    in_world(tmp_path, main)
+
+
+def test_an_agent_that_ends_while_the_journal_is_away_says_so_and_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(world: World) -> None:
+        _, second = await world.cluster(1, 2, level_max=4)
+        world.journal.go_away()
+        began_s = world.loop.time()
+        await second.on_node(second.membership.end(second.order.end_epoch))
+        assert world.loop.time() - began_s < 3
+        await second.on_node(second.order.close())
+
+    with caplog.at_level(logging.INFO):
+        in_world(tmp_path, main)
+    assert "the others will find this agent silent: end epoch agent 2" in caplog.text

@@ -40,7 +40,7 @@ def test_deleting_takes_empty_groups_with_their_offsets_alone(tmp_path: Path) ->
             GroupError.GROUP_ID_NOT_FOUND,
         ]
         assert [group.group_id for group in one.groups.overviews()] == ["busy"]
-        assert one.groups.fetch_offsets("simple") == {}
+        assert (await one.groups.fetch_offsets("simple")) == {}
         assert one.queries.group("simple") is None
         await one.close()
 
@@ -60,7 +60,7 @@ def test_a_member_that_joins_a_group_under_deletion_is_sent_away(tmp_path: Path)
         one.committer.gate.set()
         assert await deletion == [GroupError.NONE]
         assert (await join(one)).error is GroupError.NONE
-        assert one.groups.fetch_offsets("g") == {}
+        assert (await one.groups.fetch_offsets("g")) == {}
         await one.close()
 
     run(work())
@@ -73,7 +73,7 @@ def test_a_deletion_that_the_journal_refuses_keeps_the_group(tmp_path: Path) -> 
         one.committer.failure = RetryableError("append", "journal", "away")
         assert await one.groups.delete_groups(["g"]) == [GroupError.COORDINATOR_NOT_AVAILABLE]
         one.committer.failure = None
-        assert len(one.groups.fetch_offsets("g")) == 1
+        assert len(await one.groups.fetch_offsets("g")) == 1
         assert (await commit(one, [write(one, 2)])).codes == [0]
         await one.close()
 
@@ -99,7 +99,7 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(tmp_path: Path) -> 
             GroupError.NONE,
             GroupError.NONE,
         ]
-        assert list(one.groups.fetch_offsets("g")) == [items[0][1]]
+        assert list(await one.groups.fetch_offsets("g")) == [items[0][1]]
         assert list(one.queries.group_offsets("g")) == [items[0][1]]
         await stable(one, "connect-1", protocol_type="consumer")
         assert (await one.groups.delete_offsets("none", items))[0] is GroupError.GROUP_ID_NOT_FOUND
@@ -128,7 +128,7 @@ def test_expiry_goes_through_all_groups_page_by_page(tmp_path: Path) -> None:
             "old-3",
             "young",
         ]
-        assert list(one.groups.fetch_offsets("old-3")) == [(one.topic("flights").topic_id, 1)]
+        assert list(await one.groups.fetch_offsets("old-3")) == [(one.topic("flights").topic_id, 1)]
         # And from the start again.
         one.clock.skipped_ms += 7 * DAY_MS
         assert sum([await one.groups.expire() for _ in range(2)]) == 2
@@ -174,7 +174,7 @@ def test_a_commit_whose_answer_was_lost_is_not_expired_with_what_it_replaced(
         assert one.order.append([late]).answers == [OffsetsCommitted([0])]
         one.committer.gate.set()
         await expiry
-        fetched = one.groups.fetch_offsets("g")
+        fetched = await one.groups.fetch_offsets("g")
         assert fetched[one.topic("flights").topic_id, 0].offset == 2
         assert len(fetched) == offset_count
         await one.close()
@@ -192,7 +192,7 @@ def test_what_an_operator_deletes_goes_whatever_was_committed_meanwhile(tmp_path
         one.order.append([CommitOffsets(group_id="g", offsets=[write(one, 2)])])
         one.committer.gate.set()
         assert await deletion == [GroupError.NONE]
-        assert one.groups.fetch_offsets("g") == {}
+        assert (await one.groups.fetch_offsets("g")) == {}
         await one.close()
 
     run(work())
@@ -282,7 +282,7 @@ def test_expiry_is_decided_at_once_and_meets_nothing_later(tmp_path: Path) -> No
         heartbeat = one.groups.heartbeat("b", joined.member_id, None, joined.generation)
         assert heartbeat is GroupError.NONE
         # What was committed after the expiry was decided is not what it deletes.
-        assert one.groups.fetch_offsets("a")[one.topic("flights").topic_id, 0].offset == 2
+        assert (await one.groups.fetch_offsets("a"))[one.topic("flights").topic_id, 0].offset == 2
         await one.close()
 
     run(work())

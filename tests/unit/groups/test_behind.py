@@ -37,11 +37,11 @@ def test_a_committed_offset_does_not_go_back(
         is_full = True
         await store(agent, topic.topic_id, 9)
         with pytest.raises(NotServedError, match="COORDINATOR_LOAD_IN_PROGRESS"):
-            agent.groups.fetch_offsets("g")
+            (await agent.groups.fetch_offsets("g"))
         is_full = False
         while not agent.order.shows_answers:
             await asyncio.sleep(0.1)
-        (found,) = agent.groups.fetch_offsets("g").values()
+        (found,) = (await agent.groups.fetch_offsets("g")).values()
         assert found.offset == 9
 
     in_world(tmp_path, main)

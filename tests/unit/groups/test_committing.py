@@ -25,13 +25,13 @@ def test_a_failed_commit_leaves_no_offset_in_memory(tmp_path: Path) -> None:
         one = world(tmp_path)
         key = (one.topic("flights").topic_id, 0)
         await commit(one, [write(one, 1)])
-        assert one.groups.fetch_offsets("g")[key].offset == 1
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 1
         one.committer.failure = RetryableError("append", "journal", "away")
         await commit(one, [write(one, 2)])
-        assert one.groups.fetch_offsets("g")[key].offset == 1
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 1
         one.committer.failure = None
         await commit(one, [write(one, 3)])
-        assert one.groups.fetch_offsets("g")[key].offset == 3
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 3
         await one.close()
 
     run(work())
@@ -45,7 +45,7 @@ def test_offsets_are_read_again_after_a_write_in_doubt(tmp_path: Path, is_deleti
         one = world(tmp_path)
         key = (one.topic("flights").topic_id, 0)
         await commit(one, [write(one, 1)])
-        assert one.groups.fetch_offsets("g")[key].offset == 1
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 1
         apply = one.committer.commit
 
         async def lose_answer(commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
@@ -56,11 +56,11 @@ def test_offsets_are_read_again_after_a_write_in_doubt(tmp_path: Path, is_deleti
         if is_deletion:
             error, _ = await one.groups.delete_offsets("g", [("flights", key)])
             assert error is GroupError.COORDINATOR_NOT_AVAILABLE
-            assert one.groups.fetch_offsets("g") == {}
+            assert (await one.groups.fetch_offsets("g")) == {}
         else:
             answer = await commit(one, [write(one, 2)])
             assert answer.error is GroupError.COORDINATOR_NOT_AVAILABLE
-            assert one.groups.fetch_offsets("g")[key].offset == 2
+            assert (await one.groups.fetch_offsets("g"))[key].offset == 2
         await one.close()
 
     run(work())
@@ -75,13 +75,13 @@ def test_what_is_read_while_a_write_is_in_doubt_is_not_kept(tmp_path: Path) -> N
         await commit(one, [write(one, 1)])
         one.committer.failure = InDoubtError("commit", "agent 1", "no answer in 30 s")
         await commit(one, [write(one, 2)])
-        assert one.groups.fetch_offsets("g")[key].offset == 1
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 1
         one.order.append([CommitOffsets(group_id="g", offsets=[write(one, 2)])])
-        assert one.groups.fetch_offsets("g")[key].offset == 2
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 2
         # What was submitted later is answered: nothing is in doubt any more, and memory serves.
         one.committer.failure = None
         await commit(one, [write(one, 3)])
-        assert one.groups.fetch_offsets("g")[key].offset == 3
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 3
         loaded = one.groups._memory.find("g")
         assert loaded is not None
         assert loaded.offsets.known() is not None
@@ -97,7 +97,7 @@ def test_offsets_are_refused_one_by_one(tmp_path: Path) -> None:
         unknown = OffsetWrite(topic_id=b"?" * 16, partition=0, offset=7)
         result = await commit(one, [good, bad, unknown])
         assert result.codes == [0, Refusal.UNKNOWN_PARTITION, Refusal.UNKNOWN_TOPIC]
-        assert list(one.groups.fetch_offsets("g")) == [(good.topic_id, 0)]
+        assert list(await one.groups.fetch_offsets("g")) == [(good.topic_id, 0)]
         await one.close()
 
     run(work())
@@ -108,7 +108,7 @@ def test_a_commit_is_kept_although_its_client_has_gone(tmp_path: Path) -> None:
         one = world(tmp_path)
         await commit(one, [write(one, 1)])
         key = (one.topic("flights").topic_id, 0)
-        assert one.groups.fetch_offsets("g")[key].offset == 1
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 1
         one.committer.gate = asyncio.Event()
         client = asyncio.create_task(commit(one, [write(one, 2)]))
         await settle()
@@ -116,7 +116,7 @@ def test_a_commit_is_kept_although_its_client_has_gone(tmp_path: Path) -> None:
         await settle()
         one.committer.gate.set()
         await settle()
-        assert one.groups.fetch_offsets("g")[key].offset == 2
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 2
         await one.close()
 
     run(work())
@@ -131,11 +131,11 @@ def test_a_read_while_commits_are_open_is_not_kept(tmp_path: Path) -> None:
         commits = [asyncio.create_task(commit(one, [write(one, offset)])) for offset in (1, 2, 3)]
         seen = []
         while not all(task.done() for task in commits):
-            found = one.groups.fetch_offsets("g").get(key)
+            found = (await one.groups.fetch_offsets("g")).get(key)
             seen.append(found.offset if found else 0)
             await asyncio.sleep(0)
         assert seen == sorted(seen)
-        assert one.groups.fetch_offsets("g")[key].offset == 3
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 3
         await one.close()
 
     run(work())
@@ -147,7 +147,7 @@ def test_offsets_of_a_topic_go_with_it(tmp_path: Path) -> None:
         await commit(one, [write(one, 1)])
         await one.committer.commit([DeleteTopic(topic_id=one.topic("flights").topic_id)])
         later = one.topic("flights")
-        assert (later.topic_id, 0) not in one.groups.fetch_offsets("g")
+        assert (later.topic_id, 0) not in (await one.groups.fetch_offsets("g"))
         await one.close()
 
     run(work())
@@ -166,7 +166,7 @@ def test_a_commit_under_way_goes_with_the_group_that_is_deleted(tmp_path: Path) 
         assert (await late).codes == [0]
         assert await deletion == [GroupError.NONE]
         assert one.groups.describe("g") is None
-        assert one.groups.fetch_offsets("g") == {}
+        assert (await one.groups.fetch_offsets("g")) == {}
         assert one.queries.group("g") is None
         await one.close()
 

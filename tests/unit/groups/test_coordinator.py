@@ -69,7 +69,7 @@ def test_a_restart_keeps_members_and_offsets_and_is_not_noticed(tmp_path: Path) 
         heartbeat = next_one.groups.heartbeat("g", joined.member_id, None, joined.generation)
         assert heartbeat is GroupError.NONE
         key = (next_one.topic("flights").topic_id, 0)
-        assert next_one.groups.fetch_offsets("g")[key] == CommittedOffset(17, -1, "m")
+        assert (await next_one.groups.fetch_offsets("g"))[key] == CommittedOffset(17, -1, "m")
         assert (await commit(next_one, [write(next_one, 18)], joined=joined)).codes == [0]
         # It asks again for what it has: no rebalance.
         assert (await sync(next_one, joined, {})).assignment == b"all"
@@ -162,7 +162,7 @@ def test_groups_are_refused_by_empty_id_and_unknown_ones_by_kind(tmp_path: Path)
         assert (await sync(one, joined, {}, "none")).error is GroupError.UNKNOWN_MEMBER_ID
         result = await commit(one, [write(one, 1)], "none", joined)
         assert result.error is GroupError.GROUP_ID_NOT_FOUND
-        assert groups.fetch_offsets("none") == {}
+        assert (await groups.fetch_offsets("none")) == {}
         assert groups.describe("none") is None
         # Asking makes no group.
         assert list(groups.overviews()) == []
@@ -196,7 +196,9 @@ def test_idle_groups_are_let_go_and_read_again(tmp_path: Path) -> None:
             await commit(one, [write(one, number)], f"g{number}")
         assert sorted(one.groups._memory.groups) == ["alive", "g7", "g8", "g9"]
         key = (one.topic("flights").topic_id, 0)
-        assert [one.groups.fetch_offsets(f"g{n}")[key].offset for n in range(10)] == [*range(10)]
+        assert [(await one.groups.fetch_offsets(f"g{n}"))[key].offset for n in range(10)] == [
+            *range(10)
+        ]
         assert len(one.groups._memory.groups) == 4
         assert len(list(one.groups.overviews())) == 11
         heartbeat = one.groups.heartbeat("alive", joined.member_id, None, joined.generation)
@@ -218,7 +220,7 @@ def test_closing_answers_all_that_wait_and_leaves_nothing_behind(tmp_path: Path)
         assert one.groups.heartbeat("g", "m", None, 1) is GroupError.NOT_COORDINATOR
         assert await one.groups.expire() == 0
         with pytest.raises(RetryableError):
-            one.groups.fetch_offsets("g")
+            (await one.groups.fetch_offsets("g"))
         with pytest.raises(RetryableError):
             one.groups.describe("g")
         assert not one.groups._memory.waiting

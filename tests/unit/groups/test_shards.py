@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.groups.errors import GroupError
 from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
+from penstock.metadata.commands import ClaimShard
 from penstock.model.errors import FencedError
 from support.cluster_face import ClusterAgent, World, in_world
 from support.group_client import GroupClient
 
-STALE_S = 2.0
+STALE_S = 0.75
 
 
 def owners(agent: ClusterAgent) -> Counter[int | None]:
@@ -286,6 +289,82 @@ def test_sessions_do_not_end_while_nobody_can_be_heard(tmp_path: Path) -> None:
     in_world(tmp_path, main)
 
 
+async def after_an_outage(world: World) -> None:
+    """The journal was away for longer than a session, and groups are served again."""
+    world.journal.go_away()
+    await asyncio.sleep(20)
+    world.journal.come_back()
+    owner = owner_of(world, "g")
+    await world.until(lambda: owner.shards.error("g") is GroupError.NONE, timeout_s=5)
+
+
+def test_clients_that_gave_their_membership_up_in_an_outage_go_on_at_once(tmp_path: Path) -> None:
+    """As librdkafka does after a session without an answer: it joins under another id. Nobody
+    else knows that the former member is gone."""
+
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await agents[0].topic("flights")
+        # No shard moves any more.
+        await asyncio.sleep(10)
+        clients = [GroupClient(world), GroupClient(world)]
+        await asyncio.gather(*(client.join(session_s=10.0) for client in clients))
+        await after_an_outage(world)
+        for client in clients:
+            # A retry of what was on its way when the outage began.
+            assert await client.commit(3) == 0
+            client.member_id = ""
+        began_s = world.loop.time()
+        await asyncio.gather(*(client.join(session_s=10.0) for client in clients))
+        assert world.loop.time() - began_s < 1
+        # Both are in one generation, and nothing of before is left.
+        assert [await client.heartbeat() for client in clients] == [0, 0]
+        machine = owner_of(world, "g").groups._memory.groups["g"].machine
+        assert {member.member_id for member in machine.roster} == {
+            client.member_id for client in clients
+        }
+
+    in_world(tmp_path, main)
+
+
+def test_a_newcomer_takes_no_place_of_a_member_that_was_heard_again(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await agents[0].topic("flights")
+        # No shard moves any more.
+        await asyncio.sleep(10)
+        heard, silent, newcomer = (GroupClient(world) for _ in range(3))
+        await asyncio.gather(*(client.join(session_s=10.0) for client in (heard, silent)))
+        await after_an_outage(world)
+        assert await heard.heartbeat() == 0
+        joining = asyncio.ensure_future(newcomer.join(session_s=10.0))
+        await asyncio.sleep(0.5)
+        assert await heard.heartbeat() == 27
+        assert await silent.heartbeat() == 25
+        await asyncio.gather(heard.join(session_s=10.0), joining)
+
+    in_world(tmp_path, main)
+
+
+def test_a_newcomer_of_another_client_id_takes_nobodys_place(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await agents[0].topic("flights")
+        # No shard moves any more.
+        await asyncio.sleep(10)
+        silent, newcomer = GroupClient(world), GroupClient(world)
+        newcomer.client_id = "another"
+        await silent.join(session_s=10.0)
+        await after_an_outage(world)
+        joining = asyncio.ensure_future(newcomer.join(session_s=10.0))
+        await asyncio.sleep(1)
+        assert not joining.done()
+        assert await silent.heartbeat() == 27, "it is a member as ever"
+        await asyncio.gather(silent.join(session_s=10.0), joining)
+
+    in_world(tmp_path, main)
+
+
 def test_a_member_that_dies_with_its_coordinator_is_missed_by_the_next(tmp_path: Path) -> None:
     """Its session runs on without anybody asking for the group."""
 
@@ -406,3 +485,50 @@ def test_no_committed_offset_is_lost_whatever_becomes_of_coordinators(
         assert all(offset > 5 for offset in acked.values()), acked
 
     in_world(tmp_path, main, seed=seed)
+
+
+def test_an_agent_that_is_cut_off_names_no_coordinator(tmp_path: Path) -> None:
+    """Neither itself nor another: both may be another's by now. Clients ask another agent."""
+
+    async def main(world: World) -> None:
+        await world.cluster(1, 2, 3)
+        await asyncio.sleep(10)
+        client = await member(world)
+        owner = owner_of(world, "g")
+        theirs = next(
+            name
+            for name in map(str, range(100))
+            if owner.view.shard_owner(group_shard(name)) != owner.agent_id
+        )
+        assert owner.shards.coordinator(theirs) is not None
+        assert owner.shards.coordinator("g") == owner.agent_id
+        owner.journal.lag_s = 30.0
+        # Rows must come for it to lag behind the head.
+        await asyncio.sleep(2)
+        assert owner.shards.coordinator("g") is None
+        assert owner.shards.coordinator(theirs) is None
+        assert await client.heartbeat_at(owner) == 15
+
+    in_world(tmp_path, main)
+
+
+def test_a_claim_without_an_answer_says_how_long_it_was_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(world: World) -> None:
+        first, second = await world.cluster(1, 2)
+        await world.until(lambda: len(second.shards.owned()) > 8)
+        real = first.order.commit
+
+        async def hang(commands: Any, **options: Any) -> Any:
+            if any(isinstance(command, ClaimShard) for command in commands):
+                await asyncio.sleep(60)
+            return await real(commands, **options)
+
+        first.order.commit = hang  # type: ignore[method-assign]
+        await first.on_node(first.membership.drain(2))
+        await world.until(lambda: "could not claim" in caplog.text, timeout_s=20)
+
+    in_world(tmp_path, main)
+    lines = [line for line in caplog.messages if "could not claim" in line]
+    assert all(line.endswith(" shards of groups: no answer in 5 s") for line in lines)

@@ -177,6 +177,10 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
         error = GroupError.COORDINATOR_NOT_AVAILABLE if fails else GroupError.NONE
         self.do(self.group.saved(save.save, error))
 
+    @rule(who=st.integers(0, 50))
+    def a_session_passes_unheard(self, who: int) -> None:
+        self.group.session_passed_unheard(self.pick(who)[0])
+
     @rule(milliseconds=st.sampled_from([0, 500, 4000, 9000]))
     def time_passes(self, milliseconds: int) -> None:
         until_ms = self.timers.now_ms + milliseconds

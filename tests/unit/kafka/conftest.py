@@ -25,6 +25,8 @@ from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
 from penstock.system import SystemRandom
 from support.loopback import RawHandler
+from support.replies import body_of
+from support.replies import encoded as encoded_answer
 
 
 class OrderCommitter:
@@ -139,7 +141,7 @@ class NoSink:
     def takes_files(self) -> bool:
         return False
 
-    def reserve_reply(self, byte_count: int) -> None:
+    def reserve_answer(self, byte_count: int) -> None:
         pass
 
 
@@ -218,10 +220,10 @@ def call_handler(broker: Broker, api: str, version: int, request: Any) -> Any:
             reply = handler.serve(context, body)
             if asyncio.isfuture(reply):
                 reply = await reply
-            return b"".join(bytes(part) for part in reply)
+            return body_of(reply)
         decoded = schema.decode_request(api, version, body)
         assert decoded == request
-        return schema.encode_response(await handler.handle(context, decoded))
+        return await encoded_answer(await handler.handle(context, decoded))
 
     encoded = asyncio.run(run())
     response_type = type(request).__name__.replace("Request", "Response")

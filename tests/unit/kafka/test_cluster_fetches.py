@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from penstock.kafka.context import ConnectionState
 from penstock.kafka.errors import ErrorCode
@@ -71,6 +72,28 @@ def test_a_fetch_that_waits_is_answered_by_what_comes(tmp_path: Path) -> None:
         found = await waiting
         assert found.error_code.value == 0
         assert found.records
+
+    in_world(tmp_path, main)
+
+
+def test_a_fetch_that_finds_nothing_new_leaves_an_agent_that_is_cut_off_alone(
+    tmp_path: Path,
+) -> None:
+    async def main(world: World) -> None:
+        first, second = await world.cluster(1, 2)
+        await first.topic("flights")
+        await first.produce("flights", 0, 10)
+        nodes: Any = second.broker.nodes
+        for alone, at_the_end in (
+            (True, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            (False, ErrorCode.NONE),
+        ):
+            nodes.is_alone = lambda alone=alone: alone
+            assert (await fetch(second, 10)).error_code.value == at_the_end
+            # What is stored is as right here as anywhere.
+            found = await fetch(second, 0)
+            assert (found.error_code.value, found.high_watermark) == (0, 10)
+            assert found.records
 
     in_world(tmp_path, main)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.registry import APIS
+from penstock.kafka.unserved import NAMES
 from support.loopback import (
     API_VERSIONS,
     DEADLINE_S,
@@ -21,6 +22,7 @@ from support.loopback import (
     PRODUCE,
     Held,
     api_versions,
+    received_bytes,
     reply,
     request,
     serving,
@@ -177,6 +179,27 @@ def test_a_bad_request_ends_its_connection_alone_with_one_line(
     assert expected in record.message
 
 
+def test_a_client_that_asks_for_what_is_not_served_has_one_line_a_minute(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One for each client id and API, with the count of those left out."""
+
+    async def run() -> None:
+        async with serving(broker) as (_, connect):
+            for key in (24, 24, 68):
+                reader, writer = await connect()
+                writer.write(request(key, 0, 2, b"", flexible=True))
+                assert await reader.read() == b""
+
+    with caplog.at_level(logging.INFO, logger="penstock"):
+        asyncio.run(run())
+    lines = [line for line in caplog.messages if "which is not served" in line]
+    assert [name for line in lines for name in NAMES.values() if f" {name}," in line] == [
+        "AddPartitionsToTxn",
+        "ConsumerGroupHeartbeat",
+    ]
+
+
 def test_a_handlers_bug_ends_its_connection_alone(
     broker: Broker, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,10 +272,10 @@ def test_readers_that_never_read_cost_no_more_than_the_budget(broker_with: Any, 
                 # A client that stops reading: its socket fills, then our side does.
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
                 writer.write(b"".join(request(FETCH, 4, n, b"") for n in range(10)))
-            await until(lambda: server.budget.spent)
+            await until(lambda: server.data.is_full)
             await turns(200)
             # One reply may overshoot; requests in progress count as well.
-            assert server.budget.used_bytes < limit + 2 * len(chunk)
+            assert server.data.used_bytes < limit + 2 * len(chunk)
             # Who asks for little is served all the same.
             healthy_writer.write(api_versions(1))
             assert (await reply(healthy_reader))[0] == 1
@@ -277,16 +300,15 @@ def test_a_stalled_reader_is_disconnected_with_one_line(
             _, writer = await connect()
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(request(FETCH, 4, 1, b""))
-            await until(lambda: server.budget.used_bytes > 1 << 20)
+            await until(lambda: server.data.used_bytes > 1 << 20)
             await turns(100)
-            (connection,) = server._host.connections
-            connection.check_stalled(clock.monotonic_s())
+            server.look()
             clock.seconds += broker.settings.stall_timeout_s - 1
-            connection.check_stalled(clock.monotonic_s())
+            server.look()
             await turns()
             assert server.connection_count == 1
             clock.seconds += 2
-            connection.check_stalled(clock.monotonic_s())
+            server.look()
             await until(lambda: server.connection_count == 0)
 
     asyncio.run(run())
@@ -300,30 +322,11 @@ def test_a_request_begun_and_never_finished_is_disconnected(broker: Broker) -> N
         async with serving(broker) as (server, connect):
             _, writer = await connect()
             writer.write(struct.pack(">i", 1000) + b"only this")
-            await until(lambda: server.budget.used_bytes > 0)
-            (connection,) = server._host.connections
-            connection.check_stalled(clock.monotonic_s())
+            await until(lambda: received_bytes(server) > 0)
+            server.look()
             clock.seconds += broker.settings.stall_timeout_s + 1
-            connection.check_stalled(clock.monotonic_s())
+            server.look()
             await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
-
-
-def test_an_idle_connection_stays(broker: Broker) -> None:
-    clock: Any = broker.clock
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.write(api_versions(1))
-            await reply(reader)
-            (connection,) = server._host.connections
-            for _ in range(3):
-                clock.seconds += 1000
-                connection.check_stalled(clock.monotonic_s())
-            writer.write(api_versions(2))
-            assert (await reply(reader))[0] == 2
 
     asyncio.run(run())
 
@@ -344,26 +347,6 @@ def test_requests_above_the_budget_all_complete_in_time(broker_with: Any, raw: A
 
     asyncio.run(run())
     assert got == [2 << 20] * 12
-
-
-def test_connections_above_the_limit_are_closed(
-    broker_with: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker = broker_with(connections_max=2)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            for _ in range(2):
-                reader, writer = await connect()
-                writer.write(api_versions(1))
-                await reply(reader)
-            reader, _ = await connect()
-            with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            assert server.connection_count == 2
-
-    asyncio.run(run())
-    assert "connections_max" in caplog.text
 
 
 def test_draining_answers_what_was_started_and_closes(broker: Broker, raw: Any) -> None:

@@ -143,5 +143,5 @@ class Sink:
     def takes_files(self) -> bool:
         return False
 
-    def reserve_reply(self, byte_count: int) -> None:
+    def reserve_answer(self, byte_count: int) -> None:
         pass

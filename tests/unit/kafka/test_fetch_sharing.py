@@ -62,7 +62,7 @@ class Sink:
     def takes_files(self) -> bool:
         return self.files
 
-    def reserve_reply(self, byte_count: int) -> None:
+    def reserve_answer(self, byte_count: int) -> None:
         pass
 
 

@@ -211,6 +211,7 @@ def test_deleting_what_is_not_set_is_no_change(alter: Any, add_topic: Any, broke
 REFUSED = {
     "unknown config": ([("no.such", SET, "1")], 40),
     "bad value": ([("retention.ms", SET, "soon")], 40),
+    "bad count": ([("penstock.retention.messages", SET, "-2")], 40),
     "append to a number": ([("retention.ms", APPEND, "1")], 40),
     "append nonsense": ([("cleanup.policy", APPEND, "shred")], 40),
     "no value": ([("retention.ms", SET, None)], 42),

@@ -251,7 +251,7 @@ def test_producer_ids_are_fresh_each_time(
 
     assert ask() == (0, 1001, 0)
     assert ask() == (0, 1002, 0)
-    assert ask("payments") == (35, -1, -1)
+    assert ask("payments") == (53, -1, -1)
     assert ask("") == (42, -1, -1)
     broker.log.failure = OverloadedError("commit", "journal", "it is full")
     assert ask() == (14, -1, -1)

@@ -10,11 +10,11 @@ from penstock.kafka.nodes import ClusterNodes
 from penstock.metadata.rows import Agent, AgentStatus
 
 
-def agent(agent_id: int) -> Agent:
+def agent(agent_id: int, status: AgentStatus = AgentStatus.LIVE) -> Agent:
     return Agent(
         agent_id=agent_id,
         epoch=1,
-        status=AgentStatus.LIVE,
+        status=status,
         labels={"zone": "a"},
         software="",
         endpoint=f"host{agent_id}:9092",
@@ -24,9 +24,16 @@ def agent(agent_id: int) -> Agent:
 
 
 def nodes_of(
-    count: int, cut_off: list[bool], quiet: Callable[[], frozenset[int]] = frozenset
+    count: int,
+    cut_off: list[bool],
+    quiet: Callable[[], frozenset[int]] = frozenset,
+    *,
+    draining: frozenset[int] = frozenset(),
 ) -> ClusterNodes:
-    agents = [agent(number + 1) for number in range(count)]
+    agents = [
+        agent(number, AgentStatus.DRAINING if number in draining else AgentStatus.LIVE)
+        for number in range(1, count + 1)
+    ]
     view: Any = SimpleNamespace(agents=lambda: agents, agents_generation=1)
     coordinators: Any = SimpleNamespace(coordinator=lambda group_id: 1)
     return ClusterNodes(
@@ -65,3 +72,22 @@ def test_clients_are_sent_past_an_agent_that_has_missed_a_beat_until_it_is_heard
     assert leaders(nodes) == {1}
     quiet[0] = frozenset()
     assert leaders(nodes) == {1, 2, 3}
+
+
+def test_a_drained_agent_is_leaving_only_while_others_lead_its_partitions() -> None:
+    drained = frozenset({1})
+    quiet = [frozenset[int]()]
+    nodes = nodes_of(3, [False], lambda: quiet[0], draining=drained)
+    assert nodes.is_leaving()
+    assert leaders(nodes) == {2, 3}
+    quiet[0] = frozenset({2, 3})
+    assert not nodes.is_leaving(), "its clients would be sent round in circles"
+    assert 1 in leaders(nodes)
+    assert not nodes_of(1, [False], draining=drained).is_leaving()
+    assert not nodes_of(3, [False], draining=frozenset({1, 2, 3})).is_leaving()
+    assert not nodes_of(3, [False], draining=frozenset({2})).is_leaving()
+
+
+def test_an_agent_that_is_cut_off_is_not_leaving_since_what_waits_may_be_stored() -> None:
+    assert not nodes_of(3, [True]).is_leaving()
+    assert not nodes_of(3, [False], lambda: frozenset({1})).is_leaving()

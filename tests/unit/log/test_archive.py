@@ -11,6 +11,7 @@ import pytest
 from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.archived_loss import NoteLost
 from penstock.log.cluster_opening import open_cluster_order
+from penstock.log.snapshot_check import SnapshotCheck
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.model.errors import (
@@ -57,19 +58,32 @@ def archiver_of(
     is_chosen: Callable[[], bool] = lambda: True,
     note_lost: NoteLost | None = None,
     drop_lost: Callable[[int], Awaitable[None]] | None = None,
+    held_from: Callable[[], int | None] = lambda: None,
+    ask_digest: Callable[[], None] = lambda: None,
+    equal_position: Callable[[], int] = lambda: 0,
 ) -> Archiver:
     cluster = agent.cluster
+    archive = archive_of(cluster, f"archive{agent.agent_id}")
+    scratch = cluster.folder / f"scratch{agent.agent_id}"
+    executor = InlineExecutor(cluster.random)
+    check = SnapshotCheck(
+        journal=agent.journal, archive=archive, scratch=scratch, executor=executor
+    )
     return Archiver(
         journal=agent.journal,
         order=agent.order,
-        archive=archive_of(cluster, f"archive{agent.agent_id}"),
+        archive=archive,
+        compare_snapshot=check.compare,
+        ask_digest=ask_digest,
+        equal_position=equal_position,
         note_lost=note_lost,
         drop_lost=drop_lost,
+        held_from=held_from,
         is_chosen=is_chosen,
-        scratch=cluster.folder / f"scratch{agent.agent_id}",
+        scratch=scratch,
         clock=agent.clock,
         age_ms=agent.ages.now_ms,
-        executor=InlineExecutor(cluster.random),
+        executor=executor,
         settings=settings,
     )
 
@@ -135,6 +149,7 @@ def test_rows_are_archived_and_trimmed_only_behind_the_second_newest_snapshot(
         archiver = archiver_of(agent)
         await write(agent)
         await passing(1)
+        agent.pause_heartbeats()
         await archiver.run_once()
         assert archiver.archived_position == agent.order.position
         assert list(map(parse_stretch_key, keys(cluster, JOURNAL_PREFIX))) == [
@@ -283,6 +298,56 @@ def test_the_archive_of_another_cluster_is_refused(tmp_path: Path) -> None:
     run_cluster(tmp_path, test)
 
 
+def test_an_archive_whose_last_row_was_trimmed_is_not_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing costs requests, and a trimmed row is no sign of a journal that came back older."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await archiver.snapshot()
+        looks = 0
+        look = archiver._look
+
+        async def counted() -> object:
+            nonlocal looks
+            looks += 1
+            return await look()
+
+        monkeypatch.setattr(archiver, "_look", counted)
+        archived = archiver.archived_position
+        await write(agent)
+        await agent.journal.trim(archived)
+        assert await agent.journal.row(archived) is None
+        await archiver.snapshot()
+        assert looks == 0
+        assert await state_of(cluster, "new") == await true_state(agent)
+
+    run_cluster(tmp_path, test)
+
+
+def test_nothing_is_trimmed_behind_another_agents_snapshot_that_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """This agent has not read it back: it may have rotted since."""
+
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        await write(one)
+        await archiver_of(one).snapshot()
+        await write(one)
+        await two.catch_up()
+        (first,) = keys(cluster, SNAPSHOTS_PREFIX)
+        damage(cluster, first)
+        await archiver_of(two).snapshot()
+        assert cluster.journal.first == 1
+        assert "nothing is trimmed behind a damaged snapshot" in caplog.text
+
+    run_cluster(tmp_path, test)
+
+
 def test_two_archivers_at_one_time_do_no_harm(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         one, two = await cluster.agent(1), await cluster.agent(2)
@@ -373,6 +438,37 @@ def test_old_snapshots_and_the_rows_before_them_are_deleted_past_the_window(
         assert min(name.first for name in stretches) <= left[0].position + 1
         assert min(name.last for name in stretches) > left[0].position
         assert await state_of(cluster, "new") == await true_state(agent)
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_the_snapshot_before_an_open_lost_history_is_kept(tmp_path: Path, behind: int) -> None:
+    """A repair compares with the state in which the histories parted."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        held: list[int] = []
+        archiver = archiver_of(
+            agent,
+            settings=ArchiveSettings(interval_ms=1_000, keep_ms=60_000),
+            held_from=lambda: held[0] if held else None,
+        )
+        names = []
+        for number in range(10):
+            await write(agent, 1)
+            names.append(await archiver.snapshot())
+            if number == 2:
+                held.append(names[2].position + behind)
+            await passing(20)
+        kept = 1 + behind
+        assert await archive_of(cluster).snapshots() == names[kept:]
+        stretches = await archive_of(cluster).stretches()
+        assert min(name.first for name in stretches) <= names[kept].position + 1
+        held.clear()
+        await write(agent, 1)
+        names.append(await archiver.snapshot())
+        assert await archive_of(cluster).snapshots() == names[-4:]
 
     run_cluster(tmp_path, test)
 

@@ -1,15 +1,18 @@
 """What was appended is found at once, though the database follows later; and after a crash too."""
 
 import asyncio
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from penstock.app.layout import DataLayout
 from penstock.app.offline import back_up, restore
+from penstock.cli.main import root
 from penstock.log.append import lane
 from penstock.log.fetch.reader import Missing
 from penstock.log.verify import FindingKind
@@ -135,7 +138,17 @@ def crashed(folder: Path) -> Path:
 
 def test_a_start_applies_what_the_database_lacks(tmp_path: Path) -> None:
     data = crashed(tmp_path)
-    assert not verify_path(data).findings
+    report = verify_path(data)
+    assert not report.findings
+    assert (report.unapplied_entries, report.unapplied_in_wal, report.records) == (2, 2, 3)
+    told = CliRunner().invoke(root, ["verify", "--data", str(data)])
+    assert "2 entries of the journal are not in the database yet (2 of them only in" in told.output
+    assert (
+        json.loads(CliRunner().invoke(root, ["verify", "--data", str(data), "--json"]).stdout)[
+            "unapplied_entries"
+        ]
+        == 2
+    )
     with closing(Queries(data / "metadata.sqlite")) as queries:
         position = queries.position()
         assert sum(end for _, _, end in queries.heads()) == 3
@@ -150,7 +163,11 @@ def test_a_start_applies_what_the_database_lacks(tmp_path: Path) -> None:
 
     run_rig(data, test)
     run_rig(data, lambda rig: asyncio.sleep(0), drain=True)
-    assert not verify_path(data).findings
+    report = verify_path(data)
+    assert not report.findings
+    assert not report.unapplied_entries
+    told = CliRunner().invoke(root, ["verify", "--data", str(data)])
+    assert "not in the database" not in told.output
 
 
 def test_a_backup_without_a_server_holds_what_the_database_lacks(tmp_path: Path) -> None:

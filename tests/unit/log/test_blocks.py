@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.fetch.blocks import Block, BlockCache, BlockKey
 from penstock.log.limits import LogLimits
 from penstock.model.errors import RetryableError
 
@@ -16,9 +16,9 @@ def cache_of(bytes_max: int) -> BlockCache:
     return BlockCache(LogLimits(block_cache_bytes=bytes_max))
 
 
-async def load(cache: BlockCache, number: int, length: int) -> None:
-    async def read() -> memoryview:
-        return memoryview(bytes(length))
+async def load(cache: BlockCache, number: int, length: int, version: str = "1") -> None:
+    async def read() -> Block:
+        return Block(memoryview(bytes(length)), version)
 
     await cache.load(BlockKey("o", number), read)
 
@@ -53,11 +53,11 @@ def test_many_who_ask_share_one_load() -> None:
         go = asyncio.Event()
         count = 0
 
-        async def read() -> memoryview:
+        async def read() -> Block:
             nonlocal count
             count += 1
             await go.wait()
-            return memoryview(b"block")
+            return Block(memoryview(b"block"), None)
 
         loads = [cache.load(BlockKey("o", 0), read) for _ in range(50)]
         assert cache.is_loading(BlockKey("o", 0))
@@ -73,7 +73,7 @@ def test_a_failed_load_tells_all_who_wait_and_may_be_tried_again() -> None:
     async def main() -> None:
         cache = cache_of(100)
 
-        async def fail() -> memoryview:
+        async def fail() -> Block:
             raise RetryableError("read", "o", "planned")
 
         first, second = (cache.load(BlockKey("o", 0), fail) for _ in range(2))
@@ -111,11 +111,31 @@ def test_a_block_that_is_loaded_again_counts_once() -> None:
     asyncio.run(main())
 
 
+def test_blocks_of_one_object_are_of_one_version() -> None:
+    async def main() -> None:
+        cache = cache_of(100)
+        dropped: list[int] = []
+        cache.on_dropped = lambda key: dropped.append(key.number)
+        cache.put(BlockKey("other", 0), memoryview(bytes(7)), "1")
+        for number in range(3):
+            await load(cache, number, 10)
+        assert cache.version_of("o") == "1"
+        await load(cache, 1, 20, "2")
+        assert cache.version_of("o") == "2"
+        assert sorted(dropped) == [0, 1, 2]
+        assert cache.bytes == 27
+        cache.drop(BlockKey("o", 1))
+        assert cache.version_of("o") is None
+        assert cache.peek(BlockKey("other", 0)) is not None
+
+    asyncio.run(main())
+
+
 def test_close_ends_loads_under_way() -> None:
     async def main() -> None:
         cache = cache_of(100)
 
-        async def read() -> memoryview:
+        async def read() -> Block:
             await asyncio.Event().wait()
             raise AssertionError
 

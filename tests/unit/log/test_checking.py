@@ -5,7 +5,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.checking import Pieces, Rules, check_and_label, check_batches, check_pieces
+from penstock.log.checking import (
+    Checked,
+    Pieces,
+    Rules,
+    check_and_label,
+    check_batches,
+    check_pieces,
+)
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import patch_base_offset
@@ -137,3 +144,62 @@ def test_offsets_after_a_damaged_batch_are_served_only_where_its_header_leads_to
     fault = check_batches(memoryview(first + damaged + bytes(other)), rules, 5).fault
     assert fault is not None
     assert (fault.offset, fault.end_offset) == (6, 8)
+
+
+def _compacted() -> tuple[list[bytes], Rules]:
+    """Batches of offsets 5, 7, 8 and 12, and their rules."""
+    all_batches = _batches([(9, 0)] * 8)
+    return [all_batches[n] for n in (0, 2, 3, 7)], Rules(13, gap_end=13, seed=SEED)
+
+
+def _with_offset(batch: bytes, offset: int) -> bytes:
+    changed = bytearray(batch)
+    patch_base_offset(memoryview(changed), offset, 0)
+    return bytes(changed)
+
+
+def _run_of(batches: list[bytes]) -> StoredRun:
+    data = memoryview(b"".join(batches))
+    total = run_sum(data, SEED)
+    return StoredRun(PartitionKey(1), 5, 13, 0, "o", 16, len(data), 5, len(batches), 500, sum=total)
+
+
+@given(st.lists(st.integers(0, 400), max_size=6))
+def test_a_base_offset_that_was_made_larger_is_not_taken_for_a_gap(cuts: list[int]) -> None:
+    """It lies outside the CRC, and a gap of compaction looks the same up to the next batch."""
+    right, rules = _compacted()
+    run = _run_of(right)
+
+    def check(parts: list[bytes]) -> Checked:
+        whole = memoryview(b"".join(parts))
+        bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+        pieces = [whole[start:end] for start, end in pairwise(bounds)]
+        return check_pieces(pieces, rules, 5, 16, run)
+
+    found = check(right)
+    assert (found.fault, found.sum, found.batch_count) == (None, run.sum, 4)
+    for offset in (9, 11):
+        found = check([right[0], _with_offset(right[1], offset), *right[2:]])
+        assert found.fault is not None
+        size = len(right[0])
+        assert (found.fault.position, found.fault.offset) == (16 + size, 6)
+        assert (found.position, found.end_offset, found.batch_count) == (16 + size, 6, 1)
+        assert found.fault.end_offset == 13
+        assert found.sum == run_sum(memoryview(right[0]), SEED)
+    # The second of two after a gap is not suspected for the first.
+    found = check([*right[:3], _with_offset(right[3], 8)])
+    assert found.fault is not None
+    assert (found.fault.offset, found.batch_count) == (9, 3)
+
+
+@given(st.lists(st.integers(0, 400), max_size=6))
+def test_a_last_batch_after_a_gap_that_ends_too_early_is_not_right(cuts: list[int]) -> None:
+    right, rules = _compacted()
+    run = _run_of(right)
+    whole = memoryview(b"".join([*right[:3], _with_offset(right[3], 11)]))
+    bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    pieces = [whole[start:end] for start, end in pairwise(bounds)]
+    found = check_pieces(pieces, rules, 5, 16, run)
+    assert found.fault is not None
+    assert (found.fault.offset, found.end_offset, found.batch_count) == (9, 9, 3)
+    assert found.sum == run_sum(memoryview(b"".join(right[:3])), SEED)

@@ -38,6 +38,24 @@ def test_one_agent_keeps_and_another_does_when_it_is_gone(tmp_path: Path) -> Non
     run_cluster(tmp_path, test)
 
 
+def test_retention_by_count_is_what_one_agent_proposes_and_all_follow(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        (key,) = await one.topic("t", penstock__retention__messages="4")
+        for number in range(7):
+            await one.append(key, b"%d" % number)
+        await two.catch_up()
+        await two.append(key, b"7")
+        await one.catch_up()
+        keeper = one if one.log._is_keeper() else two
+        assert await keeper.log.keeper.trim_expired() == 1
+        for agent in (one, two):
+            await agent.catch_up()
+            assert (agent.log.log_start(key), agent.log.high_watermark(key)) == (4, 8)
+
+    run_cluster(tmp_path, test)
+
+
 def test_what_a_live_agent_may_still_name_stays_and_its_failures_it_condemns_itself(
     tmp_path: Path,
 ) -> None:

@@ -21,6 +21,7 @@ from penstock.model.errors import (
     CorruptDataError,
     FencedError,
     InDoubtError,
+    InvalidRequestError,
     NotFoundError,
     RetryableError,
 )
@@ -59,6 +60,28 @@ class PeerCalls:
         if self.away:
             raise RetryableError("read WAL", f"agent {agent}", "it doesn't answer")
         return await self.agents[agent].log.read_own_wal(wal_key, generation, position, length)
+
+
+def test_an_append_that_no_wal_file_holds_is_refused_at_once(tmp_path: Path) -> None:
+    """No room that is made would be enough for it, and its producer would try for ever. What goes
+    to an object is as long as it likes."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True)
+        (in_wal,) = await agent.topic("w", penstock__durability="wal")
+        (in_object,) = await agent.topic("o")
+        for offset in range(2):  # before the WAL is open, and once it is
+            began_s = cluster.loop.time()
+            with pytest.raises(InvalidRequestError, match=r"takes \d+ .*wal_file_bytes"):
+                await agent.append(in_wal, bytes(FILE_BYTES))
+            assert cluster.loop.time() == began_s
+            assert await agent.append(in_object, bytes(FILE_BYTES)) == (STORED, offset)
+            await agent.append(in_wal, b"short")
+        parts = await agent.send((in_wal, bytes(FILE_BYTES)), (in_object, b"beside it"))
+        assert isinstance(parts[0].error, InvalidRequestError)
+        assert (parts[1].status, parts[1].base_offset) == (STORED, 2)
+
+    run_cluster(tmp_path, test)
 
 
 def test_runs_in_another_agents_wal_are_asked_of_it(tmp_path: Path) -> None:
@@ -273,12 +296,15 @@ def test_a_directory_that_was_taken_over_is_its_agents_again_as_another_wal(
 
 
 def test_a_damaged_wal_is_not_taken_over_in_silence(tmp_path: Path) -> None:
+    """What is whole in it is moved: nobody else may claim it while its new owner lives."""
+
     async def test(cluster: Cluster) -> None:
         one = await cluster.agent(1, wal=True, durability="wal")
         two = await cluster.agent(2)
         (key,) = await one.topic("t")
         await one.append(key, bytes(1000))
-        (run,) = one.queries.wal_runs(one.queries.wals()[0].wal_key)
+        await one.append(key, b"whole")
+        run, _ = one.queries.wal_runs(one.queries.wals()[0].wal_key)
         await fence(cluster, two, one)
         (file,) = [
             path
@@ -288,8 +314,16 @@ def test_a_damaged_wal_is_not_taken_over_in_silence(tmp_path: Path) -> None:
         data = bytearray(file.read_bytes())
         data[run.position + 500] ^= 1
         file.write_bytes(data)
-        with pytest.raises(CorruptDataError, match="CRC-32C of a payload"):
+        with pytest.raises(CorruptDataError, match=r"1 damaged runs of .* CRC-32C differs"):
             await two.log.take_over(PosixDevice(tmp_path / "agent1"))
+        assert [bool(run.object_key) for run in two.queries.runs_from(key, 0, limit=2)] == [
+            False,
+            True,
+        ]
+        data[run.position + 500] ^= 1
+        file.write_bytes(data)
+        await two.log.take_over(PosixDevice(tmp_path / "agent1"))
+        assert await two.read_all(key) == [(0, bytes(1000)), (1, b"whole")]
 
     run_cluster(tmp_path, test)
 

@@ -1,16 +1,19 @@
 """No damaged byte is served: each is found, named and an error of its partition alone."""
 
+import asyncio
 import logging
 import os
 import tempfile
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.damage import DamagedError, DamageKind
+from penstock.log.fetch.blocks import BlockKey
 from penstock.metadata.rows import StoredRun
 from penstock.records.batch import stored_header
 from support.log_rig import Rig, run_rig
@@ -175,12 +178,107 @@ def test_a_second_read_checks_nothing_and_one_after_the_hour_does(
         once = checked()
         assert once
         assert (await consume(rig, key, read, 1)) == (await consume(rig, key, read))
-        assert checked() == once
+        rig.clock.advance(60)
+        await consume(rig, key, read)
+        assert checked() == once, "a file that is looked at again is the same"
         rig.clock.advance(3601)
         await consume(rig, key, read)
         assert checked() > once
 
     run_rig(tmp_path, test, block_bytes=1 << 20, block_cache_bytes=8 << 20)
+
+
+def test_of_a_damaged_run_of_the_wal_what_comes_before_the_damage_is_served(
+    tmp_path: Path,
+) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        await asyncio.gather(*(rig.append(key, b"v%d" % number) for number in range(8)))
+        await rig.log.let_queries_find()
+        run = runs_of(rig, key)[-1]
+        assert run.batch_count > 2, "several batches of one turn are a run"
+        size = run.length // run.batch_count
+        flip(wal_path(rig, run), run.position + 2 * size + 65)
+        rig.forget_memory()
+        for read in (read_parts, read_views):
+            found, error = await consume(rig, key, read)
+            assert [offset for offset, _ in found] == list(range(run.base_offset + 2))
+            assert isinstance(error, DamagedError)
+            assert error.damage.start == run.base_offset + 2
+
+    run_rig(tmp_path, test, segment_age_ms=1 << 40)
+
+
+def test_blocks_that_come_while_others_are_checked_are_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was right of the first ones says nothing of those that took their place."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        values = [bytes([number]) * 10_000 for number in range(4)]
+        for value in values:
+            await rig.append(key, value)
+        await rig.drain()
+        rig.forget_memory()
+        (run,) = runs_of(rig, key)
+        checks, name = rig.log.reader._checks, BlockKey(run.object_key, 0)
+        in_pool, replaced = checks.in_pool, 0
+
+        async def replace_block(work: Any) -> Any:
+            nonlocal replaced
+            found = await in_pool(work)
+            block = rig.log.blocks.peek(name)
+            if not replaced and block is not None:
+                replaced += 1
+                rotten = bytearray(block)
+                rotten[run.position + 500] ^= 1
+                version = rig.log.blocks.version_of(run.object_key)
+                rig.log.blocks.put(name, memoryview(rotten), version)
+            return found
+
+        monkeypatch.setattr(checks, "in_pool", replace_block)
+        assert await consume(rig, key, read_views) == (list(enumerate(values)), None)
+        assert replaced
+
+    run_rig(tmp_path, test, block_bytes=1 << 20, block_cache_bytes=8 << 20)
+
+
+def test_a_block_that_left_while_its_run_was_read_again_is_checked_when_another_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is read again from the store block by block: a small cache may drop the first, and a
+    peer's reply may come in its place, before the last is there."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        values = [bytes([number]) * 10_000 for number in range(4)]
+        for value in values:
+            await rig.append(key, value)
+        await rig.drain()
+        rig.forget_memory()
+        (run,) = runs_of(rig, key)
+        flipped, version = await rig.log.reader._objects._read(run, 0, 0)
+        rotten = bytearray(flipped)
+        rotten[run.position + 500] ^= 1
+        name = BlockKey(run.object_key, 0)
+        rig.log.blocks.put(name, memoryview(rotten), version)
+        checks = rig.log.reader._checks
+        in_pool, count = checks.in_pool, 0
+
+        async def replace_block(work: Any) -> Any:
+            nonlocal count
+            found = await in_pool(work)
+            if rig.log.blocks.peek(name) is not None and count < 5:
+                count += 1
+                rig.log.blocks.put(name, memoryview(rotten), version)
+            return found
+
+        monkeypatch.setattr(checks, "in_pool", replace_block)
+        assert await consume(rig, key, read_views) == (list(enumerate(values)), None)
+        assert count
+
+    run_rig(tmp_path, test, block_bytes=8 << 10, block_cache_bytes=8 << 20)
 
 
 def test_a_file_that_somebody_writes_to_is_checked_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.log.verify import VerifyReport
 from penstock.metadata.answers import Refusal, Refused
 from penstock.metadata.commands import AcceptLoss
 from penstock.metadata.rows import StoredRun
-from penstock.model.ids import PartitionKey
+from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import stored_header
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
@@ -49,6 +50,46 @@ async def damaged_run(rig: Rig, where: str, *, batches: int = 10) -> tuple[Parti
     return key, run
 
 
+async def until_known(rig: Rig, count: int) -> None:
+    """The losses are read in the pool, after the entry."""
+    async with asyncio.timeout(30):
+        while rig.log.lost_ranges.count != count:
+            await rig.log._in_pool(lambda: None)
+
+
+def test_the_status_of_losses_asks_no_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on the event loop, where each scrape would wait for it; and a restart knows them."""
+
+    async def test(rig: Rig) -> None:
+        key, _ = await damaged_run(rig, "wal")
+        await consume(rig, key, read_views)
+        assert rig.log.lost_ranges.count == 0
+        await rig.log.damage_repair.accept_loss()
+        await until_known(rig, 1)
+
+        def asked() -> None:
+            raise AssertionError("the database was asked")
+
+        monkeypatch.setattr(rig.log.lost_ranges, "_queries", asked)
+        monkeypatch.setattr(rig.log, "_queries", asked)
+        status = rig.log.lost_ranges.status()
+        assert rig.log.lost_ranges.count == status["known"] == len(status["ranges"]) == 1
+        assert rig.log.rebuilt_ranges.status() == {"known": 0, "ranges": []}
+        monkeypatch.undo()
+
+    run_rig(tmp_path, test, segment_age_ms=STILL)
+
+    async def again(rig: Rig) -> None:
+        assert [row["start"] for row in rig.log.lost_ranges.status()["ranges"]] == [5]
+        (topic,) = rig.view.topics()
+        await rig.log.delete_records([(partition_key(topic.topic_key, 0), 6)])
+        assert rig.log.lost_ranges.count == 0, "trimmed, without another look"
+
+    run_rig(tmp_path, again, segment_age_ms=STILL)
+
+
 @pytest.mark.parametrize("where", ["object", "wal"])
 @pytest.mark.parametrize("read", [read_parts, read_views])
 def test_the_loss_of_one_batch_leaves_the_others(
@@ -72,7 +113,8 @@ def test_the_loss_of_one_batch_leaves_the_others(
         found, error = await consume(rig, key, read)  # type: ignore[arg-type]
         assert error is None
         assert [offset for offset, _ in found] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
-        (lost,) = rig.log.lost_ranges()
+        await until_known(rig, 1)
+        (lost,) = rig.log.lost_ranges.status()["ranges"]
         assert (lost["partition"], lost["start"], lost["end"]) == ("t-0", 5, 6)
         assert await rig.log.damage_repair.look() == []
         await rig.drain()
@@ -81,7 +123,7 @@ def test_the_loss_of_one_batch_leaves_the_others(
         # Retention passes the gap, and the list forgets it.
         await rig.log.delete_records([(key, 6)])
         await rig.log.let_queries_find()
-        assert rig.log.lost_ranges() == []
+        assert rig.log.lost_ranges.status()["known"] == 0
 
     run_rig(tmp_path, test, segment_age_ms=STILL)
     assert not verify_path(tmp_path).findings
@@ -129,7 +171,7 @@ def test_what_is_right_again_is_not_given_up(tmp_path: Path) -> None:
         flip(object_path(rig, run), run.position + run.length // 10 * 5 + 65)
         (report,) = await rig.log.damage_repair.accept_loss()
         assert (report.state, report.lost) == ("right", [])
-        assert rig.log.lost_ranges() == []
+        assert rig.log.lost_ranges.status()["known"] == 0
         assert not rig.log.damages.known()
 
     run_rig(tmp_path, test, segment_age_ms=STILL)
@@ -189,7 +231,7 @@ def test_what_is_kept_is_what_was_stored_whatever_is_flipped(data: st.DataObject
     for position, bit in flips:
         rotten[position] ^= 1 << bit
     rotten = rotten[: data.draw(st.sampled_from([len(rotten), len(rotten), len(rotten) - 1, 30]))]
-    kept = salvage(memoryview(rotten), run, seed, epochs)
+    kept = salvage(memoryview(rotten), run, seed, epochs, is_named=True)
     whole = dict(batches_of(stored, run))
     for one in kept:
         at = one.position - run.position

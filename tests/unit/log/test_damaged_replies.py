@@ -14,7 +14,7 @@ from penstock.objects.bucket import BucketStore
 from penstock.peers import OwnBlocks, ZoneStore
 from penstock.peers.codec import BlockRange
 from penstock.placement.rendezvous import owner_of
-from penstock.ports.objects import get_directly
+from penstock.ports.objects import Versioned, get_directly
 from penstock.testing import ManualClock
 from support.cluster_rig import Cluster, ClusterAgent, ScriptedStore, run_cluster
 
@@ -40,10 +40,10 @@ class Caches(ScriptedStore):
     async def get_range(self, key: str, start: int, end: int) -> Buffer:
         return flipped(await super().get_range(key, start, end), self.random)
 
-    async def get_directly(self, key: str, start: int, end: int) -> Buffer:
+    async def get_directly(self, key: str, start: int, end: int) -> Versioned:
         self.direct.append(key)
         found = await super().get_range(key, start, end)
-        return flipped(found, self.random) if self.everywhere else found
+        return Versioned(flipped(found, self.random) if self.everywhere else found, None)
 
 
 @pytest.mark.parametrize("durability", ["wal", "object"])
@@ -154,8 +154,8 @@ def test_a_zones_store_reads_past_what_it_keeps_and_gives_peers_that_no_more() -
         assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
         await store.put("k", [b"abcdefghij"])
         assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
-        assert bytes(await get_directly(zone, "k", 0, 10)) == b"abcdefghij"
-        assert bytes(await own.read(BlockRange("k", 0, 10))) == b"abcdefghij"
+        assert bytes((await get_directly(zone, "k", 0, 10)).data) == b"abcdefghij"
+        assert bytes((await own.read(BlockRange("k", 0, 10))).data) == b"abcdefghij"
         assert own.bytes == 10
         await zone.close()
         await own.close()

@@ -15,7 +15,13 @@ from penstock.log.ordering import Applied
 from penstock.metadata import order
 from penstock.metadata.answers import BatchStatus, RunsCommitted
 from penstock.metadata.commands import AnyCommand, CommitRuns
-from penstock.model.errors import OverloadedError, PenstockError, RetryableError
+from penstock.model.errors import (
+    ElsewhereError,
+    InDoubtError,
+    OverloadedError,
+    PenstockError,
+    RetryableError,
+)
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
 from penstock.system.clock import SystemClock
@@ -207,5 +213,67 @@ def test_of_a_connection_without_a_producer_id_nothing_overtakes_what_failed(
             gate.set_result(None)
         assert [await answer for answer in again] == [None, None]
         assert len(bench.ordering.submitted) == 5
+
+    run(test)
+
+
+def test_what_is_let_go_is_not_submitted_nor_what_its_producer_sends_behind_it() -> None:
+    async def test(bench: Bench) -> None:
+        gone = ElsewhereError("append", "agent 1", "cut off")
+        durable, storing = bench.send(0), bench.send(1)
+        await turns()
+        bench.bytes.gates[1].set_result(None)
+        await turns()
+        bench.flusher.let_go(gone)
+        late = bench.send(2)
+        await turns()
+        assert [one.result() for one in (durable, storing, late)] == [gone] * 3
+        # The second was durable: its bytes are named by nothing, and the store hears of that.
+        assert bench.bytes.over == [False]
+        assert bench.flusher.waiting_bytes == 0
+        bench.flusher.let_go(None)
+        behind = bench.send(3)
+        await turns()
+        bench.bytes.gates[-1].set_result(None)
+        assert "earlier batch" in str(await behind)
+        assert bench.ordering.submitted == []
+        again = bench.send(0)
+        await turns()
+        bench.bytes.gates[-1].set_result(None)
+        assert await again is None
+
+    run(test)
+
+
+def test_a_refused_first_batch_is_awaited_before_later_ones() -> None:
+    async def test(bench: Bench) -> None:
+        bench.flusher.let_go(ElsewhereError("append", "agent 1", "cut off"))
+        assert await bench.send(0) is not None
+        bench.flusher.let_go(None)
+        behind = bench.send(1)
+        await turns()
+        bench.bytes.gates[-1].set_result(None)
+        assert "earlier batch" in str(await behind)
+
+    run(test)
+
+
+def test_what_is_given_up_is_answered_once_and_taken_when_it_is_applied() -> None:
+    async def test(bench: Bench) -> None:
+        applied: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
+        bench.ordering.submit = lambda _: applied  # type: ignore[method-assign]
+        answer = bench.send(0)
+        await turns()
+        bench.bytes.gates[0].set_result(None)
+        await turns()
+        doubt = InDoubtError("append", "agent 1", "ended")
+        bench.flusher.give_up(doubt)
+        assert await answer is doubt
+        assert bench.bytes.over == [], "a copy may be applied yet"
+        runs = RunsCommitted([[BatchStatus.STORED, 0]])
+        applied.set_result(order.Applied(1, 1, [runs], [], 1, 1))
+        await turns()
+        assert bench.bytes.over == [True]
+        assert len(bench.delivered) == 1
 
     run(test)

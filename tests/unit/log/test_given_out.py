@@ -7,8 +7,9 @@ from typing import Any
 
 from penstock.log.point_in_time import Moment
 from penstock.metadata.answers import BatchStatus, JobOpened
-from penstock.metadata.commands import ClaimWal, NoteLostHistory, OpenJob
+from penstock.metadata.commands import ClaimWal, NoteLostHistory
 from penstock.metadata.meta import COUNTERS
+from penstock.metadata.pipeline_commands import OpenJob
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import LostReason
 from penstock.metadata.view import MetadataView
@@ -16,10 +17,10 @@ from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.objects.origins import OriginStore, origin_digest
 from penstock.testing.clock import ManualClock
+from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from support.log_rig import NOW, Rig, run_rig
 from unit.log.test_archive import archiver_of
-from unit.log.test_backup import copy_to, memory_store, restore_to
 from unit.log.test_point_in_time import URL, another_cluster, kill, restored
 
 

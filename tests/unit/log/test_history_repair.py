@@ -15,11 +15,12 @@ from penstock.metadata.commands import AlterTopicConfigs
 from penstock.metadata.rows import HistoryOutcome
 from penstock.model.errors import ConflictError, NotFoundError, RetryableError
 from penstock.model.ids import PartitionKey
+from penstock.replica.archive_format import LOST_PREFIX
 from penstock.replica.aside import set_aside
 from penstock.testing.inline_executor import InlineExecutor
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from unit.log.lost_journals import lost_of
 from unit.log.test_archive import archive_of, archiver_of, write
-from unit.log.test_lost_history import lost_of
 
 STORED = BatchStatus.STORED
 
@@ -318,8 +319,45 @@ def test_a_damaged_segment_of_lost_rows_is_not_named_again(tmp_path: Path, damag
         cluster.store.objects[name] = damaged, modified_ms
         repair = repair_of(survivor, cluster.folder / "agent1")
         assert [report.moves for report in await repair.look()] == [0]
-        assert [report.moves for report in await repair.append()] == [0]
+        (report,) = await repair.append()
+        assert (report.moves, report.damaged, report.closed) == (0, [name], False)
         assert survivor.queries.first_wal_run(keys[0]) == 0
+        assert list(survivor.log._view.open_histories) == [1]
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_damaged_snapshot_of_a_lost_history_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows after the last whole snapshot say what the damaged one held."""
+
+    async def test(cluster: Cluster) -> None:
+        keys: list[PartitionKey] = []
+
+        async def before(agent: ClusterAgent) -> None:
+            keys.extend(await agent.topic("t"))
+            assert await agent.append(keys[0], b"common") == (STORED, 0)
+
+        async def after(agent: ClusterAgent) -> None:
+            # A database that comes back older has the rows that were trimmed since.
+            monkeypatch.setattr(cluster.journal, "trim", lambda _up_to: 0)
+            for number in range(3):
+                assert await agent.append(keys[0], b"lost %d" % number) == (STORED, 1 + number)
+                await agent.catch_up()
+                if number < 2:
+                    await archiver_of(agent).snapshot()
+
+        survivor = await lost_life(cluster, before, after, archives=True)
+        snapshots = sorted(
+            key for key in cluster.store.objects if key.startswith(LOST_PREFIX) and ".sqlite" in key
+        )
+        assert len(snapshots) == 2
+        data, modified_ms = cluster.store.objects[snapshots[-1]]
+        cluster.store.objects[snapshots[-1]] = data[:-1] + bytes([data[-1] ^ 1]), modified_ms
+        (report,) = await repair_of(survivor).append()
+        assert report.closed
+        assert [found.appended for found in report.partitions] == [3]
 
     run_cluster(tmp_path, test)
 
@@ -369,6 +407,36 @@ def test_lost_records_are_appended_also_where_their_offsets_were_trimmed_since(
 
         options = {"wal": True, "durability": "wal"} if joined else {}
         survivor = await lost_life(cluster, before, after, **options)
+        assert await survivor.append(keys[0], b"since") == (STORED, 1)
+        await survivor.log.delete_records([(keys[0], -1)])
+        (report,) = await repair_of(survivor).append()
+        assert [found.appended for found in report.partitions] == [1]
+        assert await survivor.read_all(keys[0]) == [(2, b"lost")]
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_common_records_that_were_trimmed_since_are_not_appended_again(
+    tmp_path: Path, snapshot: bool
+) -> None:
+    """Rows after the last common snapshot, or all there are, say where the histories parted."""
+
+    async def test(cluster: Cluster) -> None:
+        keys: list[PartitionKey] = []
+
+        async def before(agent: ClusterAgent) -> None:
+            keys.extend(await agent.topic("t"))
+            if snapshot:
+                await archiver_of(agent).snapshot()
+            await agent.append(keys[0], b"common")
+            archiver = archiver_of(agent)
+            await archiver._archive_rows(await archiver._current(), until=agent.order.position)
+
+        async def after(agent: ClusterAgent) -> None:
+            assert await agent.append(keys[0], b"lost") == (STORED, 1)
+
+        survivor = await lost_life(cluster, before, after)
         assert await survivor.append(keys[0], b"since") == (STORED, 1)
         await survivor.log.delete_records([(keys[0], -1)])
         (report,) = await repair_of(survivor).append()

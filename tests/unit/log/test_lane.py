@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.log.append import lane
 from penstock.log.append.lane import (
     LONE_APPENDS,
     AppendRequest,
@@ -445,6 +446,22 @@ def test_a_frame_is_bounded() -> None:
         assert [await w.answer for w in (first, *others)] == [None] * 6
         writes = [int(event.split()[1]) for event in bench.events if event.startswith("write")]
         assert max(writes) <= 1000 and sum(writes) == 2100
+
+    run(test)
+
+
+def test_a_commit_is_bounded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop takes up all of a commit in one turn."""
+    monkeypatch.setattr(lane, "GROUP_BATCHES_MAX", 3)
+
+    async def test(bench: Bench) -> None:
+        first = bench.append()
+        await taken(bench)
+        others = [bench.append() for _ in range(8)]
+        bench.wal.gate.set()
+        assert [await w.answer for w in (first, *others)] == [None] * 9
+        writes = [event for event in bench.events if event.startswith("write")]
+        assert writes == ["write 100", "write 300", "write 300", "write 200"]
 
     run(test)
 

@@ -8,7 +8,12 @@ import pytest
 from penstock.log.append.plan import PartitionAppend
 from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.commands import DeleteTopic
-from penstock.model.errors import NotFoundError, OverloadedError, PenstockError
+from penstock.model.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    PenstockError,
+)
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import check_batch
 from penstock.records.decode import Record
@@ -195,6 +200,27 @@ def test_retention_by_time_and_size_trims_whole_runs(tmp_path: Path) -> None:
     run_rig(tmp_path, test)
 
 
+def test_retention_by_count_trims_to_the_exact_offset(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        (few,) = await rig.topic("few", penstock_retention_messages="3")
+        (kept,) = await rig.topic("kept", cleanup_policy="compact", penstock_retention_messages="3")
+        for key in (few, kept):
+            await rig.append(key, b"0", b"1", b"2")
+            await rig.drain()
+            await rig.append(key, b"3", b"4")
+        keeper = rig.log.keeper
+        assert await keeper.trim_expired() == 1
+        # The batch that the start is in is served whole, as in Kafka, and consumers skip the rest.
+        assert rig.log.log_start(few) == 2
+        assert rig.log.log_start(kept) == 0
+        assert await keeper.trim_expired() == 0
+        await rig.append(few, b"5", b"6", b"7")
+        assert await keeper.trim_expired() == 1
+        assert (rig.log.log_start(few), rig.log.high_watermark(few)) == (5, 8)
+
+    run_rig(tmp_path, test)
+
+
 def test_a_little_of_a_large_request_does_not_keep_all_of_it_in_memory(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
         (key,) = await rig.topic("t")
@@ -221,6 +247,28 @@ def test_appends_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
         assert (await rig.append(key, b"")).base_offset == 0
 
     run_rig(tmp_path, test, waiting_bytes_max=100)
+
+
+def test_an_append_that_no_wal_file_holds_is_refused_at_once(tmp_path: Path) -> None:
+    """No room that is made would be enough for it, and the WAL's writer would end the process."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        most = rig.wal.frame_bytes_max
+        with pytest.raises(
+            InvalidRequestError,
+            match=rf"append WAL: 12500\d\d\d bytes .*takes {most} .*wal_file_bytes",
+        ):
+            await rig.append(key, bytes(12_500_000))
+        near = most - 200
+        header_bytes = (await rig.append(key, bytes(near))).batch.length - near
+        with pytest.raises(InvalidRequestError, match=rf"{most + 1} bytes in one append"):
+            await rig.append(key, bytes(most - header_bytes + 1))
+        longest = await rig.append(key, bytes(most - header_bytes))
+        assert longest.batch.length == most
+        assert longest.base_offset == 1
+
+    run_rig(tmp_path, test)
 
 
 def test_an_error_that_is_not_ours_does_not_end_the_uploader(

@@ -7,57 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.archive import ArchiveSettings
-from penstock.log.archived_loss import find_loss, set_loss_aside
-from penstock.log.lost_histories import ASIDE_WAL, LostHistories
-from penstock.metadata.answers import BatchStatus, Condemned, Done
+from penstock.log.archived_loss import find_loss, first_unproven, set_loss_aside
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import CloseHistory, CondemnObjects, Fence
 from penstock.metadata.rows import LostReason
-from penstock.model.errors import JournalOlderError
 from penstock.ports.journal import JournalRow
-from penstock.replica import Replica
 from penstock.replica.archive_format import (
     JOURNAL_PREFIX,
     SNAPSHOTS_PREFIX,
-    SnapshotName,
     StretchName,
 )
-from penstock.replica.aside import find_aside, set_aside
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.marks import LOCAL_MARK, RowMark
-from penstock.testing.inline_executor import InlineExecutor
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import Cluster, passing, run_cluster
+from unit.log.lost_journals import LOST_ROWS, lose, lost_of, made_anew
 from unit.log.test_archive import (
     archive_of,
     archiver_of,
     keys,
-    open_order,
     replayed_from_rows,
     true_state,
     write,
 )
-
-LOST_ROWS = 4
-
-
-async def lose(cluster: Cluster, position: int) -> None:
-    """The journal comes back without its last rows; an older replica goes on and grows past."""
-    for agent in cluster.agents:
-        await agent.close(0)
-    cluster.agents.clear()
-    cluster.journal.come_back_older(position - LOST_ROWS)
-    survivor = await cluster.agent(2)
-    await write(survivor, 8, topic="u")
-    assert survivor.order.position > position
-
-
-async def made_anew(cluster: Cluster, name: str = "late") -> tuple[int, bytes]:
-    order = await open_order(cluster, cluster.folder / f"{name}.sqlite")
-    try:
-        return order.digest()
-    finally:
-        await order.close()
 
 
 def test_a_mark_tells_rows_apart_by_each_of_its_parts() -> None:
@@ -152,6 +122,7 @@ def test_archived_rows_of_the_lost_history_are_not_replayed(tmp_path: Path) -> N
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)
         archiver = archiver_of(agent)
+        agent.pause_heartbeats()
         await write(agent, 3)
         await archiver.snapshot()
         start = agent.order.position
@@ -161,12 +132,13 @@ def test_archived_rows_of_the_lost_history_are_not_replayed(tmp_path: Path) -> N
         await archive.put_stretch(lost)
         await lose(cluster, agent.order.position)
         end = cluster.journal.rows()[-1].position
-        # The same rows in the history that is: shorter, so that the other is tried first.
+        # The same positions in the history that is: shorter, so that the other is tried first.
         present = cluster.journal.rows()[start : lost[-1].position - 1]
         await archive.put_stretch(present)
-        cluster.journal.trim(start + 2)
-        assert cluster.journal.first == start + 3
-        assert lost[-1].position < end
+        # Past the row where the histories part, so that rows of either could be replayed.
+        cluster.journal.trim(lost[-1].position - 2)
+        common = sum(row == other for row, other in zip(lost, present, strict=False))
+        assert lost[0].position + common < cluster.journal.first <= lost[-1].position < end
         assert await made_anew(cluster) == await true_state(cluster.agents[0])
 
     run_cluster(tmp_path, test)
@@ -219,34 +191,11 @@ def test_a_first_agent_after_a_loss_of_all_snapshots_replays_the_journal(tmp_pat
     run_cluster(tmp_path, test)
 
 
-# -- what is noted, and kept until an operator closes it ---------------------------------------
-
-
-def lost_of(agent: ClusterAgent, folder: Path | None = None) -> LostHistories:
-    """An agent's part, as the app makes it."""
-    cluster = agent.cluster
-    return LostHistories(
-        journal=agent.journal,
-        archive=archive_of(cluster, f"lost{agent.agent_id}"),
-        committer=agent.order,
-        view=agent.log._view,
-        queries=lambda: agent.queries,
-        folder=folder or cluster.folder / f"agent{agent.agent_id}",
-        scratch=cluster.folder / f"lostscratch{agent.agent_id}",
-        executor=InlineExecutor(cluster.random),
-    )
-
-
-async def close_history(agent: ClusterAgent, history: int) -> None:
-    position = agent.order.position
-    command = CloseHistory(history=history, seen_position=position, give_up=True)
-    assert await agent.log.commit([command]) == [Done()]
-
-
 def test_the_archive_goes_on_after_the_lost_part_was_set_aside(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)
         archiver = archiver_of(agent)
+        agent.pause_heartbeats()
         await write(agent, 3)
         await archiver.snapshot()
         for number in (2, 3):
@@ -348,202 +297,51 @@ def test_an_archiver_that_goes_on_past_the_loss_looks_again(tmp_path: Path) -> N
     run_cluster(tmp_path, test)
 
 
-def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await write(agent, 6)
-        path = cluster.folder / "other" / "replica.sqlite"
-        path.parent.mkdir()
-        order = await open_order(cluster, path)
-        state = order.digest()
-        await order.close()
-        position = state[0]
-        mark = RowMark.of(cluster.journal.rows()[position - 1])
-        await lose(cluster, position)
-        with pytest.raises(JournalOlderError):
-            await open_order(cluster, path)
-        (aside,) = find_aside(path.parent)
-        assert aside.mark == mark
-        assert not path.exists()
-        order = await open_order(cluster, path)
-        assert order.digest() == await true_state(cluster.agents[0])
-        await order.close()
-
-        survivor = cluster.agents[0]
-        lost = lost_of(survivor, path.parent)
-        await lost.run_once()
-        (history,) = survivor.log._view.open_histories.values()
-        assert (history.end, history.stamp_ms, history.crc) == (
-            mark.position,
-            mark.stamp_ms,
-            mark.crc,
-        )
-        assert history.reason is LostReason.REPLICA
-        assert history.start <= position - LOST_ROWS + 1
-        (name,) = await archive_of(cluster).lost(1)
-        assert isinstance(name, SnapshotName)
-        assert name.position == position
-        assert state[1].hex().startswith(name.digest_hex)
-        puts = len(cluster.store.puts)
-        await lost.run_once()
-        assert len(cluster.store.puts) == puts, "once is enough"
-        assert find_aside(path.parent) == [aside]
-        await close_history(survivor, 1)
-        await lost.run_once()
-        assert not find_aside(path.parent)
-
-    run_cluster(tmp_path, test)
-
-
-def test_replicas_that_are_set_aside_are_bounded(tmp_path: Path) -> None:
-    for position in range(1, 7):
-        path = tmp_path / "replica.sqlite"
-        replica = Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)
-        for _ in range(position):
-            replica.apply(b"", stamp_ms=1)
-        replica.set_local(LOCAL_MARK, RowMark(position, 1, 5).text)
-        replica.commit()
-        replica.close()
-        assert set_aside(path) is not None
-    assert [one.mark.position for one in find_aside(tmp_path)] == [4, 5, 6]
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_objects_of_the_lost_history_are_kept_until_it_is_closed(tmp_path: Path) -> None:
-    """To the state that is left they are orphans of an epoch that is over."""
-
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        (key,) = await agent.topic("t")
-        await agent.append(key, b"common")
-        position = agent.order.position
-        known = {one for one in cluster.store.objects if one.startswith("segments/")}
-        assert await agent.append(key, b"lost") == (BatchStatus.STORED, 1)
-        lost_objects = {one for one in cluster.store.objects if one.startswith("segments/")} - known
-        assert lost_objects
-        path = cluster.folder / "agent1" / "replica.sqlite"
-        await agent.close(0)
-        cluster.agents.clear()
-        assert set_aside(path) is not None
-        cluster.journal.come_back_older(position)
-        survivor = await cluster.agent(2)
-        # An orphan that was condemned before the loss was noted is not deleted either.
-        (early,) = await survivor.log.commit([CondemnObjects(keys=sorted(lost_objects))])
-        assert early == Condemned(sorted(lost_objects))
-        lost = lost_of(survivor, path.parent)
-        await lost.run_once()
-        # An agent that never comes back: fenced, so that its epochs are over.
-        await survivor.log.commit(
-            [Fence(agent=1, epoch=agent.order.epoch, seen_position=survivor.order.position)]
-        )
-        for _ in range(4):
-            await passing(100)
-            await survivor.log.keeper.run_once()
-        assert lost_objects <= cluster.store.objects.keys()
-        await close_history(survivor, 1)
-        for _ in range(4):
-            await passing(100)
-            await survivor.log.keeper.run_once()
-        assert not lost_objects & cluster.store.objects.keys()
-
-    run_cluster(tmp_path, test)
-
-
-def test_what_an_open_history_holds_back_is_condemned_once_it_is_closed(tmp_path: Path) -> None:
-    """Apply leaves such keys out: an agent that gave them up, or counted their epoch as swept,
-    would leave their objects to whoever walks the whole store."""
+def test_an_archiver_notes_a_loss_before_the_journal_has_grown_past_it(tmp_path: Path) -> None:
+    """The last archived row is in the journal no more, and it was not trimmed."""
 
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)
         await write(agent, 3)
-        await archiver_of(agent).snapshot()
-        await lose(cluster, agent.order.position)
-        survivor = cluster.agents[0]
-        gone = await cluster.agent(3)
-        gone.pause_heartbeats()
-        await survivor.catch_up()
-        seen = survivor.order.position
-        fence = Fence(agent=3, epoch=gone.order.epoch, seen_position=seen)
-        assert await survivor.log.commit([fence]) == [Done()]
-        await archiver_of(survivor, note_lost=lost_of(survivor).note).snapshot()
-        assert survivor.log._view.open_histories
-        keeper = survivor.log.keeper
-        numbers = keeper._numbers
-        number = numbers.begin()
-        numbers.end(number, named=False)
-        assert await keeper.condemn_failed() == 0
-        for _ in range(3):
-            await passing(100)
-            assert await keeper.condemn_orphans() == 0
-        assert not keeper._orphans._swept
-        await close_history(survivor, 1)
-        assert await keeper.condemn_failed() == 1
-        for _ in range(3):
-            await passing(100)
-            await keeper.condemn_orphans()
-        assert (3, gone.order.epoch) in keeper._orphans._swept
-
-    run_cluster(tmp_path, test)
-
-
-def test_a_wal_is_copied_before_it_is_opened_while_a_lost_history_is_open(tmp_path: Path) -> None:
-    async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1, wal=True, durability="wal")
-        (key,) = await agent.topic("t")
-        await agent.append(key, b"common")
-        position = agent.order.position
-        assert await agent.append(key, b"of the lost history") == (BatchStatus.STORED, 1)
-        folder = cluster.folder / "agent1"
-        files = {
-            path.name: path.read_bytes() for path in (folder / "wal").iterdir() if path.is_file()
-        }
+        two = await cluster.agent(2)
+        two.pause_heartbeats()
+        await two.catch_up()
+        archiver = archiver_of(two, note_lost=lost_of(two).note)
+        await archiver.snapshot()
+        agent.pause_heartbeats()
+        two.journal.cut = True
+        await write(agent, 30)
+        other = archiver_of(agent)
+        await passing(1)
+        await other.run_once()
+        archived = other.archived_position
         await agent.close(0)
-        cluster.agents.clear()
-        assert set_aside(folder / "replica.sqlite") is not None
-        cluster.journal.come_back_older(position)
-        survivor = await cluster.agent(2)
-        lost = lost_of(survivor, folder)
-        await lost.prepare()
-        (copied,) = folder.glob(f"{ASIDE_WAL}1-*/wal")
-        found = {path.name: path.read_bytes() for path in copied.iterdir()}
-        assert b"of the lost history" in b"".join(found.values())
-        assert found.keys() == files.keys()
-        await lost.run_once()
-        assert copied.exists(), "while the history is open"
-        await close_history(survivor, 1)
-        await lost.run_once()
-        assert not copied.exists()
-        assert (folder / "wal").exists()
+        cluster.agents.remove(agent)
+        cluster.journal.come_back_older(two.order.position)
+        two.journal.cut = False
+        archiver.archived_position = archived  # as if it had looked before it was cut off
+        archiver._known.mark = RowMark(archived, 0, 0)  # type: ignore[union-attr]
+        await write(two, 1, topic="u")
+        assert two.order.position < archived
+        await passing(1)
+        await archiver.run_once()
+        assert list(two.log._view.open_histories) == [1]
 
     run_cluster(tmp_path, test)
 
 
-def test_what_is_archived_of_a_closed_history_goes_with_the_restore_window(tmp_path: Path) -> None:
+def test_what_is_not_known_to_be_common_begins_at_most_where_the_loss_ends(tmp_path: Path) -> None:
+    """Also where the journal has trimmed all of it."""
+
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)
-        await write(agent, 3)
-        await archiver_of(agent).snapshot()
-        await lose(cluster, agent.order.position)
-        survivor = cluster.agents[0]
-        lost = lost_of(survivor)
-        archiver = archiver_of(
-            survivor,
-            settings=ArchiveSettings(keep_ms=60_000),
-            note_lost=lost.note,
-            drop_lost=lost.drop_archived,
-        )
-        await archiver.snapshot()
-        await cluster.store.put("archive/lost/00000001/appended/t-0-1-0", [b"[]"])
-        for _ in range(2):
-            await passing(100)
-            await archiver.snapshot()
-        assert len(keys(cluster, "archive/lost/")) >= 3, "open, however old"
-        await close_history(survivor, 1)
-        await passing(30)
-        await archiver.snapshot()
-        assert len(keys(cluster, "archive/lost/")) >= 3
-        await passing(100)
-        await archiver.snapshot()
-        assert not keys(cluster, "archive/lost/")
+        await write(agent, 20)
+        await agent.catch_up()
+        journal, archive = agent.journal, archive_of(cluster)
+        assert await first_unproven(journal, archive, 5) == 1
+        await journal.trim(3)
+        assert await first_unproven(journal, archive, 5) == 4
+        await journal.trim(10)
+        assert await first_unproven(journal, archive, 5) == 5
 
     run_cluster(tmp_path, test)

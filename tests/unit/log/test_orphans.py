@@ -8,7 +8,7 @@ import pytest
 
 from penstock.log.retention import orphans
 from penstock.metadata.answers import Done
-from penstock.metadata.commands import Fence
+from penstock.metadata.commands import Fence, RemoveAgent
 from penstock.ports.objects import ObjectInfo
 from penstock.segment import epoch_prefixes, job_object_key, object_key, parse_object_key
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
@@ -148,5 +148,26 @@ def test_an_epoch_that_began_unseen_is_known_before_anything_of_it_is_condemned(
         one.journal.cut = False
         assert await one.log.keeper._orphans.condemn(cluster.clock.now_ms()) == 0
         assert one.log._view.agent(two.agent_id) is not None
+
+    run_cluster(tmp_path, test)
+
+
+def test_of_epochs_that_were_swept_those_of_fenced_agents_are_remembered(tmp_path: Path) -> None:
+    """An agent that is removed, or begins another epoch, takes up no memory for ever."""
+
+    async def test(cluster: Cluster) -> None:
+        one, two = await cluster.agent(1), await cluster.agent(2)
+        found = one.log.keeper._orphans
+        epoch = two.order.epoch
+        await fence(one, two)
+        for _ in range(3):
+            await passing(2 * GRACE_S)
+            await found.condemn(one.ages.now_ms() or 0)
+        assert found._swept == {(2, epoch)}
+        (answer,) = await one.log.commit([RemoveAgent(agent=2)])
+        assert isinstance(answer, Done), answer
+        await one.catch_up()
+        await found.condemn(one.ages.now_ms() or 0)
+        assert found._swept == set()
 
     run_cluster(tmp_path, test)

@@ -11,12 +11,10 @@ import pytest
 from penstock.app.pipeline_status import PipelineStatus
 from penstock.log.retention.keeper import ONCE_PREFIX
 from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
-from penstock.metadata.commands import (
-    AlterTopicConfigs,
+from penstock.metadata.commands import AlterTopicConfigs, CondemnObjects, DeleteTopic
+from penstock.metadata.pipeline_commands import (
     CloseJob,
     CommitWrite,
-    CondemnObjects,
-    DeleteTopic,
     OpenJob,
     OutputObject,
     RenewJob,
@@ -381,6 +379,25 @@ def test_retention_waits_for_the_table_that_the_topic_names_alone(
         assert rig.log.log_start(key) == 2
         assert keeper.lost_to_tables == {}
         assert keeper.partitions_kept_for_tables == 0
+
+    run_rig(tmp_path, test)
+
+
+def test_retention_by_count_waits_for_the_table_too(tmp_path: Path) -> None:
+    configs = {"penstock_table": "iceberg", "penstock_retention_messages": "3"}
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t", **configs)
+        await rig.append(key, *[b"%d" % number for number in range(10)])
+        await rig.drain()
+        keeper = rig.log.keeper
+        assert await keeper.trim_expired() == 0
+        await save(rig, 6)
+        assert await keeper.trim_expired() == 0, "the wanted part of the run isn't followed whole"
+        await save(rig, 7)
+        assert await keeper.trim_expired() == 1
+        assert rig.log.log_start(key) == 7
+        assert keeper.lost_to_tables == {}
 
     run_rig(tmp_path, test)
 

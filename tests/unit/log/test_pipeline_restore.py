@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.log.point_in_time import Moment
 from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
-from penstock.metadata.commands import (
+from penstock.metadata.pipeline_commands import (
     CommitWrite,
     OpenJob,
     OutputObject,
@@ -21,10 +21,10 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of
 from penstock.segment import job_object_key
+from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, run_cluster
 from support.log_rig import NOW, Rig, run_rig
 from unit.log.test_archive import archiver_of
-from unit.log.test_backup import copy_to, memory_store, restore_to
 from unit.log.test_point_in_time import another_cluster, kill, restored
 
 SIZE = 500

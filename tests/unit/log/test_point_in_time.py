@@ -90,6 +90,7 @@ async def another_cluster(cluster: Cluster, state: RestoredState, name: str) -> 
     other.folder.mkdir()
     archive = archive_in(other, store)
     await archive.put_snapshot(state.snapshot, state.info)
+    other.journal.begin(state.beginning)
     await bootstrap_agent(other, store, 1)
     other.store = store
     return other

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.rebuild import bases
 from penstock.log.upkeep import SNAPSHOTS_PREFIX
 from penstock.metadata.order import Order
 from penstock.model.errors import CorruptDataError
@@ -192,13 +193,79 @@ def test_without_a_whole_snapshot_the_start_ends_and_leaves_all_as_it_is(tmp_pat
         assert path.read_bytes() == b"no database" * 1000
 
 
-def test_a_log_without_its_database_and_journal_is_no_new_log(tmp_path: Path) -> None:
-    """It was: a new cluster was made, and the WAL's files with acknowledged records were free."""
-    run_rig(tmp_path, fill)
+def test_a_snapshot_is_a_base_only_where_the_journal_leads_on_from_it(tmp_path: Path) -> None:
+    device = PosixDevice(tmp_path)
+    journal = JournalFiles.open(device)
+    journal.begin_at(11)
+    journal.note([(position, 1_000, b"entry") for position in range(11, 21)])
+    journal.sync()
+    assert (journal.floor, journal.last) == (11, 20)
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    for position in (9, 10, 15, 20, 21):
+        (folder / f"{position:020d}.sqlite").touch()
+    found = [position for position, _ in bases(device, journal, 20, snapshots="snapshots")]
+    assert found == [20, 15, 10]
+    assert [position for position, _ in bases(device, journal, 14, snapshots="snapshots")] == [10]
+    journal.close()
+
+
+def test_a_snapshot_below_the_journals_first_entry_is_not_made_the_state(tmp_path: Path) -> None:
+    """Put back from a copy of the directory, say: the entries between are nowhere."""
+    snapshots = tmp_path / "objects" / SNAPSHOTS_PREFIX
+
+    async def three(rig: Rig) -> None:
+        await fill(rig)
+        shutil.copytree(snapshots, tmp_path / "kept")
+        for _ in range(3):
+            await rig.append(partition_key(rig.view.topic("t").topic_key, 1), b"more")  # type: ignore[union-attr]
+            await rig.upkeep.snapshot()
+
+    run_rig(tmp_path, three)
+    (kept,) = (tmp_path / "kept").iterdir()
+    for path in snapshots.iterdir():
+        path.write_bytes(b"no snapshot")
+    assert not (snapshots / kept.name).exists()
+    assert int(kept.stem) < JournalFiles.open(PosixDevice(tmp_path)).floor - 1
+    shutil.copyfile(kept, snapshots / kept.name)
     (tmp_path / "metadata.sqlite").unlink()
-    shutil.rmtree(tmp_path / "journal")
-    with pytest.raises(CorruptDataError, match=r"metadata\.sqlite: it is missing, and no whole"):
+    with pytest.raises(CorruptDataError, match=r"metadata\.sqlite.*no whole snapshot"):
         run_rig(tmp_path, check)
+    assert not (tmp_path / "metadata.sqlite.rebuilt").exists()
+    assert not (tmp_path / "metadata.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        ([], "snapshots, segment objects, a WAL with entries"),
+        (["wal"], "snapshots, segment objects"),
+        (["wal", "objects/snapshots"], "segment objects"),
+        (["objects"], "a WAL with entries"),
+    ],
+)
+def test_a_log_without_its_database_and_journal_is_no_new_log(
+    tmp_path: Path, gone: list[str], left: str
+) -> None:
+    """A new cluster in its place would free the WAL's files, and delete the objects as orphans."""
+
+    async def twice(rig: Rig) -> None:
+        await fill(rig)
+        await rig.drain()
+
+    run_rig(tmp_path, twice)
+    run_rig(tmp_path, check)
+    (tmp_path / "metadata.sqlite").unlink()
+    for name in ("journal", *gone):
+        shutil.rmtree(tmp_path / name)
+    before = sorted(tmp_path.rglob("*"))
+    match = (
+        rf"metadata.sqlite is missing, and journal/ is missing: .*: {left}.*\(mount their volume"
+    )
+    with pytest.raises(CorruptDataError, match=match):
+        run_rig(tmp_path, check)
+    assert [path for path in before if not path.exists()] == []
+    assert not (tmp_path / "metadata.sqlite").exists()
 
 
 def test_entries_that_the_database_alone_holds_force_a_snapshot(tmp_path: Path) -> None:

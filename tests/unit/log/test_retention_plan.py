@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
-from penstock.log.retention.plan import new_log_start
+from penstock.log.retention.plan import Held, new_log_start
 from penstock.metadata.queries import StoredRun
 from penstock.model.topic_configs import topic_settings
 
@@ -33,7 +34,8 @@ def runs(*timestamps: int) -> list[StoredRun]:
 
 def start(rows: Sequence[StoredRun], **configs: str) -> int | None:
     named = {name.replace("_", "."): value for name, value in configs.items()}
-    return new_log_start(rows, topic_settings(named, {}), bytes_total=100 * len(rows), now_ms=NOW)
+    held = Held(0, len(rows), bytes_total=100 * len(rows))
+    return new_log_start(rows, topic_settings(named, {}), held, now_ms=NOW)
 
 
 def test_runs_leave_by_time_oldest_first() -> None:
@@ -59,5 +61,24 @@ def test_records_without_a_timestamp_leave_by_size() -> None:
     assert start(runs(-1, -1, -1), retention_bytes="100") == 2
 
 
+def test_offsets_leave_by_count_exactly_whatever_the_runs() -> None:
+    settings = topic_settings({"penstock.retention.messages": "7"}, {})
+    rows = [msgspec.structs.replace(runs(NOW)[0], end_offset=100)]
+    assert new_log_start(rows, settings, Held(0, 100, bytes_total=100), now_ms=NOW) == 93
+    assert new_log_start(rows, settings, Held(90, 100, bytes_total=100), now_ms=None) == 93
+    assert new_log_start(rows, settings, Held(93, 100, bytes_total=100), now_ms=NOW) is None
+    beyond = Held(0, 5_000_000, bytes_total=10**9)
+    assert new_log_start(rows, settings, beyond, now_ms=NOW) == 4_999_993
+
+
+def test_the_rule_that_takes_most_decides() -> None:
+    rows = runs(NOW - 3 * DAY, NOW - 2 * DAY, NOW, NOW)
+    assert start(rows, retention_ms=str(DAY), penstock_retention_messages="3") == 2
+    assert start(rows, retention_ms=str(DAY), penstock_retention_messages="1") == 3
+    assert start(rows, retention_ms=str(DAY), penstock_retention_messages="0") == 4
+    assert start(rows, retention_ms="-1", penstock_retention_messages="-1") is None
+
+
 def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
-    assert start(runs(0, 0), retention_ms="1", cleanup_policy="compact") is None
+    limits = {"retention_ms": "1", "retention_bytes": "1", "penstock_retention_messages": "1"}
+    assert start(runs(0, 0), **limits, cleanup_policy="compact") is None

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.log.damage import DamageKind
+from penstock.metadata import leftovers
+from penstock.metadata.commands import TrimLog
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
 from support.log_rig import Rig, run_rig
@@ -157,3 +159,30 @@ def test_nothing_is_read_where_it_is_off(tmp_path: Path) -> None:
         assert rig.log.scrubber.status()["runs"] == 0
 
     run_rig(tmp_path, test, scrub_bytes_per_s=0)
+
+
+def test_what_lies_below_a_log_start_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows go by later entries, and its object may be gone before: that is no damage."""
+    monkeypatch.setattr(leftovers, "ROWS_PER_COMMAND", 1)
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        for _ in range(4):
+            await rig.append(key, b"value")
+            await rig.drain()
+        await rig.log.let_queries_find()
+        *below, last = runs_of(rig, key)
+        assert len(below) == 3
+        await rig.log.commit([TrimLog(items=[key, last.base_offset])])
+        await rig.log.let_queries_find()
+        left = runs_of(rig, key)
+        assert 1 < len(left) < 4, "rows of runs below the log start are left"
+        object_path(rig, left[0]).unlink()
+        rig.forget_memory()
+        await scrub_all(rig)
+        assert rig.log.scrubber.status()["damaged"] == 0
+        assert rig.log.scrubber.run_count == 1
+
+    run_rig(tmp_path, test, scrub_bytes_per_s=FAST, segment_age_ms=1 << 40)

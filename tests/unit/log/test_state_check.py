@@ -13,10 +13,12 @@ import pytest
 from penstock.log import state_check
 from penstock.log.left import is_as_left, note_left
 from penstock.log.rebuild import suspect_path
-from penstock.log.state_check import StateChecker, StateDamagedError
+from penstock.log.state_check import StateChecker, StateDamagedError, fault_at_start
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep
 from penstock.model.ids import partition_key
+from penstock.replica import JournalFiles
 from penstock.replica.dump import table_digests
+from penstock.system.files import PosixDevice
 from support.log_rig import Rig, run_rig
 from unit.log.test_rebuild import check, fill, settle
 
@@ -255,6 +257,22 @@ def test_a_damaged_base_is_named_and_the_next_check_begins_after_it(
     assert "the state can't be checked from position" in caplog.text
 
 
+def damage_an_index(path: Path) -> None:
+    """Flip a bit of a key in the index of objects; the table's rows stay as they are."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        (root, size) = connection.execute(
+            "SELECT rootpage, (SELECT page_size FROM pragma_page_size) FROM sqlite_master"
+            " WHERE type = 'index' AND tbl_name = 'objects'"
+        ).fetchone()
+    settle(path)
+    data = bytearray(path.read_bytes())
+    page = data[(root - 1) * size : root * size]
+    at = page.find(b"segments/")
+    assert at > 0
+    data[(root - 1) * size + at + 10] ^= 1
+    path.write_bytes(data)
+
+
 def test_a_damaged_index_is_found_by_the_check(tmp_path: Path) -> None:
     """A look-up by key would find nothing: the keeper would take a live object for an orphan."""
 
@@ -262,22 +280,64 @@ def test_a_damaged_index_is_found_by_the_check(tmp_path: Path) -> None:
         upkeep = with_checker(rig, state_check_entries=1)
         await fill(rig)
         rig.order.checkpoint()
-        path = rig.path / "metadata.sqlite"
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("PRAGMA writable_schema = 1")
-            (root, size) = connection.execute(
-                "SELECT rootpage, (SELECT page_size FROM pragma_page_size) FROM sqlite_master"
-                " WHERE type = 'index' AND tbl_name = 'objects'"
-            ).fetchone()
-        settle(path)
-        data = bytearray(path.read_bytes())
-        page = data[(root - 1) * size : root * size]
-        at = page.find(b"segments/")
-        assert at > 0
-        data[(root - 1) * size + at + 10] ^= 1
-        path.write_bytes(data)
+        damage_an_index(rig.path / "metadata.sqlite")
         with pytest.raises(StateDamagedError, match="index"):
             await upkeep.snapshot()
 
     run_rig(tmp_path, test)
     run_rig(tmp_path, check)
+
+
+def test_a_check_looks_at_the_database_too_and_not_only_at_the_snapshot_of_it(
+    tmp_path: Path,
+) -> None:
+    """A snapshot has indexes of its own: a whole one says nothing of the database's."""
+
+    async def test(rig: Rig) -> None:
+        await fill(rig)
+        snapshot, path = rig.path / "whole.sqlite", rig.path / "metadata.sqlite"
+        info = rig.order.snapshot(snapshot)
+        assert rig.order.base_position == 0
+        checker = StateChecker(root=rig.path, database=path, scratch=rig.path / "scratch")
+        checker.check(snapshot, base=0, position=info.position)
+        rig.order.checkpoint()
+        damage_an_index(path)
+        with pytest.raises(StateDamagedError, match="index"):
+            checker.check(snapshot, base=0, position=info.position)
+
+    run_rig(tmp_path, test)
+    run_rig(tmp_path, check)
+
+
+def test_a_position_that_is_not_that_of_its_state_is_found_by_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tables are those of the journal's end: entries would be passed over that come next."""
+    run_rig(tmp_path, fill)
+    change("UPDATE replica SET position = position + 4")(tmp_path / "metadata.sqlite")
+    run_rig(tmp_path, check)
+    assert (tmp_path / "metadata.sqlite.damaged-1").exists()
+    assert "is not that of its state" in caplog.text
+
+
+def test_a_state_that_alone_has_the_newest_entries_is_no_damaged_one(tmp_path: Path) -> None:
+    """The journal files ended earlier, as where a power cut took what was not synced: made again of
+    them the state would lose what it acknowledged."""
+    run_rig(tmp_path, fill)
+    shutil.copytree(tmp_path / "journal", tmp_path / "older")
+    older = JournalFiles.open(PosixDevice(tmp_path)).last
+
+    async def more(rig: Rig) -> None:
+        topic = rig.view.topic("t")
+        assert topic is not None
+        await rig.append(partition_key(topic.topic_key, 1), b"more")
+
+    run_rig(tmp_path, more)
+    shutil.rmtree(tmp_path / "journal")
+    (tmp_path / "older").rename(tmp_path / "journal")
+    device = PosixDevice(tmp_path)
+    journal = JournalFiles.open(device)
+    with closing(sqlite3.connect(tmp_path / "metadata.sqlite")) as connection:
+        (position,) = connection.execute("SELECT position FROM replica").fetchone()
+    assert journal.last == older < position
+    assert fault_at_start(tmp_path / "metadata.sqlite", device, journal) == ""

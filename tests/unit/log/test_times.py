@@ -3,16 +3,19 @@
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.fetch.times import LOOKED_AT_MAX
 from penstock.records.batch import check_batch
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
 from support.log_rig import ANY, NOW, Rig, run_rig
+from support.raw_batches import batch, record, varint
 
 BATCHES = st.lists(
     st.tuples(st.integers(-9, 9), st.integers(1, 3), st.sampled_from(("none", "gzip", "zstd"))),
@@ -50,7 +53,7 @@ def test_they_equal_a_look_at_every_record(
 
 
 def test_a_batch_that_cannot_be_decoded_answers_by_its_header(tmp_path: Path) -> None:
-    """Its records are announced as gzip and are not: what is compressed is stored unread."""
+    """Its records are announced as gzip and are not: its topic's aren't validated."""
 
     def garbled() -> bytearray:
         records = [
@@ -77,5 +80,30 @@ def test_a_batch_that_cannot_be_decoded_answers_by_its_header(tmp_path: Path) ->
         assert await rig.log.offset_for_time(key, NOW + 13) == (5, NOW + 20)
         assert await rig.log.delete_records([(key, 3)]) == [3]
         assert await rig.log.offset_for_time(key, NOW) == (3, NOW + 12)
+
+    run_rig(tmp_path, test)
+
+
+def test_a_batch_of_too_many_records_answers_by_its_header(tmp_path: Path) -> None:
+    """A look-up costs a bound: 3 million empty records were 7 s of a thread."""
+    count = LOOKED_AT_MAX + 1
+    block = b"".join(record(n, time_delta=varint(n)) for n in range(count))
+
+    async def append(rig: Rig, key: Any, records: int, last: int) -> None:
+        whole = batch(
+            block[:records], last + 1, codec="zstd", base_timestamp=NOW, max_timestamp=NOW + last
+        )
+        append = PartitionAppend(key, check_batch(memoryview(whole), ANY, NOW))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        rig.log.append([append], timeout_ms=5_000, done=lambda error: done.set_result(None))
+        await done
+
+    async def test(rig: Rig) -> None:
+        few, many = await rig.topic("t", 2)
+        last = LOOKED_AT_MAX
+        await append(rig, few, len(block) - len(record(last, time_delta=varint(last))), last - 1)
+        await append(rig, many, len(block), last)
+        assert await rig.log.offset_for_time(few, NOW + 5) == (5, NOW + 5)
+        assert await rig.log.offset_for_time(many, NOW + 5) == (0, NOW + last)
 
     run_rig(tmp_path, test)

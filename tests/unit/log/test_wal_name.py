@@ -13,6 +13,7 @@ from penstock.log.opening import open_order
 from penstock.log.verify_journal import verify_journal
 from penstock.log.verify_report import FindingKind, VerifyReport
 from penstock.log.wal_name import (
+    CLUSTER_FILE,
     ID_FILE,
     WalName,
     new_wal_name,
@@ -27,7 +28,6 @@ from penstock.ports.device import Device
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock
-from penstock.testing.device import SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
@@ -42,14 +42,10 @@ WAL = {"wal": True, "durability": "wal", "segment_age_ms": 600_000}
 
 
 def make_older(device: Device) -> None:
-    """Put the file of a release that did not name the cluster in it."""
+    """Take away what a release that did not name the cluster doesn't write."""
     name = read_wal_name(device)
     assert name is not None
-    file = device.open(ID_FILE)
-    file.write_at(0, [name.wal_id + crc32c(name.wal_id).to_bytes(4, "big")])
-    file.close()
-    path = Path(str(device)) / ID_FILE
-    path.write_bytes(path.read_bytes()[:20])
+    device.remove(CLUSTER_FILE)
     assert read_wal_name(device) == WalName(name.wal_id, "")
 
 
@@ -250,7 +246,7 @@ def test_an_embedded_server_refuses_anothers_wal(tmp_path: Path) -> None:
     device = PosixDevice(tmp_path / "one")
     assert verify_journal(report, tmp_path / "one" / "metadata.sqlite", device)
     (finding,) = report.findings
-    assert (finding.kind, finding.subject) == (FindingKind.DAMAGED, "wal/id")
+    assert (finding.kind, finding.subject) == (FindingKind.DAMAGED, "wal/cluster")
     assert "it holds records of cluster" in finding.detail
     shutil.rmtree(tmp_path / "one" / FOLDER)
     shutil.move(tmp_path / "kept", tmp_path / "one" / FOLDER)
@@ -301,36 +297,56 @@ def test_the_file_of_a_newer_release_is_named(tmp_path: Path) -> None:
     assert name is not None
     assert name.cluster_id == "c" * 40
     write_wal_name(device, name)
-    data = bytearray((tmp_path / ID_FILE).read_bytes())
+    data = bytearray((tmp_path / CLUSTER_FILE).read_bytes())
     assert len(data) == 68
-    data[4] = 3
-    (tmp_path / ID_FILE).write_bytes(bytes(data[:-4]) + crc32c(bytes(data[:-4])).to_bytes(4, "big"))
-    with pytest.raises(CorruptDataError, match="version 3"):
+    data[4] = 2
+    (tmp_path / CLUSTER_FILE).write_bytes(checked(bytes(data[:-4])))
+    with pytest.raises(CorruptDataError, match="version 2"):
         read_wal_name(device)
-    (tmp_path / ID_FILE).write_bytes(bytes(data))
-    with pytest.raises(CorruptDataError, match="CRC"):
+    (tmp_path / CLUSTER_FILE).write_bytes(bytes(data))
+    with pytest.raises(CorruptDataError, match=f"{CLUSTER_FILE}.*CRC"):
+        read_wal_name(device)
+    (tmp_path / ID_FILE).write_bytes(checked(bytes(64)))
+    with pytest.raises(CorruptDataError, match=f"{ID_FILE}: 64 bytes"):
+        read_wal_name(device)
+    (tmp_path / ID_FILE).write_bytes(b"")
+    with pytest.raises(CorruptDataError, match=f"{ID_FILE}: 0 bytes without"):
         read_wal_name(device)
 
 
-def test_a_single_server_does_without_a_damaged_id_once_it_is_removed(tmp_path: Path) -> None:
-    fill(tmp_path)
-    whole = contents(tmp_path)
-    path = tmp_path / ID_FILE
-    data = bytearray(path.read_bytes())
-    data[30] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(CorruptDataError, match=r"of a single server.* remove it"):
-        open_embedded(tmp_path)
-    path.unlink()
-    open_embedded(tmp_path)
-    assert contents(tmp_path) == whole
-    assert path.is_file()
+def checked(fields: bytes) -> bytes:
+    return fields + crc32c(fields).to_bytes(4, "big")
 
 
-def test_a_name_outlives_a_power_cut() -> None:
-    """A directory that came back without its name would be another WAL, and its records lost."""
-    for seed in range(16):
-        device = SimulatedDevice()
-        name = WalName(bytes([seed]) * 16, "cluster")
-        write_wal_name(device, name)
-        assert read_wal_name(device.power_loss(SeededRandom(seed))) == name
+def test_an_older_release_reads_the_id(tmp_path: Path) -> None:
+    """Until the level rises an agent may go back, and that release takes 20 bytes alone."""
+    device = PosixDevice(tmp_path)
+    wal_id = new_wal_name(device, "cluster", SeededRandom(1))
+    assert (tmp_path / ID_FILE).read_bytes() == checked(wal_id)
+
+
+def test_a_cluster_is_not_that_of_an_id_that_an_older_release_wrote_since(tmp_path: Path) -> None:
+    device = PosixDevice(tmp_path)
+    new_wal_name(device, "cluster", SeededRandom(1))
+    later = bytes(range(16))
+    (tmp_path / ID_FILE).write_bytes(checked(later))
+    assert read_wal_name(device) == WalName(later, "")
+
+
+def test_an_id_is_never_there_without_its_cluster(tmp_path: Path) -> None:
+    """A process ends between the two files: the directory has no name yet, or the old one."""
+    device = PosixDevice(tmp_path)
+    old = new_wal_name(device, "old", SeededRandom(1))
+
+    class Cut(Exception):
+        pass
+
+    class CutDevice(PosixDevice):
+        def rename(self, old: str, new: str) -> None:
+            if new == ID_FILE:
+                raise Cut
+            super().rename(old, new)
+
+    with pytest.raises(Cut):
+        new_wal_name(CutDevice(tmp_path), "new", SeededRandom(2))
+    assert read_wal_name(device) == WalName(old, "")

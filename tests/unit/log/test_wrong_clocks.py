@@ -75,9 +75,12 @@ def test_an_embedded_clock_that_jumps_deletes_nothing_by_age(tmp_path: Path) -> 
     run_rig(tmp_path, test)
 
 
-def test_retention_by_size_goes_on_while_the_clock_is_in_doubt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["retention_bytes", "penstock_retention_messages"])
+def test_retention_by_size_and_count_goes_on_while_the_clock_is_in_doubt(
+    tmp_path: Path, limit: str
+) -> None:
     async def test(rig: Rig) -> None:
-        (key,) = await rig.topic("t", retention_bytes="1")
+        (key,) = await rig.topic("t", **{limit: "1"})
         await rig.append(key, b"a")
         await rig.append(key, b"b")
         rig.clock.set_wall(NOW + 30 * DAY_MS)
@@ -292,3 +295,26 @@ def test_an_agent_whose_clock_steps_back_refuses_writes_at_once(tmp_path: Path) 
             await agent.order.commit([Heartbeat()])
 
     run_cluster(tmp_path, test)
+
+
+def test_a_setting_back_that_was_left_half_way_is_gone_on_with(tmp_path: Path) -> None:
+    """The agent that began it ended: journal time is right by then, and times in rows are ahead."""
+
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t")
+        rig.clock.set_wall(NOW + 3_650 * DAY_MS)
+        for producer in range(1, 6):
+            await rig.append(key, b"a", producer=(producer, 0, 0))
+        rig.clock.set_wall(NOW)
+        await rig.log.commit([SetJournalTime(time_ms=NOW, rows_max=2, begins=True)])
+        await rig.log.let_queries_find()
+        assert rig.log.keeper.time_setting.ahead_ms() == 0
+        assert rig.queries().is_time_walked()
+        assert await rig.log.keeper.time_setting.run_once() > 0
+        await rig.log.let_queries_find()
+        assert not rig.queries().is_time_walked()
+        times = [row.last_timestamp for row in rig.queries().producers_of(key)]
+        assert len(times) == 5
+        assert max(times) <= NOW
+
+    run_rig(tmp_path, test)

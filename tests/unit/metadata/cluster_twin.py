@@ -156,7 +156,7 @@ class ClusterTwin:
                 self.level = command.level
                 return Done()
             case Fence():
-                return self._fence(command)
+                return self._fence(command, by=entry.agent)
             case DrainAgent():
                 state = self.agents.get(command.agent)
                 if state is None:
@@ -287,14 +287,13 @@ class ClusterTwin:
                 return Done()
         return Refused(Refusal.UNKNOWN_HISTORY)
 
-    def _fence(self, command: Fence) -> AnyAnswer:
+    def _fence(self, command: Fence, *, by: int) -> AnyAnswer:
         state = self.agents.get(command.agent)
         if state is None:
             return Refused(Refusal.UNKNOWN_AGENT)
-        if state.epoch != command.epoch or state.last_position in (
-            self.position,
-            *range(command.seen_position + 1, self.position),
-        ):
+        unseen = (self.position, *range(command.seen_position + 1, self.position))
+        ends_itself = by == command.agent and self.level >= 4
+        if state.epoch != command.epoch or (state.last_position in unseen and not ends_itself):
             return Refused(Refusal.AGENT_IS_ALIVE)
         state.status = AgentStatus.FENCED
         self._free(command.agent)
@@ -309,7 +308,7 @@ class ClusterTwin:
         state = self.agents.get(command.agent)
         if state is None:
             return Refused(Refusal.UNKNOWN_AGENT)
-        if state.status is not AgentStatus.FENCED:
+        if state.status is not AgentStatus.FENCED or state.last_position == self.position:
             return Refused(Refusal.AGENT_IS_ALIVE)
         owned = {name: wal for name, wal in self.wals.items() if wal.agent == command.agent}
         named = {

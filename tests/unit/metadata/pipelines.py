@@ -6,19 +6,16 @@ from typing import Any
 
 from penstock.metadata.answers import AnyAnswer, JobOpened, Refusal, Refused
 from penstock.metadata.apply import LogMachine, Standing
-from penstock.metadata.commands import (
-    CommitRuns,
+from penstock.metadata.commands import CommitRuns, RegisterAgent, RunCommit, SetFeatureLevel
+from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.pipeline_commands import (
     CommitWrite,
     OpenJob,
     OutputObject,
-    RegisterAgent,
     ReplacedPartition,
     ReplaceRuns,
-    RunCommit,
-    SetFeatureLevel,
     WriteRun,
 )
-from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import PIPELINE_LEVEL
 from penstock.metadata.view import MetadataView

@@ -29,7 +29,6 @@ from penstock.metadata.commands import (
     CondemnObjects,
     CreateTopic,
     NoteLostHistory,
-    OpenJob,
     RegisterAgent,
     RunCommit,
     SetFeatureLevel,
@@ -37,6 +36,7 @@ from penstock.metadata.commands import (
 )
 from penstock.metadata.entries import Entry, encode_entry
 from penstock.metadata.meta import COUNTERS, NEXT_WAL_KEY
+from penstock.metadata.pipeline_commands import OpenJob
 from penstock.metadata.queries import Queries
 from penstock.metadata.restored import begin_restored
 from penstock.metadata.rows import HistoryOutcome, LostReason

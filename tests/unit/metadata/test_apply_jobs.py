@@ -8,9 +8,10 @@ import pytest
 
 from penstock.metadata.answers import Condemned, Done, JobOpened, Refusal, WriteCommitted
 from penstock.metadata.apply_jobs import AGE_MS_MAX, LEASE_MS_MAX
-from penstock.metadata.commands import (
+from penstock.metadata.commands import CondemnObjects
+from penstock.metadata.levels import LEVEL_OF
+from penstock.metadata.pipeline_commands import (
     CloseJob,
-    CondemnObjects,
     DropTable,
     ExpireWriters,
     OpenJob,
@@ -18,7 +19,6 @@ from penstock.metadata.commands import (
     ReplaceRuns,
     SaveTable,
 )
-from penstock.metadata.levels import LEVEL_OF
 from penstock.metadata.schema import PIPELINE_LEVEL
 from unit.metadata.orders import KEY
 from unit.metadata.pipelines import Pipeline, key_of, output, reason, replacing, write

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.metadata.answers import Done, Refusal
 from penstock.metadata.apply_progress import TABLES_PER_TOPIC_MAX
-from penstock.metadata.commands import DeleteTopic, DropTable, SaveTable
+from penstock.metadata.commands import DeleteTopic
+from penstock.metadata.pipeline_commands import DropTable, SaveTable
 from penstock.metadata.rows import TableRow
 from unit.metadata.orders import TOPIC_ID
 from unit.metadata.pipelines import Pipeline, reason

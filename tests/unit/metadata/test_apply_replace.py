@@ -9,14 +9,12 @@ import pytest
 
 from penstock.metadata.answers import Condemned, Refusal, RunsReplaced
 from penstock.metadata.changes import RunsMoved
-from penstock.metadata.commands import (
+from penstock.metadata.commands import CondemnObjects, DeleteTopic, TrimLog
+from penstock.metadata.pipeline_commands import (
     CloseJob,
-    CondemnObjects,
-    DeleteTopic,
     OutputObject,
     ReplacedPartition,
     ReplaceRuns,
-    TrimLog,
 )
 from penstock.metadata.rows import CleanRow
 from unit.metadata.orders import KEY, TOPIC_ID, batch, commit, store

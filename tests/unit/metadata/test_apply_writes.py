@@ -15,7 +15,8 @@ from penstock.metadata.answers import (
     WriteCommitted,
 )
 from penstock.metadata.changes import HeadMoved
-from penstock.metadata.commands import CloseJob, CondemnObjects, ExpireWriters, WriteRun
+from penstock.metadata.commands import CondemnObjects
+from penstock.metadata.pipeline_commands import CloseJob, ExpireWriters, WriteRun
 from unit.metadata.orders import KEY, batch, commit
 from unit.metadata.pipelines import OTHER, SIZE, Pipeline, key_of, output, reason, write
 

@@ -185,6 +185,45 @@ def test_an_agent_is_not_silent_at_its_own_entry(cluster: Cluster) -> None:
     assert reason(relayed.answers[0]) is Refusal.AGENT_IS_ALIVE
 
 
+def test_an_agent_ends_its_own_epoch_from_level_4_on(cluster: Cluster) -> None:
+    cluster.send(1, RegisterAgent(agent=1, level_max=4), epoch=2)
+    cluster.send(2, RegisterAgent(agent=2, level_max=4), epoch=2)
+    cluster.send(3, RegisterAgent(agent=3, level_max=4), epoch=2)
+    own = Fence(agent=2, epoch=2, seen_position=0)
+    assert reason(cluster.send(2, own, epoch=2)[0]) is Refusal.AGENT_IS_ALIVE
+    (raised,) = cluster.send(1, SetFeatureLevel(level=4), epoch=2)
+    assert raised == Done()
+    cluster.send(2, ClaimShard(shard=3, shard_epoch=0), epoch=2)
+    # Another agent's is still refused, and so is that of an older epoch.
+    assert reason(cluster.send(1, own, epoch=2)[0]) is Refusal.AGENT_IS_ALIVE
+    older = Fence(agent=2, epoch=1, seen_position=0)
+    assert reason(cluster.send(2, older, epoch=2)[0]) is Refusal.AGENT_IS_ALIVE
+    assert cluster.send(2, Heartbeat(), own, epoch=2) == [Done(), Done()]
+    ended = cluster.view.agent(2)
+    assert ended is not None
+    assert ended.status is AgentStatus.FENCED
+    assert cluster.view.shard_owner(3) is None
+    assert reason(cluster.outcome(2, Heartbeat(), epoch=2).answers[0]) is Refusal.FENCED_AGENT
+    assert cluster.outcome(2, own, epoch=2, n=4).standing is Standing.REPEATED
+    cluster.send(2, RegisterAgent(agent=2, level_max=4), epoch=3)
+
+
+def test_an_agent_that_ends_itself_is_not_forgotten_by_the_same_entry(cluster: Cluster) -> None:
+    for agent in (1, 2, 3):
+        cluster.send(agent, RegisterAgent(agent=agent, level_max=4), epoch=2)
+    cluster.send(1, SetFeatureLevel(level=4), epoch=2)
+    own = Fence(agent=2, epoch=2, seen_position=0)
+    remove = RemoveAgent(agent=2)
+    relay = Relay(agent=1, epoch=2, n=2, commands=[remove])
+    done, removed, relayed = cluster.send(2, own, remove, relay, epoch=2)
+    assert done == Done()
+    assert reason(removed) is Refusal.AGENT_IS_ALIVE
+    assert isinstance(relayed, Relayed)
+    assert reason(relayed.answers[0]) is Refusal.AGENT_IS_ALIVE
+    (removed,) = cluster.outcome(1, remove, epoch=2, n=3).answers
+    assert removed == Done()
+
+
 def test_two_proposals_of_one_fence_both_succeed(cluster: Cluster) -> None:
     cluster.fence(2, by=1)
     generation = cluster.view.agents_generation

@@ -11,29 +11,29 @@ from hypothesis import strategies as st
 
 from penstock.metadata.answers import Done, ProducerIds, TopicCreated
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import ClusterOrderSettings
-from penstock.metadata.commands import AllocateProducerIds, CreateTopic, Fence, SetFeatureLevel
+from penstock.metadata.cluster_order import UNSTORED_BYTES_MAX
+from penstock.metadata.commands import (
+    CommitRuns,
+    CreateTopic,
+    Fence,
+    Heartbeat,
+    SetFeatureLevel,
+)
 from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.epochs import epoch_floor
 from penstock.model.errors import (
     FencedError,
-    InDoubtError,
     InvalidRequestError,
-    JournalOlderError,
-    NotFoundError,
-    OverloadedError,
     PenstockError,
     RetryableError,
+    StorageFullError,
 )
-from penstock.ports.journal import JournalRow
 from penstock.replica import Replica, state_digest
-from penstock.replica.follower import FollowerSettings
 from penstock.testing.journal import JournalFaults, SimulatedJournal
-from penstock.testing.randomness import SeededRandom
-from penstock.testing.virtual_loop import START_MS, VirtualClock, VirtualLoop, run
+from penstock.testing.virtual_loop import START_MS
 from support.cluster_orders import Agent, outcome
+from unit.metadata.worlds import ONE, World, play
 
-ONE = [AllocateProducerIds(count=1)]
 NASTY = JournalFaults(
     delay_ms=(0, 8),
     commit_ms=(0, 12),
@@ -45,61 +45,6 @@ NASTY = JournalFaults(
     lost_read_permille=10,
     lost_hint_permille=300,
 )
-
-
-class World:
-    """One journal and agents on a virtual loop."""
-
-    def __init__(self, loop: VirtualLoop, folder: Path, faults: JournalFaults, seed: int) -> None:
-        self.loop = loop
-        self.folder = folder
-        self.seed = seed
-        self.clock = VirtualClock(loop)
-        self.random = SeededRandom(seed)
-        self.journal = SimulatedJournal(random=self.random, clock=self.clock, faults=faults)
-        self.agents: list[Agent] = []
-
-    def agent(self, agent_id: int, *, folder: str = "") -> Agent:
-        """A process, not started yet. Two of one id have the same folder, unless it is given."""
-        agent = Agent(
-            agent_id,
-            self.folder / (folder or str(agent_id)),
-            self.journal.connect(),
-            self.journal.cluster_id,
-        )
-        self.agents.append(agent)
-        return agent
-
-    async def started(self, agent_id: int, *, folder: str = "", tries: int = 1) -> Agent:
-        agent = self.agent(agent_id, folder=folder)
-        # Some of what is applied is applied in the executor.
-        settings = ClusterOrderSettings(follower=FollowerSettings(inline_bytes_max=100))
-        seed = self.seed * 100 + len(self.agents)
-        await agent.start(self.clock, seed, settings=settings, tries=tries)
-        return agent
-
-    async def let_pass(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-Scenario = Callable[[World], Awaitable[None]]
-
-
-def play(
-    folder: Path, scenario: Scenario, *, faults: JournalFaults | None = None, seed: int = 1
-) -> None:
-    """Run a scenario and close what it left open."""
-
-    async def main(loop: VirtualLoop) -> None:
-        world = World(loop, folder, faults or JournalFaults(), seed)
-        try:
-            await scenario(world)
-        finally:
-            for agent in world.agents:
-                await agent.close()
-        assert not loop.faults, loop.faults
-
-    run(main, SeededRandom(seed))
 
 
 def digest_of_journal(folder: Path, journal: SimulatedJournal) -> bytes:
@@ -131,9 +76,6 @@ async def settled(work: Callable[[], Awaitable[object]], tries: int = 200) -> No
             continue
         return
     raise AssertionError("it never recovers")
-
-
-# -- any interleaving ------------------------------------------------------------------------------
 
 
 @given(seed=st.integers(0, 1 << 32))
@@ -205,9 +147,6 @@ def test_any_interleaving_gives_equal_replicas_and_true_answers(
         assert set(ids) <= set(applied)
 
     play(folder, scenario, faults=NASTY, seed=seed)
-
-
-# -- numbers ---------------------------------------------------------------------------------------
 
 
 def test_a_commit_whose_reply_was_lost_is_answered_by_its_number(tmp_path: Path) -> None:
@@ -282,9 +221,6 @@ def test_the_view_moves_before_answers_are_given(tmp_path: Path) -> None:
         assert (last.position, last.time_ms) == (agent.order.position, agent.order.time_ms)
 
     play(tmp_path, scenario)
-
-
-# -- epochs ----------------------------------------------------------------------------------------
 
 
 def test_a_newer_process_of_the_same_id_ends_the_older(tmp_path: Path) -> None:
@@ -369,262 +305,6 @@ def test_a_replica_of_another_cluster_is_refused(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-# -- the journal away, older, trimmed --------------------------------------------------------------
-
-
-def test_a_journal_that_is_away_costs_a_deadline_and_no_more(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        assert agent.order.answering_since_s is not None
-        world.journal.go_away()
-        found = await asyncio.gather(
-            *(outcome(agent.order.commit(ONE, timeout_s=0.5)) for _ in range(12))
-        )
-        assert all(isinstance(error, RetryableError) for error in found)
-        # Those in entries may still be committed; those that waited never will be.
-        kinds = [isinstance(error, InDoubtError) for error in found]
-        assert kinds == [True] * 8 + [False] * 4
-        assert isinstance(await outcome(agent.order.confirm_head()), RetryableError)
-        assert agent.order.answering_since_s is None
-        world.journal.come_back()
-        (answer,) = await agent.order.commit(ONE)
-        assert answer == ProducerIds(8, 1)
-        assert agent.stopped is None
-
-    play(tmp_path, scenario)
-
-
-def test_too_much_that_waits_is_refused(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        world.journal.go_away()
-        futures = [agent.order.submit(ONE * 4096) for _ in range(90)]
-        refused = [future for future in futures if future.done()]
-        assert refused
-        assert all(isinstance(future.exception(), OverloadedError) for future in refused)
-        world.journal.come_back()
-        for future in futures:
-            if future not in refused:
-                await future
-
-    play(tmp_path, scenario)
-
-
-def test_a_journal_that_came_back_older_ends_the_agent(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        for _ in range(5):
-            await agent.order.commit(ONE)
-        world.journal.come_back_older(agent.order.position - 2)
-        found = await outcome(agent.order.commit(ONE))
-        assert isinstance(found, JournalOlderError)
-        assert isinstance(agent.stopped, JournalOlderError)
-        assert isinstance(await outcome(agent.order.confirm_head()), JournalOlderError)
-        await agent.close()
-        # Nor does it start with that replica again.
-        with pytest.raises(JournalOlderError):
-            await world.started(1)
-
-    play(tmp_path, scenario)
-
-
-def test_a_start_learns_of_an_older_journal_whichever_read_tells_it_first(tmp_path: Path) -> None:
-    """The head that the start waits for is read in one way there and back, the row at the replica's
-    position and a head after it in two."""
-
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        for _ in range(5):
-            await agent.order.commit(ONE)
-        position = agent.order.position
-        await agent.close()
-        world.journal.come_back_older(position - 2)
-        world.journal.faults = JournalFaults(delay_ms=(5, 5))
-        with pytest.raises(JournalOlderError):
-            await world.started(1)
-
-    play(tmp_path, scenario)
-
-
-def test_no_head_is_confirmed_before_the_last_row_was_compared(tmp_path: Path) -> None:
-    """A journal that came back older has grown to the replica's position: its head alone says
-    nothing."""
-
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        for _ in range(5):
-            await one.order.commit(ONE)
-        await two.order.confirm_head()
-        await two.close()
-        position = one.order.position
-        compares = asyncio.Event()
-        looks = one.journal.row
-
-        async def row(wanted: int) -> JournalRow | None:
-            await compares.wait()
-            return await looks(wanted)
-
-        one.journal.row = row  # type: ignore[method-assign]
-        world.journal.come_back_older(position - 3)
-        for _ in range(3):
-            await world.journal.connect().append(b"")
-        assert world.journal.head == position
-        confirming = asyncio.create_task(one.order.confirm_head(timeout_s=30))
-        await world.let_pass(10)
-        assert not confirming.done()
-        compares.set()
-        assert isinstance(await outcome(confirming), JournalOlderError)
-        await world.let_pass(1)
-        assert isinstance(one.stopped, JournalOlderError)
-        await one.close()
-
-    play(tmp_path, scenario)
-
-
-def test_an_older_journal_that_has_grown_past_it_is_known_by_the_last_row(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        for _ in range(5):
-            await one.order.commit(ONE)
-        await two.order.confirm_head()
-        await two.close()
-        position = one.order.position
-        await one.close()
-        world.journal.come_back_older(position - 3)
-        three = await world.started(3)
-        for _ in range(9):
-            await three.order.commit(ONE)
-        assert world.journal.head > position
-        with pytest.raises(JournalOlderError, match="another row"):
-            await world.started(2)
-
-    play(tmp_path, scenario)
-
-
-def test_a_replica_below_the_trim_has_to_bootstrap_anew(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        await two.close()
-        for _ in range(5):
-            await one.order.commit(ONE)
-        world.journal.trim(one.order.position - 1)
-        with pytest.raises(NotFoundError, match="bootstrap"):
-            await world.started(2)
-        # One that is past it doesn't notice.
-        await one.close()
-        again = await world.started(1)
-        assert await again.order.commit(ONE) == [ProducerIds(5, 1)]
-
-    play(tmp_path, scenario)
-
-
-# -- heads -----------------------------------------------------------------------------------------
-
-
-def test_a_confirmed_head_was_read_after_the_question(tmp_path: Path) -> None:
-    """Whatever was answered to anybody before the question is applied when it is answered."""
-
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        world.journal.faults = JournalFaults(
-            delay_ms=(0, 20), commit_ms=(0, 20), slow_permille=100, lost_hint_permille=900
-        )
-        for _ in range(30):
-            await one.order.commit(ONE)
-            position = one.order.position
-            await two.order.confirm_head()
-            assert two.order.position >= position
-            assert two.order.head_confirmed_s > world.loop.time() - 5
-
-    play(tmp_path, scenario)
-
-
-def test_all_who_wait_share_one_read(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        connection = agent.journal
-        reads = 0
-        head = connection.head
-
-        async def counted() -> object:
-            nonlocal reads
-            reads += 1
-            return await head()
-
-        connection.head = counted  # type: ignore[method-assign,assignment]
-        world.journal.faults = JournalFaults(delay_ms=(10, 10))
-        first = [asyncio.ensure_future(agent.order.confirm_head()) for _ in range(50)]
-        await world.let_pass(0.005)
-        second = [asyncio.ensure_future(agent.order.confirm_head()) for _ in range(50)]
-        await asyncio.gather(*first, *second)
-        # Those who asked while the first read was under way needed another.
-        assert reads == 2
-
-    play(tmp_path, scenario)
-
-
-def test_a_head_that_lies_behind_a_gap_is_waited_for_shortly(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), await world.started(2)
-        position, _ = world.journal.take_position()
-        world.journal.end_transaction(position, None)
-        await one.order.commit(ONE)
-        began_s = world.loop.time()
-        await two.order.confirm_head()
-        assert two.order.position == position + 1
-        assert world.loop.time() - began_s < 0.03
-        assert [row.body for row in world.journal.rows()].count(b"") == 1
-
-    play(tmp_path, scenario)
-
-
-# -- clocks ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("skew_s", [3600, -3600, 6])
-def test_an_agent_whose_clock_is_off_writes_nothing_until_it_is_right(
-    tmp_path: Path, skew_s: int
-) -> None:
-    async def scenario(world: World) -> None:
-        one, two = await world.started(1), world.agent(2)
-        clock = VirtualClock(world.loop, skew_ms=skew_s * 1000)
-        with pytest.raises(RetryableError, match="clock"):
-            await two.start(clock, 5)
-        clock.skew_ms = 4000
-        again = world.agent(2, folder="again")
-        await again.start(clock, 6)
-        await again.order.commit(ONE)
-        clock.skew_ms = skew_s * 1000
-        await world.let_pass(1.5)
-        found = await outcome(again.order.commit(ONE))
-        assert isinstance(found, RetryableError)
-        assert "clock" in str(found)
-        # It follows on, and serves what it knows.
-        await one.order.commit(ONE)
-        await again.order.confirm_head()
-        assert again.order.position == one.order.position
-        clock.skew_ms = 0
-        await world.let_pass(1.5)
-        await again.order.commit(ONE)
-        # Nothing of it got into journal time.
-        assert abs(one.order.time_ms - world.clock.now_ms()) < 5_000
-
-    play(tmp_path, scenario)
-
-
-def test_a_slow_answer_proves_nothing_about_clocks(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        agent = await world.started(1)
-        world.journal.faults = JournalFaults(delay_ms=(6_000, 6_000))
-        commit = asyncio.ensure_future(agent.order.commit(ONE, timeout_s=100))
-        await world.let_pass(30)
-        world.journal.faults = JournalFaults()
-        await commit
-        assert agent.stopped is None
-
-    play(tmp_path, scenario)
-
-
 def test_closing_answers_all_that_wait(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         agent = await world.started(1)
@@ -637,5 +317,25 @@ def test_closing_answers_all_that_wait(tmp_path: Path) -> None:
         for found in await asyncio.gather(*waiting, confirming):
             assert isinstance(found, RetryableError), found
         assert isinstance(await outcome(agent.order.commit(ONE)), PenstockError)
+
+    play(tmp_path, scenario)
+
+
+def test_records_are_refused_while_too_much_waits_for_space_and_beats_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        one = await world.started(1)
+        await one.order.commit([SetFeatureLevel(level=CLUSTER_LEVEL)])
+        waiting = [UNSTORED_BYTES_MAX + 1]
+        monkeypatch.setattr(Replica, "uncommitted_bytes", property(lambda _: waiting[0]))
+        refused = await outcome(one.order.commit([CommitRuns(runs=[])]))
+        assert isinstance(refused, StorageFullError)
+        assert "bytes of entries wait for space on the disk of its replica" in str(refused)
+        assert await one.order.commit([Heartbeat()]) == [Done()]
+        waiting[0] = 0
+        assert not isinstance(
+            await outcome(one.order.commit([CommitRuns(runs=[])])), StorageFullError
+        )
 
     play(tmp_path, scenario)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.metadata import tables
 from penstock.metadata.answers import Refused, SegmentStored
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import (
@@ -40,7 +41,8 @@ class Counted:
     """A replica with a state of some size, and how many instructions an entry takes there."""
 
     def __init__(self, path: Path, *, partitions: int, commits: int) -> None:
-        self.replica = Replica.open(path, LogMachine(), fsync=False)
+        self.machine = LogMachine()
+        self.replica = Replica.open(path, self.machine, fsync=False)
         self.next_n = 0
         self.offsets: dict[int, int] = {}
         register = RegisterAgent(agent=1, level_max=2)
@@ -139,3 +141,28 @@ def test_the_size_of_the_state_costs_nothing(counts: dict[str, dict[str, int]], 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("beat", "condemn")])
 def test_twice_the_runs_cost_at_most_twice(counts: dict[str, dict[str, int]], kind: str) -> None:
     assert counts["twice"][kind] <= 2.1 * counts["small"][kind]
+
+
+def test_past_its_bound_the_memory_of_heads_keeps_the_newer_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them given up at once, the next commits would read every head again."""
+    monkeypatch.setattr(tables, "PARTITIONS_CACHED_MAX", 2 * TOUCHED)
+    counted = Counted(tmp_path / "db", partitions=3 * TOUCHED, commits=0)
+    older, between, newer = (
+        list(range(FIRST + at * TOUCHED, FIRST + (at + 1) * TOUCHED)) for at in range(3)
+    )
+    for keys, kept in (
+        (older, older),
+        (between, older + between),
+        (newer[:1], between + newer[:1]),
+        (newer[1:], between + newer),
+    ):
+        counted.append(counted.runs(keys, object_key=f"o{keys[0]}"))
+        assert list(counted.machine.tables.partitions) == kept
+    # What was dropped is read again as it was written.
+    counted.append(counted.runs(older, object_key="again"))
+    assert [counted.offsets[key] for key in older] == [
+        counted.machine.tables.partitions[key].next_offset for key in older
+    ]
+    counted.close()

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.commands import AllocateProducerIds
+from penstock.metadata.commands import (
+    AllocateProducerIds,
+    CommitOffsets,
+    CommitRuns,
+    Heartbeat,
+    SaveGroup,
+)
 from penstock.metadata.entry_sender import EntrySender
+from penstock.metadata.entry_window import UNRESOLVED_MAX
 from penstock.metadata.levels import KnownLevels
+from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import (
+    ElsewhereError,
     FatalStorageError,
     InDoubtError,
     InvalidRequestError,
@@ -132,5 +141,44 @@ def test_an_agent_whose_journal_refuses_ends_and_says_why(tmp_path: Path, opens:
                 await asyncio.wait_for(agent.start(clock, 1), 5)
         assert agent.stopped is REFUSED
         await agent.close()
+
+    run(main, SeededRandom(1))
+
+
+def test_what_is_let_go_was_never_sent_and_beats_stay() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        journal = RaisingJournal()
+        sender = _sender(loop, journal, [])
+        sender._levels.load(FEATURE_LEVEL_MAX, [])
+        sent = [sender.submit(ONE) for _ in range(UNRESOLVED_MAX)]
+        unsent, beat = sender.submit(ONE), sender.submit([Heartbeat()])
+        error = ElsewhereError("append", "agent 1", "cut off")
+        assert sender.let_go(error) == 1
+        assert unsent.future.exception() is error
+        assert not any(call.future.done() for call in [*sent, beat])
+        assert sender.withdraw(beat), "it waits still"
+        sender.fail(InDoubtError("commit", "agent 1", "closed"))
+        await sender.close()
+
+    run(main, SeededRandom(1))
+
+
+def test_of_what_was_sent_groups_are_given_up_and_records_are_not() -> None:
+    """A commit of offsets was waited for until its client's session had ended."""
+
+    async def main(loop: VirtualLoop) -> None:
+        sender = _sender(loop, RaisingJournal(), [])
+        sender._levels.load(FEATURE_LEVEL_MAX, [])
+        offsets = sender.submit([CommitOffsets(group_id="g", offsets=[], shard_epoch=1)])
+        group = sender.submit(
+            [SaveGroup(group_id="g", generation=1, protocol_type="c", empty=False, state=b"")]
+        )
+        records = sender.submit([CommitRuns(runs=[])])
+        error = InDoubtError("append", "agent 1", "its epoch was ended by others")
+        sender.give_up_groups(error)
+        assert offsets.future.exception() is group.future.exception() is error
+        assert not records.future.done(), "its bytes may yet be named"
+        sender.fail(InDoubtError("commit", "agent 1", "closed"))
+        await sender.close()
 
     run(main, SeededRandom(1))

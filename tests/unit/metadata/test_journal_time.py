@@ -21,15 +21,14 @@ from penstock.metadata.commands import (
     InitCluster,
     Noop,
     OffsetWrite,
-    OpenJob,
     RegisterAgent,
     RunCommit,
     SaveGroup,
-    SaveTable,
     SetFeatureLevel,
     SetJournalTime,
 )
 from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.pipeline_commands import OpenJob, SaveTable
 from penstock.metadata.schema import INTEGRITY_LEVEL, SCHEMA
 from penstock.model.ids import TopicKey, partition_key
 from penstock.replica import Replica

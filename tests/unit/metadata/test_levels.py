@@ -9,8 +9,9 @@ import pytest
 
 from penstock.metadata.apply import HANDLERS
 from penstock.metadata.changes import AgentChanged, AgentRemoved, AgentSeen, LevelChanged
-from penstock.metadata.commands import AnyCommand, CommitRuns, Heartbeat, Noop, OpenJob, Relay
+from penstock.metadata.commands import AnyCommand, CommitRuns, Heartbeat, Noop, Relay
 from penstock.metadata.levels import LEVEL_OF, KnownLevels, level_needed, refuse_below_level
+from penstock.metadata.pipeline_commands import OpenJob
 from penstock.metadata.rows import Agent, AgentStatus
 from penstock.metadata.schema import CLUSTER_LEVEL, FEATURE_LEVEL_MAX, PIPELINE_LEVEL
 from penstock.model.errors import RetryableError

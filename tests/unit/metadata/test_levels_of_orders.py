@@ -11,8 +11,8 @@ from penstock.metadata.entries import decode_entry
 from penstock.metadata.levels import LEVEL_OF, LevelNotOnError
 from penstock.metadata.schema import CLUSTER_LEVEL, FEATURE_LEVEL_MAX
 from support.cluster_orders import outcome
-from unit.metadata.test_cluster_order import ONE, World, play
 from unit.metadata.test_levels import sample
+from unit.metadata.worlds import ONE, World, play
 
 COMMANDS: list[Any] = list(typing.get_args(AnyCommand))
 

@@ -16,16 +16,10 @@ from penstock.metadata.answers import (
     TopicCreated,
 )
 from penstock.metadata.apply import Standing
-from penstock.metadata.commands import (
-    CloseJob,
-    DeleteTopic,
-    DropTable,
-    ExpireWriters,
-    RegisterAgent,
-    SetFeatureLevel,
-)
+from penstock.metadata.commands import DeleteTopic, RegisterAgent, SetFeatureLevel
 from penstock.metadata.entries import ENTRY_VERSION, Entry, encode_entry
 from penstock.metadata.order import Order, restore
+from penstock.metadata.pipeline_commands import CloseJob, DropTable, ExpireWriters
 from penstock.metadata.queries import Queries
 from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import (

@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 
 from penstock.metadata.answers import Refusal, RunsReplaced, WriteCommitted
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import (
+from penstock.metadata.commands import CondemnObjects, DeleteTopic, ForgetObjects, TrimLog
+from penstock.metadata.pipeline_commands import (
     CloseJob,
     CommitWrite,
-    CondemnObjects,
-    DeleteTopic,
-    ForgetObjects,
     ReplacedPartition,
     ReplaceRuns,
-    TrimLog,
     WriteRun,
 )
 from penstock.metadata.queries import Queries

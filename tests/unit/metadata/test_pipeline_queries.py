@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.metadata import pipeline_queries as module
-from penstock.metadata.commands import CloseJob, CondemnObjects, OpenJob, TrimLog
+from penstock.metadata.commands import CondemnObjects, TrimLog
+from penstock.metadata.pipeline_commands import CloseJob, OpenJob
 from penstock.metadata.pipeline_queries import KEYS_PER_STATEMENT
 from penstock.metadata.rows import Backlog, ObjectPlace, RunRows
 from penstock.model.ids import PartitionKey

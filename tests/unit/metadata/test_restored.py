@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.meta import COUNTERS, EPOCH_FLOOR, LEADER_EPOCH, META_NAMES
+from penstock.metadata.meta import COUNTERS, EPOCH_FLOOR, HISTORIES, LEADER_EPOCH, META_NAMES
 from penstock.metadata.restored import begin_restored
 from penstock.metadata.schema import FORMAT_VERSION, SCHEMA
 from penstock.metadata.tables import Tables
@@ -131,6 +131,21 @@ def test_epochs_are_the_time_of_the_restore_and_never_go_back() -> None:
         begin_restored(state, now_ms=now_ms, random=SeededRandom(1))
         meta = meta_of(state)
         assert (meta[LEADER_EPOCH], meta[EPOCH_FLOOR]) == (leader_epoch, agents_floor), now_ms
+    state.close()
+
+
+def test_histories_and_digests_of_the_parent_are_not_the_restored_ones() -> None:
+    """An open history would hold back every condemnation, and no archive of this cluster's has it
+    to be closed with; an answer of a round would be compared with states of other positions."""
+    state = empty_state()
+    state.execute("INSERT INTO lost_histories VALUES (3, 40, 50, 1, 2, 0, 1, 45, 1, NULL, 0, 0)")
+    state.execute("INSERT INTO digests VALUES (1, 7, 44, x'00')")
+    for name in HISTORIES:
+        state.execute("INSERT INTO meta VALUES (?, 3)", (name,))
+    begin_restored(state, now_ms=NOW_MS, random=SeededRandom(1))
+    for table in ("lost_histories", "digests"):
+        assert state.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+    assert not HISTORIES & meta_of(state).keys()
     state.close()
 
 

@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metadata.answers import Refusal, RunsReplaced, WriteCommitted
-from penstock.metadata.commands import (
-    CommitRuns,
-    CreateTopic,
-    ReplaceRuns,
-    RunCommit,
-    TrimLog,
-    WriteRun,
-)
+from penstock.metadata.commands import CommitRuns, CreateTopic, RunCommit, TrimLog
+from penstock.metadata.pipeline_commands import ReplaceRuns, WriteRun
 from penstock.metadata.schema import FEATURE_LEVEL_MAX, INTEGRITY_LEVEL
 from penstock.model.ids import PartitionKey
 from penstock.records.decode import Record

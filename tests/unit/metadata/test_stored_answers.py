@@ -21,14 +21,12 @@ from penstock.metadata.commands import (
     DeleteTopic,
     Heartbeat,
     InitCluster,
-    OpenJob,
-    OutputObject,
     RegisterAgent,
     Relay,
-    ReplaceRuns,
     SetFeatureLevel,
 )
 from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.pipeline_commands import OpenJob, OutputObject, ReplaceRuns
 from penstock.metadata.schema import INTEGRITY_LEVEL, PIPELINE_LEVEL
 from penstock.metadata.stored_answers import (
     SENTENCES,

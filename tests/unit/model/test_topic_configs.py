@@ -54,6 +54,7 @@ KAFKA_4_NAMES = [
 OWN_NAMES = [
     "penstock.durability",
     "penstock.flush.interval.ms",
+    "penstock.retention.messages",
     "penstock.table",
     "penstock.table.dlq",
     "penstock.table.key.schema",
@@ -62,6 +63,7 @@ OWN_NAMES = [
     "penstock.table.partition",
     "penstock.table.retention.wait.ms",
     "penstock.table.schema",
+    "penstock.validate.records",
 ]
 
 
@@ -190,6 +192,16 @@ def test_the_topics_own_value_counts_before_the_clusters() -> None:
     assert settings.retention_bytes == 20
     assert settings.retention_ms == 3_600_000
     assert settings.max_message_bytes == 5
+
+
+def test_retention_by_count_has_kafkas_bounds_for_limits_and_a_default_for_all_topics() -> None:
+    name = "penstock.retention.messages"
+    assert topic_settings({}, {}).retention_messages == -1
+    assert topic_settings({name: "5"}, {name: "7"}).retention_messages == 5
+    assert topic_settings({}, {name: "7"}).retention_messages == 7
+    for value in ("-2", "1.5", "many"):
+        with pytest.raises(InvalidRequestError, match=r"penstock\.retention\.messages"):
+            validate({name: value})
 
 
 def test_the_finest_unit_of_retention_wins() -> None:

@@ -225,6 +225,56 @@ def test_a_shortened_object_is_corrupt(tmp_path: Path) -> None:
     _run(main())
 
 
+def test_an_object_that_another_process_replaced_is_read_from_its_new_file(tmp_path: Path) -> None:
+    """An operator puts a copy in the place of a damaged one, by a rename as rsync and mv do it: the
+    open descriptor would give the damaged bytes until the server is started again."""
+
+    async def main() -> None:
+        store = LocalStore(PosixDevice(tmp_path))
+        await store.put("k", [b"damaged!"])
+        before = await store.get_versioned("k", 0, 8)
+        assert await store.warm("k", 0, 8)
+        sent = store.open_file("k")
+        (tmp_path / "copy").write_bytes(b"restored")
+        (tmp_path / "copy").rename(tmp_path / "k")
+        after = await store.get_versioned("k", 0, 8)
+        assert (bytes(before.data), bytes(after.data)) == (b"damaged!", b"restored")
+        assert before.version != after.version
+        assert await store.warm("k", 0, 8)
+        file = store.open_file("k")
+        assert file is not None
+        assert file is not sent
+        assert file.read_at(0, 8) == b"restored"
+
+    _run(main())
+
+
+def test_an_object_that_another_process_deleted_is_not_read_nor_held(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = LocalStore(PosixDevice(tmp_path))
+        await store.put("k", [b"0123"])
+        gc.collect()
+        before = _open_descriptors()
+        await store.get_range("k", 0, 4)
+        (tmp_path / "k").unlink()
+        with pytest.raises(NotFoundError):
+            await store.get_range("k", 0, 4)
+        assert _open_descriptors() == before
+
+    _run(main())
+
+
+def test_a_simulated_device_knows_its_open_files() -> None:
+    device = SimulatedDevice()
+    file = device.open("k", create=True)
+    assert device.has("k", file)
+    device.open("other", create=True)
+    device.rename("other", "k")
+    assert not device.has("k", file)
+    device.remove("k")
+    assert not device.has("k", file)
+
+
 def test_a_listing_of_many_pages_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.objects.local._LIST_PAGE", 7)
 

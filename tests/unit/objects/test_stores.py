@@ -25,6 +25,8 @@ class TestLocal(ObjectStoreSuite):
 
 
 class TestLocalOnASimulatedDevice(ObjectStoreSuite):
+    has_versions = False
+
     def make_store(self, folder: Path) -> ObjectStore:
         return LocalStore(SimulatedDevice())
 
@@ -43,6 +45,8 @@ class TestDecorated(ObjectStoreSuite):
 
 class TestRetryingOverFaults(ObjectStoreSuite):
     """A quarter of all calls fails, another's replies are lost, and nobody notices."""
+
+    has_versions = False
 
     def make_store(self, folder: Path) -> ObjectStore:
         clock = ManualClock()

@@ -40,7 +40,7 @@ def test_an_error_is_told_to_all_and_not_kept() -> None:
         found = await asyncio.gather(*(own.read(wanted) for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in found] == [NotFoundError] * 3
         await store.put("k", [b"here"])
-        assert bytes(await own.read(wanted)) == b"here"
+        assert bytes((await own.read(wanted)).data) == b"here"
         await own.close()
 
     asyncio.run(main())
@@ -56,8 +56,31 @@ def test_peers_are_refused_before_an_agents_own_reads_are() -> None:
         with pytest.raises(OverloadedError):
             await own.read(BlockRange("k", 10, 20), may_refuse=True)
         joined = own.read(BlockRange("k", 0, 10), may_refuse=True)
-        assert len(await own.read(BlockRange("k", 20, 30))) == 10
-        assert len(await joined) == len(await first) == 10
+        assert len((await own.read(BlockRange("k", 20, 30))).data) == 10
+        assert (await joined).data == (await first).data == bytes(10)
+        await own.close()
+
+    asyncio.run(main())
+
+
+def test_blocks_that_are_kept_of_an_object_are_of_the_version_that_was_read_last() -> None:
+    async def main() -> None:
+        store = BucketStore(MemoryStore())
+        await store.put("k", [b"0123456789"])
+        own = OwnBlocks(store, bytes_max=1000)
+        first, second = BlockRange("k", 0, 5), BlockRange("k", 5, 10)
+        old = await own.read(first)
+        assert not own.is_stale("k", old.version)
+        assert not own.is_stale("other", old.version)
+        await store.put("k", [b"abcdefghij"])
+        assert (await own.read(first)).version == old.version, "nothing says that it is another"
+        assert bytes((await own.read(second)).data) == b"fghij"
+        assert own.is_stale("k", old.version)
+        assert bytes((await own.read(first)).data) == b"abcde"
+        assert own.bytes == 10
+        # Another read of this agent, past what is kept, met another object again.
+        own.saw("k", "third")
+        assert own.bytes == 0
         await own.close()
 
     asyncio.run(main())

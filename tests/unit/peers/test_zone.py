@@ -9,7 +9,8 @@ from penstock.model.errors import RetryableError
 from penstock.objects.bucket import BucketStore
 from penstock.peers import OwnBlocks, ZoneStore
 from penstock.peers.client import PeerAwayError
-from penstock.peers.receive import Frame
+from penstock.peers.codec import BlockRange, FrameKind
+from penstock.peers.receive import Frame, UnknownCallError
 from penstock.peers.zone import AVOID_S_MAX
 from penstock.placement.rendezvous import owner_of
 from penstock.testing import ManualClock
@@ -20,6 +21,7 @@ class ScriptedCalls:
 
     def __init__(self) -> None:
         self.error: RetryableError | None = None
+        self.version: bytes | None = b"1"
         self.calls: list[str] = []
 
     async def call(
@@ -35,7 +37,9 @@ class ScriptedCalls:
         if self.error is not None:
             raise self.error
         for index, length in enumerate(payload_bytes_max):
-            on_frame(Frame(1, index, memoryview(bytearray(b"p" * length))))
+            if self.version is not None:
+                on_frame(Frame(FrameKind.VERSION, index, memoryview(self.version)))
+            on_frame(Frame(FrameKind.DATA, index, memoryview(bytearray(b"p" * length))))
 
 
 def _rig() -> tuple[ZoneStore, ScriptedCalls, ManualClock]:
@@ -102,11 +106,77 @@ def test_a_block_of_another_length_is_not_taken() -> None:
         async def short(*args, on_frame, **options):  # type: ignore[no-untyped-def]
             await real(
                 *args,
-                on_frame=lambda frame: on_frame(Frame(1, frame.index, frame.payload[:-1])),
+                on_frame=lambda frame: on_frame(Frame(frame.kind, frame.index, frame.payload[:-1])),
                 **options,
             )
 
         calls.call = short  # type: ignore[method-assign]
         assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
+
+    asyncio.run(main())
+
+
+def test_a_block_of_another_version_than_the_store_gave_is_not_taken() -> None:
+    async def main() -> None:
+        zone, calls, _ = _rig()
+        await zone.put("k", [b"0123456789"])
+        # Nothing is known of the object yet: keys mean the same bytes for ever.
+        assert await zone.get_versioned("k", 0, 10) == (b"p" * 10, "1")
+        # Not one block, such as the end of an object: it is read from the store.
+        right = await zone.get_versioned("k", 3, 7)
+        assert bytes(right.data) == b"3456"
+        assert right.version not in {None, "1"}
+        for version in (b"1", b"", None):
+            calls.version = version
+            found = await zone.get_versioned("k", 0, 10)
+            assert (bytes(found.data), found.version) == (b"0123456789", right.version)
+        assert zone.counts.refused == 3
+        calls.version = str(right.version).encode()
+        assert await zone.get_versioned("k", 0, 10) == (b"p" * 10, right.version)
+
+    asyncio.run(main())
+
+
+def test_a_block_without_a_word_of_its_version_is_not_taken() -> None:
+    async def main() -> None:
+        zone, calls, _ = _rig()
+        await zone.put("k", [b"0123456789"])
+        calls.version = b""
+        assert await zone.get_versioned("k", 0, 10) == (b"p" * 10, None), "its store says none"
+        calls.version = None
+        assert bytes((await zone.get_versioned("k", 0, 10)).data) == b"0123456789"
+        assert zone.counts.refused == 1
+
+    asyncio.run(main())
+
+
+def test_what_was_not_right_here_is_not_given_to_peers_either() -> None:
+    async def main() -> None:
+        zone, _, _ = _rig()
+        await zone.put("k", [b"0123456789"])
+        wanted = BlockRange("k", 0, 10)
+        kept = await zone._own.read(wanted)
+        assert (await zone._own.read(wanted)).data is kept.data
+        assert bytes((await zone.get_directly("k", 0, 10)).data) == b"0123456789"
+        assert (await zone._own.read(wanted)).data is not kept.data
+
+    asyncio.run(main())
+
+
+def test_a_peer_of_a_release_that_says_no_versions_is_avoided() -> None:
+    """Its blocks belong to the next in the ranking meanwhile."""
+
+    async def main() -> None:
+        zone, calls, clock = _rig()
+        await zone.put("k", [b"0123456789"])
+        calls.error = UnknownCallError("ask peer", "its answer", "HTTP 404")
+        for _ in range(3):
+            assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
+        assert len(calls.calls) == 1
+        assert (zone.counts.refused, zone.counts.away, zone.counts.own) == (1, 0, 2)
+        calls.error = None
+        await clock.wait(1.01)
+        await zone.get_range("k", 0, 10)
+        assert len(calls.calls) == 2
 
     asyncio.run(main())

@@ -1,6 +1,8 @@
 """Export to Parquet and import of it: everything of a record comes back, once, where it was."""
 
 import itertools
+import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock.kernels.decode import decode
 from penstock.lake.door import RUN_FIELDS, PartitionState, RunPage, TopicState
-from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.model.errors import ConflictError, FencedError, InvalidRequestError, NotFoundError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.export import MANIFEST, Exported, export_topic, plan_files
 from penstock.pipeline.imports import empty_batches, import_topic, plan_steps
@@ -302,14 +304,26 @@ def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
     topics.delete(name)
     fill(topics, name=name, first=10_000)
 
+    real_put, real_delete = TableFiles.put, TableFiles.delete
+
     def cut(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    def put(files: TableFiles, url: str, body: bytes) -> None:
+        if url.endswith(MANIFEST):
+            raise KeyboardInterrupt
+        real_put(files, url, body)
+
+    def delete(files: TableFiles, urls: list[str]) -> None:
+        if any(url.endswith(".parquet") for url in urls):
+            raise KeyboardInterrupt
+        real_delete(files, urls)
+
     with monkeypatch.context() as patch:
         if step == "manifest":
-            patch.setattr(TableFiles, "put", cut)
+            patch.setattr(TableFiles, "put", put)
         if step == "deletion":
-            patch.setattr(TableFiles, "delete", cut)
+            patch.setattr(TableFiles, "delete", delete)
         with pytest.raises(KeyboardInterrupt):
             export(
                 door, name, tmp_path, file_bytes=2000, overwrite=True,
@@ -320,6 +334,47 @@ def test_an_export_over_another_leaves_one_whole_wherever_it_is_cut(
     assert rows_of(door, copy) == (rows_of(door, name) if step == "deletion" else old)
     again = export(door, name, tmp_path, overwrite=True)
     assert len(list((tmp_path / name).glob("*.parquet"))) == again.files
+
+
+def test_two_exports_into_one_folder_at_once_are_kept_apart(
+    door: Door, topics: Topics, tmp_path: Path
+) -> None:
+    """With `--overwrite` the second would delete files that the first's manifest names."""
+    name = fill(topics)
+    refused: list[str] = []
+
+    def other(*_: int) -> None:
+        with pytest.raises(ConflictError, match=f"host {socket.gethostname()} .* is open") as found:
+            export(door, name, tmp_path, overwrite=True)
+        refused.append(str(found.value))
+
+    exported = export(door, name, tmp_path, watch=other)
+    assert len(refused) == exported.files == 2
+    assert sorted(
+        path.name for path in (tmp_path / name).iterdir() if path.suffix != ".parquet"
+    ) == [MANIFEST]
+    again = export(door, name, tmp_path, overwrite=True)
+    assert len(list((tmp_path / name).glob("*.parquet"))) == again.files
+
+
+def test_an_export_whose_job_was_ended_puts_no_manifest(
+    door: Door, topics: Topics, tmp_path: Path
+) -> None:
+    """As one that was stopped for longer than its lease: the next one takes the folder over."""
+    name = fill(topics)
+
+    def ended(*_: int) -> None:
+        if not taken:
+            (marker,) = (tmp_path / name).glob("_penstock_exporting_*")
+            door.client.close_job(json.loads(marker.read_text())["job"])
+            taken.append(export(door, name, tmp_path, overwrite=True))
+
+    taken: list[Exported] = []
+    with pytest.raises(FencedError, match="taken the folder over"):
+        export(door, name, tmp_path, overwrite=True, watch=ended)
+    manifest = json.loads((tmp_path / name / MANIFEST).read_text())
+    assert sum(bool(file["name"]) for file in manifest["files"]) == taken[0].files
+    assert all((tmp_path / name / file["name"]).exists() for file in manifest["files"])
 
 
 def test_a_partition_that_retention_emptied_keeps_its_next_offset(

@@ -85,7 +85,7 @@ def test_a_table_that_cannot_be_says_why(door: Door) -> None:
     door.create("t", 1, ENABLED | {"penstock.table.schema": "registry"})
     (planned,) = plan_tables(door.client)
     assert "needs the registry's URL" in planned.reason
-    (planned,) = plan_tables(door.client, registry="http://registry:8081")
+    (planned,) = plan_tables(door.client, registry="http://schemas.test:8081")
     assert planned.table == "penstock.t"
 
 

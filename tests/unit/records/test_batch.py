@@ -16,6 +16,7 @@ from penstock.records.batch import (
     patch_run,
     stored_header,
 )
+from penstock.records.check import check_records
 from penstock.records.decode import CODECS, Record, decode_batch
 from penstock.records.encode import encode_batch
 
@@ -31,6 +32,12 @@ def limits(**changes: object) -> BatchLimits:
         "compacts": False,
     }
     return BatchLimits(**(values | changes))  # type: ignore[arg-type]
+
+
+def check_whole(batch: bytearray, **changes: object) -> None:
+    """As a produced batch is: its header, then its records."""
+    new = check_batch(memoryview(batch), limits(**changes), NOW)
+    check_records(new, limits(**changes), NOW)
 
 
 def record(
@@ -131,7 +138,7 @@ def test_each_fault_is_named(
     fault: BatchFault, batch: bytearray, change: dict[str, object]
 ) -> None:
     with pytest.raises(BatchError) as caught:
-        check_batch(memoryview(batch), limits(**change), NOW)
+        check_whole(batch, **change)
     assert caught.value.fault is fault
 
 

@@ -106,6 +106,28 @@ def test_a_commit_that_finds_the_disk_full_is_made_later(tmp_path: Path) -> None
     assert seen(tmp_path) == {"a": 3}
 
 
+def test_after_a_full_disk_a_long_transaction_stays_in_memory(tmp_path: Path) -> None:
+    """Pages beyond the cache were written before COMMIT, and the transaction was lost to it."""
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    replica.commit()
+
+    def spill() -> int:
+        (pages_max,) = replica._connection.execute("PRAGMA cache_spill").fetchone()
+        return int(pages_max)
+
+    assert spill() > 0
+    pages(replica, 0)
+    replica.apply(entry("a", 1, padding=100_000), stamp_ms=2)
+    with pytest.raises(StorageFullError):
+        replica.commit()
+    assert spill() == 0
+    pages(replica, None)
+    assert replica.commit() == 2
+    assert spill() > 0
+    replica.close()
+
+
 def test_an_entry_that_could_not_be_written_is_taken_back_alone(tmp_path: Path) -> None:
     replica = open_counters(tmp_path)
     written: list[tuple[int, int]] = []
@@ -266,4 +288,27 @@ def test_a_replica_of_a_journal_elsewhere_keeps_the_position_alone(tmp_path: Pat
     replica = open_counters(tmp_path, keeps_journal=False)
     assert (replica.position, replica.time_ms) == (3, 2)
     assert list(replica.journal_after(3)) == []
+    replica.close()
+
+
+def test_a_local_value_is_kept_with_the_entries_whose_commit_finds_the_disk_full(
+    tmp_path: Path,
+) -> None:
+    """A row's mark would stay behind its position: of an older journal nothing would be noticed."""
+    replica = open_counters(tmp_path)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    replica.set_local("mark", 1)
+    replica.commit()
+    pages(replica, 0)
+    replica.apply(entry("a", 1, padding=100_000), stamp_ms=2)
+    replica.set_local("mark", 2)
+    with pytest.raises(StorageFullError):
+        replica.commit()
+    # Whoever sets one before the entries are applied again finds no transaction.
+    replica.set_local("other", 7)
+    assert (replica.local("mark"), replica.local("other")) == (1, None)
+    pages(replica, None)
+    assert replica.close()
+    replica = open_counters(tmp_path)
+    assert (replica.position, replica.local("mark"), replica.local("other")) == (2, 2, 7)
     replica.close()

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +20,11 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
+from penstock.ports.journal import JournalHead, JournalRow
 from penstock.replica import Appended, Replica
 from penstock.replica.follower import Followed, Follower, FollowerSettings
 from penstock.system import SystemClock
+from penstock.system.heard import forget
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
@@ -81,8 +85,9 @@ class Rig:
         self.machine = Notes()
         self.replica = Replica.open(path, self.machine, fsync=False, keeps_journal=False)
         self.batches: list[list[Followed[int]]] = []
+        self.connection = self.journal.connect()
         self.follower = Follower(
-            self.journal.connect(),
+            self.connection,
             self.replica,
             clock=self.clock,
             executor=None,
@@ -292,6 +297,69 @@ def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(tmp_path: Path) -> 
     play(tmp_path, scenario)
 
 
+class NoSpace:
+    """A replica that finds no space to commit, as long as `is_full`."""
+
+    def __init__(self, real: Replica[int]) -> None:
+        self._real = real
+        self.commits = 0
+        self.is_full = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def commit(self) -> int:
+        self.commits += 1
+        if self.is_full:
+            raise StorageFullError("append", "disk", "SQLITE_FULL: database or disk is full")
+        return self._real.commit()
+
+
+def test_an_agent_whose_disk_is_full_keeps_up_with_the_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lagged by more and more, since it waited after each batch, until its beats were missed."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.running.cancel()
+        await asyncio.wait([rig.running])
+        replica: Any = NoSpace(rig.replica)
+        rig.follower = Follower(
+            rig.journal.connect(),
+            replica,
+            clock=rig.clock,
+            executor=None,
+            deliver=rig.batches.append,
+            settings=FollowerSettings(page_rows=4),
+        )
+        rig.running = asyncio.ensure_future(rig.follower.run())
+        for _ in range(10):
+            await rig.append(40)
+            began_s = rig.loop.time()
+            await rig.catch_up()
+            assert rig.loop.time() - began_s < 0.5
+            await asyncio.sleep(2)
+        assert rig.follower.position == 400
+        assert rig.follower.answering_since_s is not None, "the journal was never away"
+        assert rig.replica.committed_position == 0
+        # Each that fails has all that waits applied again.
+        assert 2 <= replica.commits < 25
+        replica.is_full = False
+        await rig.append(1)
+        await rig.catch_up()
+        await asyncio.sleep(2)
+        await rig.append(1)
+        await rig.catch_up()
+        assert rig.replica.committed_position == 402
+        assert [item.row.position for item in rig.followed] == list(range(1, 403))
+
+    forget()
+    with caplog.at_level(logging.INFO):
+        play(tmp_path, scenario)
+    assert "entries are applied in memory alone until the replica's disk has space" in caplog.text
+    assert "the replica's disk has space again" in caplog.text
+
+
 def test_an_entry_that_the_machine_does_not_know_ends_following(tmp_path: Path) -> None:
     async def scenario(rig: Rig) -> None:
         def refuse(body: bytes) -> None:
@@ -421,3 +489,59 @@ def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
             replica.close()
 
     asyncio.run(scenario())
+
+
+def test_a_follower_that_is_cancelled_twice_lets_nobody_wait(tmp_path: Path) -> None:
+    async def scenario(rig: Rig) -> None:
+        async def read_on(after: int, rows_max: int) -> list[JournalRow]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(1)
+            raise AssertionError
+
+        rig.connection.read = read_on  # type: ignore[method-assign]
+        await rig.journal.connect().append(b"x")
+        asker = asyncio.ensure_future(rig.follower.heads.confirm(60))
+        await asyncio.sleep(0.5)
+        for _ in range(2):
+            rig.running.cancel()
+            await asyncio.sleep(0.1)
+        assert rig.running.cancelled()
+        with pytest.raises(RetryableError, match="it was closed"):
+            await asyncio.wait_for(asker, 1)
+
+    play(tmp_path, scenario)
+
+
+def test_what_fails_while_a_follower_that_has_failed_is_cancelled_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where an order is opened: who waits for a head hears of the first error at once, and
+    cancels the follower, which waits for the read that is still under way."""
+
+    async def scenario(rig: Rig) -> None:
+        async def read_on(after: int, rows_max: int) -> list[JournalRow]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(1)
+                raise CorruptDataError("read", "journal", "late")
+
+        async def head() -> JournalHead:
+            raise CorruptDataError("read head", "journal", "early")
+
+        rig.connection.read = read_on  # type: ignore[method-assign]
+        await asyncio.sleep(0.1)
+        rig.connection.head = head  # type: ignore[method-assign]
+        asker = asyncio.ensure_future(rig.follower.heads.confirm(60))
+        with pytest.raises(CorruptDataError, match="early"):
+            await asker
+        await asyncio.sleep(0.1)
+        assert not rig.running.done()
+        rig.running.cancel()
+        await asyncio.sleep(5)
+        assert rig.running.cancelled()
+
+    play(tmp_path, scenario)
+    assert caplog.messages == ["failed while it was being ended: read journal: late"]

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -136,6 +137,26 @@ def test_an_unsynced_end_that_a_crash_left_is_made_durable_before_it_is_built_on
         assert held(JournalFiles.open(device.power_loss(SeededRandom(seed)))) == rows(1, 12)
 
 
+def test_a_file_is_left_only_once_all_that_was_written_to_it_is_durable() -> None:
+    """Appends go on while it is synced, and what they write then is not."""
+
+    class Appending(SimulatedDevice):
+        def sync(self, name: str, content: Any) -> None:
+            super().sync(name, content)
+            if files.last == 4:
+                files.note(rows(5, 9))
+                files.write()
+
+    device = Appending()
+    files = JournalFiles.open(device)
+    files.note(rows(1, 5))
+    files.roll()
+    assert files.sync() == 4
+    assert files.sync() == 8
+    for seed in range(40):
+        assert held(JournalFiles.open(device.power_loss(SeededRandom(seed)))) == rows(1, 9)
+
+
 @pytest.mark.parametrize("position", [4, 100, 540, 600])
 def test_damage_before_the_end_is_named(tmp_path: Path, position: int) -> None:
     device = PosixDevice(tmp_path)
@@ -195,6 +216,43 @@ def test_trimming_deletes_whole_files_and_keeps_the_last() -> None:
     assert (files.floor, files.last) == (21, 30)
     again = JournalFiles.open(device)
     assert (again.floor, again.last) == (21, 30)
+
+
+def test_a_power_cut_brings_back_no_trimmed_file_without_those_after_it() -> None:
+    for seed in range(50):
+        device = SimulatedDevice()
+        files = JournalFiles.open(device)
+        for first in (1, 11, 21, 31):
+            files.note(rows(first, first + 10))
+            files.roll()
+            files.sync()
+        assert files.trim(30) == 3
+        again = JournalFiles.open(device.power_loss(SeededRandom(seed)))
+        assert held(again, again.floor - 1) == rows(again.floor, 41)
+
+
+def test_a_trim_that_fails_goes_on_later() -> None:
+    class BusyDevice(SimulatedDevice):
+        is_busy = False
+
+        def sync_directory(self, name: str) -> None:
+            if self.is_busy:
+                raise OSError(errno.EMFILE, "too many open files")
+            super().sync_directory(name)
+
+    device = BusyDevice()
+    files = JournalFiles.open(device)
+    for first in (1, 11, 21, 31):
+        files.note(rows(first, first + 10))
+        files.roll()
+        files.sync()
+    device.is_busy = True
+    with pytest.raises(StorageFullError, match="too many open files"):
+        files.trim(30)
+    assert held(files, 10) == rows(11, 41)
+    device.is_busy = False
+    assert files.trim(30) == 2
+    assert held(files, 30) == rows(31, 41)
 
 
 def test_a_gap_begins_a_stretch() -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from penstock.ports.journal import Journal
+from penstock.replica.beginning import Beginning
 from penstock.system import SystemClock
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.journal_conformance import JournalSuite, JournalWorld
@@ -16,6 +17,9 @@ class _World:
 
     async def connect(self) -> Journal:
         return self._server.connect()
+
+    async def begin(self, beginning: Beginning) -> None:
+        self._server.begin(beginning)
 
     async def leave_gap(self) -> None:
         position, _ = self._server.take_position()

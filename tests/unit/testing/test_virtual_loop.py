@@ -67,6 +67,83 @@ def test_what_a_dead_node_left_waiting_is_closed_with_the_loop(
     assert not reported
 
 
+def test_an_error_of_a_node_that_nothing_takes_is_a_fault_at_the_second_look() -> None:
+    async def main(loop: VirtualLoop) -> list[list[str]]:
+        async def fail(text: str) -> None:
+            raise ValueError(text)
+
+        node, killed = loop.node("one"), loop.node("two")
+        loop.spawn(node, fail("forgotten"), name="work")
+        loop.spawn(killed, fail("of a dead node"))
+        taken = [loop.spawn(node, fail("taken")), loop.spawn(node, fail("taken late"))]
+        with pytest.raises(ValueError, match="taken"):
+            await taken[0]
+        await asyncio.sleep(1)
+        loop.kill(killed)
+        looks = []
+        for _ in range(3):
+            loop.note_forgotten()
+            looks.append([fault.splitlines()[0] for fault in loop.faults])
+            taken[1].exception()
+        assert "ValueError: forgotten" in loop.faults[0]
+        return looks
+
+    found = ["<one> work: nothing took its error"]
+    assert run(main, SeededRandom(1)) == [[], found, found]
+
+
+def test_an_error_that_a_paused_node_is_about_to_take_is_no_fault() -> None:
+    async def main(loop: VirtualLoop) -> list[int]:
+        async def fail() -> None:
+            # The task ends, and who waits for it is woken, in one callback: no pause is between.
+            loop.pause(node)
+            raise ValueError("taken once the node goes on")
+
+        async def work() -> None:
+            task = asyncio.get_running_loop().create_task(fail())
+            with pytest.raises(ValueError, match="goes on"):
+                await task
+            forgotten.append(asyncio.get_running_loop().create_task(fail()))
+
+        def look() -> int:
+            loop.note_forgotten()
+            loop.note_forgotten()
+            return len(loop.faults)
+
+        node = loop.node("one")
+        forgotten: list[asyncio.Task[None]] = []
+        loop.spawn(node, work())
+        looks = []
+        for _ in range(3):
+            await asyncio.sleep(1)
+            looks.append(look())
+            loop.resume(node)
+        return looks
+
+    assert run(main, SeededRandom(1)) == [0, 0, 1]
+
+
+def test_an_error_in_what_a_link_carries_out_is_a_fault() -> None:
+    """To the caller it is a reply that never comes, as if the server were away."""
+
+    async def main(loop: VirtualLoop) -> list[str]:
+        node = loop.node("server")
+        link = SimulatedLink(loop, SeededRandom(4), server=node, timeout_s=1.0)
+
+        async def work() -> None:
+            raise AttributeError("no such thing")
+
+        with pytest.raises(RetryableError, match="no reply in time"):
+            await link.call("ask", "server", work)
+        loop.note_forgotten()
+        loop.note_forgotten()
+        return loop.faults
+
+    (fault,) = run(main, SeededRandom(1))
+    assert fault.startswith("<server> ask: nothing took its error\n")
+    assert fault.endswith("AttributeError: no such thing\n")
+
+
 def test_a_paused_node_does_nothing_and_then_finds_itself_late() -> None:
     async def main(loop: VirtualLoop) -> list[tuple[str, int]]:
         seen: list[tuple[str, int]] = []

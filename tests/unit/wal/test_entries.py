@@ -147,16 +147,58 @@ def test_a_missing_file_is_named_by_what_it_held() -> None:
     assert _entries(device, following - 1) == _expected(following, 20)
 
 
-def test_a_damaged_header_of_a_file_with_entries_is_named() -> None:
+def test_entries_of_a_file_with_a_damaged_header_are_given() -> None:
+    """Its first frame says where they begin."""
     device, _ = _log(20)
     names = [f"wal/{name}" for name in device.list("wal")]
     for name in names:
         for position in range(36):
             damaged = _copy(device)
             damaged.flip_bit(name, position, position % 8)
-            with pytest.raises(CorruptDataError):
-                _entries(damaged, 0)
+            assert _entries(damaged, 0) == _expected(1, 20)
             assert _entries(damaged, 20) == []
+
+
+def test_a_file_whose_header_and_first_frame_are_damaged_is_named_if_its_entries_are_due() -> None:
+    """Nothing says where they begin, so a refused one of the file before could be taken for one."""
+    device, _ = _log(20)
+    first = _first_of(device, "wal/00000003.wal")
+    damaged = _change(device, "wal/00000003.wal", 0, b"junk" * 1050)
+    with pytest.raises(CorruptDataError, match=r"wal/00000003.wal at byte 0"):
+        _entries(damaged, first)
+    with pytest.raises(
+        CorruptDataError, match=rf"wal/00000002.wal .*entries up to {first} are due"
+    ):
+        _entries(damaged, 0)
+    assert _entries(damaged, 20) == []
+
+
+def test_damaged_frames_whose_entries_are_elsewhere_end_nothing() -> None:
+    """A header of theirs says no more where the next frame begins: it is looked for."""
+    device, starts = _log(3, size=700)
+    device = _copy(device)
+    for frame, (start, end) in enumerate(zip(starts, [*starts[1:], starts[2] + 56], strict=True)):
+        for position in range(start, min(start + HEADER + 8, end)):
+            device.flip_bit(FILE, position, position % 8)
+            for after in range(frame + 1, 4):
+                assert _entries(device, after) == _expected(after + 1, 3)
+            device.flip_bit(FILE, position, position % 8)
+    # Two in a row, and what lies behind them.
+    damaged = _change(device, FILE, starts[0], bytes(starts[1] + 10 - starts[0]))
+    assert _entries(damaged, 2) == _expected(3, 3)
+    with pytest.raises(CorruptDataError, match=rf"{FILE} at byte {starts[0]}"):
+        _entries(damaged, 1)
+
+
+def test_a_damaged_frame_behind_which_no_entry_lies_may_have_held_one() -> None:
+    device = SimulatedDevice()
+    writer = _open(device)
+    _write(writer, 1, batch=b"a")
+    start = _write(writer, 2, batch=b"b")
+    append(writer, [b"records alone"], length=13)
+    device.flip_bit(FILE, start, 0)
+    with pytest.raises(CorruptDataError, match=rf"{FILE} at byte {start}: a later frame is whole"):
+        _entries(device, 1)
 
 
 def test_a_refused_frame_whose_place_went_to_another_file_never_counted() -> None:

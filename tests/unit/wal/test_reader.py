@@ -77,7 +77,7 @@ def test_a_file_that_is_recycled_while_it_is_read_gives_nothing(was_read: bool) 
 
     def on_read(position: int) -> None:
         # After the header was looked at, before the frame is.
-        if position >= FRAMES_START and not recycled:
+        if position >= rig.first.position and not recycled:
             recycled.append(rig.recycle())
 
     rig.device.on_read = on_read

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from penstock.metadata.answers import AnyAnswer, JobOpened, Refused, TopicCreated
 from penstock.metadata.changes import AgentSeen, Change, HeadMoved
 from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.commands import AnyCommand, CreateTopic, Noop, OpenJob
+from penstock.metadata.commands import AnyCommand, CreateTopic, Noop
 from penstock.metadata.levels import LevelNotOnError
 from penstock.metadata.order import Order
+from penstock.metadata.pipeline_commands import OpenJob
 from penstock.metadata.queries import Queries
 from penstock.metadata.rows import Shard
 from penstock.metadata.schema import CLUSTER_LEVEL, PIPELINE_LEVEL

@@ -44,11 +44,13 @@ def open_call(
     *,
     method: str = "GET",
     body: dict[str, Any] | None = None,
+    data: bytes | None = None,
     headers: dict[str, str] | None = None,
     timeout_s: float,
     hint: str = "is a server running there?",
 ) -> Any:
-    """Make a call and return the response, which the caller reads and closes.
+    """Make a call and return the response, which the caller reads and closes. `body` is sent as
+    JSON, `data` as it is.
 
     The cluster's secret is taken from PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET, if
     one of them is set.
@@ -61,7 +63,8 @@ def open_call(
     all_headers = dict(headers or {})
     if secret := find_secret():
         all_headers["authorization"] = secret.header
-    data = None
+    if data is not None:
+        all_headers["content-type"] = "application/octet-stream"
     if body is not None:
         data = json.dumps(body).encode()
         all_headers["content-type"] = "application/json"

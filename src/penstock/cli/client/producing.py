@@ -1,7 +1,8 @@
 """Producing: batches per partition, sent idempotently with acks=all.
 
-A batch is sent again until it is acknowledged or the deadline has passed; the producer id and its
-sequences keep a record from being stored twice (KIP-98).
+A batch is sent again until it is acknowledged or the deadline has passed, each time to the node
+that leads the partition by then; the producer id and its sequences keep a record from being stored
+twice (KIP-98).
 """
 
 import struct
@@ -170,8 +171,11 @@ class Producer:
     def _send_until_acknowledged(self, partition: int, body: bytes) -> None:
         subject = f"{self._topic.name}-{partition}"
         end_s = time.monotonic() + self._deadline_s
+        is_again = False
         while True:
             try:
+                if is_again:
+                    self._find_leaders()
                 answer = self._client.node(self._leaders[partition]).exchange(
                     "produce", VERSION, body
                 )
@@ -187,6 +191,12 @@ class Producer:
             if time.monotonic() + RETRY_PAUSE_S >= end_s:
                 raise failure
             time.sleep(RETRY_PAUSE_S)
+            is_again = True
+
+    def _find_leaders(self) -> None:
+        """Ask who leads by now: an agent that is drained or away hands its partitions over."""
+        topic = self._client.metadata([self._topic.name]).topics[self._topic.name]
+        self._leaders.update({row.partition: row.leader for row in topic.partitions})
 
 
 def _size(record: NewRecord) -> int:

@@ -36,7 +36,8 @@ _MIB = 1 << 20
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Take the place of an export: its files are deleted once the new ones are written.",
+    help="Take the place of an export that is over: its files are deleted once the new ones are "
+    "written.",
 )
 @door_options
 @engine_options

@@ -147,8 +147,9 @@ def command(
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.jobs import JobsSettings, job_finder
-    from penstock.pipeline.monitor import Monitor, count, status_of
+    from penstock.pipeline.monitor import Monitor, count, counted, status_of
     from penstock.pipeline.schedule import Schedule
+    from penstock.system.heard import swallowed_counts
 
     settings = JobsSettings(
         compaction_interval_s=compaction_interval,
@@ -159,6 +160,7 @@ def command(
     )
     settings.catalog.check()
     metrics = Metrics()
+    metrics.share("penstock_swallowed_errors_total", swallowed_counts())
     failed: set[str] = set()
 
     def report(outcome: "Outcome") -> None:
@@ -168,7 +170,7 @@ def command(
 
     with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
         schedule = Schedule(
-            job_finder(client, running, settings),
+            counted(job_finder(client, running, settings), metrics),
             clock=SystemClock(),
             random=SystemRandom(),
             report=report,

@@ -33,7 +33,7 @@ LINGER_S: Final = 0.1
     default="text",
     show_default=True,
     help="text: a line is a value. json: a line is an object with key, value, headers, "
-    "partition and timestamp.",
+    "partition and timestamp; unknown fields are refused, and a tombstone says that value is null.",
 )
 @click.option("--key-separator", metavar="TEXT", help="A line is a key, this, and a value.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be repeated.")

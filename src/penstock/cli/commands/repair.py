@@ -1,12 +1,21 @@
 """`penstock repair`."""
 
-from typing import Any
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.client.http import call, http_option
+from penstock.cli.damaged_runs import DamagedRuns
 from penstock.cli.options import json_option
+from penstock.cli.pipeline_options import make_catalog
+from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from penstock.pipeline.tables.settings import CatalogSettings
 
 UNREPAIRED_EXIT_STATUS = 1
 
@@ -29,6 +38,64 @@ UNREPAIRED_EXIT_STATUS = 1
     is_flag=True,
     help="Without --history: give up the records that are damaged or missing.",
 )
+@click.option(
+    "--from",
+    "source",
+    metavar="URL",
+    default="",
+    help="Without --history: look for copies in this backup, directory or bucket, too. The servers"
+    " read it.",
+)
+@click.option(
+    "--from-table",
+    "table",
+    metavar="NAME",
+    default="",
+    help="With --topic: encode lost records again from this Iceberg table, such as"
+    " penstock.flights.",
+)
+@click.option("--topic", metavar="TOPIC", default="", help="Of --from-table.")
+@click.option(
+    "--warehouse",
+    metavar="LOCATION",
+    default="warehouse",
+    show_default=True,
+    help="Of --from-table: a directory, or s3://BUCKET/PREFIX.",
+)
+@click.option(
+    "--catalog", metavar="NAME", default="penstock", show_default=True, help="Of --from-table."
+)
+@click.option(
+    "--catalog-property",
+    "catalog_properties",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Of --from-table: PyIceberg's, as of `penstock pipeline table`.",
+)
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Without --history: don't ask before anything is brought back.",
+)
+@click.option(
+    "--scan",
+    is_flag=True,
+    help="Without --history: first let the servers read and check all that is stored.",
+)
+@click.option(
+    "--rate",
+    "scan_mib",
+    metavar="MIB",
+    type=click.IntRange(min=1, max=1 << 16),
+    default=64,
+    show_default=True,
+    help="With --scan: what each server reads per second.",
+)
+@click.option(
+    "--only",
+    is_flag=True,
+    help="Without --history: ask this server alone, and no other agent or worker.",
+)
 @click.option("--dry-run", is_flag=True, help="List what is lost, and change nothing.")
 @click.option("--give-up", is_flag=True, help="Append nothing: what is lost may be deleted.")
 @http_option("HTTP port of an agent of the cluster, or its URL.")
@@ -48,6 +115,16 @@ def command(
     of_history: bool,
     number: int | None,
     accept_loss: bool,
+    source: str,
+    table: str,
+    topic: str,
+    warehouse: str,
+    catalog: str,
+    catalog_properties: tuple[str, ...],
+    yes: bool,
+    scan: bool,
+    scan_mib: int,
+    only: bool,
     dry_run: bool,
     give_up: bool,
     url: str,
@@ -56,14 +133,23 @@ def command(
 ) -> None:
     """Repair what is damaged, or bring back what the journal has lost.
 
-    Without --history: each run of records that this server or agent has met damaged or missing
-    (docs/operations.md, "Damage"; its readers and its scrubber find them) is read once more, and
-    what is still lost is listed. What `penstock verify`, another agent or another worker has found
-    must be read here first: `penstock consume TOPIC --partition P --offset N`. Put objects back
-    under their keys first, from a backup or from the bucket's older versions. With --accept-loss
-    what is still lost is given up: consumers step over those offsets as in a compacted log, and
-    the status keeps the list until retention has passed them. Records that were only damaged in
-    part of their run stay.
+    Without --history: of each run of records that is known to be damaged or missing
+    (docs/operations.md, "Damage"; readers and scrubbers find them) the bytes are read once more,
+    and what is still lost is listed. Every agent of a cluster and every worker of a host is asked.
+    What none of them has read lately, as `penstock verify` may have found, --scan lets them read:
+    everything that is stored, the objects by one of them. Copies of damaged
+    runs are looked for in the servers' memory, in WAL files that were not used again, in objects
+    that nothing names any more, and in what --from names. What has a copy is brought back once that
+    is confirmed, or at once with --yes: checked, and put in a new object. With --accept-loss what
+    has no copy is given up: consumers step over those offsets as in a compacted log, and the status
+    keeps the list until retention has passed them. Records that were only damaged in part of their
+    run stay.
+
+    With --from-table what is lost and has no copy is encoded again from the topic's table, if that
+    is a raw one that is appended to: the same keys, values, headers and timestamps at the same
+    offsets, without producer ids, batch boundaries and compression. It is listed first, and done
+    once it is confirmed or with --yes. A damaged run of which the table lacks an offset stays as
+    it is, unless --accept-loss gives up the rest. Losses accepted before are filled, too.
 
     With --history: of each open lost history (docs/operations.md, "A database that failed over to
     an older state") the records are listed per partition and appended again, at new offsets; a
@@ -73,17 +159,36 @@ def command(
     or close the history with --give-up.
 
     PENSTOCK_CLUSTER_SECRET must be the cluster's. Exit status: 0 done, 1 something could not be
-    repaired.
+    repaired, or a server could not be asked.
     """
     if not of_history:
         if number is not None or give_up:
             raise click.UsageError("--number and --give-up are for --history")
-        if dry_run and accept_loss:
-            raise click.UsageError("give either --dry-run or --accept-loss")
-        _repair_damage(context, url, accept_loss=accept_loss, timeout_s=timeout_s, as_json=as_json)
+        if dry_run and (accept_loss or yes):
+            raise click.UsageError(
+                "--dry-run changes nothing: give it without --accept-loss, --yes"
+            )
+        if bool(table) != bool(topic):
+            raise click.UsageError("--from-table and --topic go together")
+        again = None
+        if table:
+            again = (make_catalog(warehouse, catalog, catalog_properties), table, topic)
+        _repair_damage(
+            context,
+            DamagedRuns(url, only=only, timeout_s=timeout_s),
+            again=again,
+            scan_mib=scan_mib if scan else None,
+            source=source if "://" in source or not source else str(Path(source).absolute()),
+            accept_loss=accept_loss,
+            may_restore=not dry_run,
+            yes=yes,
+            as_json=as_json,
+        )
         return
-    if accept_loss:
-        raise click.UsageError("--accept-loss is not for --history")
+    if accept_loss or scan or only or source or yes or table:
+        raise click.UsageError(
+            "--accept-loss, --from, --from-table, --only, --scan and --yes are not for --history"
+        )
     if dry_run and give_up:
         raise click.UsageError("give either --dry-run or --give-up")
     action = "look" if dry_run else "give_up" if give_up else "append"
@@ -104,27 +209,147 @@ def command(
 
 
 def _repair_damage(
-    context: click.Context, url: str, *, accept_loss: bool, timeout_s: float, as_json: bool
+    context: click.Context,
+    damaged: DamagedRuns,
+    *,
+    again: "tuple[CatalogSettings, str, str] | None",
+    scan_mib: int | None,
+    source: str,
+    accept_loss: bool,
+    may_restore: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
-    answer = call(
-        "repair",
-        url,
-        "/v1/repair/damage",
-        method="POST",
-        body={"action": "accept_loss" if accept_loss else "look"},
-        timeout_s=timeout_s,
-    )
-    runs = answer["runs"]
+    answer: dict[str, Any] = {}
+    if scan_mib is not None:
+        answer["scanned"] = _scan(damaged, scan_mib)
+    runs = damaged.look(source)
+    copied = [run for run in runs if run["state"] == "damaged" and run["copy"]]
+    if copied and may_restore and (yes or (not as_json and _wants(runs, copied))):
+        runs = _with(runs, damaged.act("restore", copied, source=source))
+    if again is not None:
+        rebuilt = _rebuild(damaged, runs, again, accept_loss=accept_loss, may=may_restore, yes=yes)
+        if rebuilt is not None:
+            answer["rebuilt"] = rebuilt
+            runs = damaged.look(source)
+    if accept_loss and (again is None or "rebuilt" in answer):
+        # What has a copy is not given up.
+        lost = [run for run in runs if run["state"] == "damaged" and not run["copy"]]
+        runs = _with(runs, damaged.act("accept_loss", lost))
+    answer["runs"] = runs
+    answer["not_asked"] = [
+        {"server": absent.name, "reason": absent.reason} for absent in damaged.absent
+    ]
     if as_json:
         print_json(answer)
-    elif not runs:
-        click.echo(
-            "this server or agent knows of no damage. What `penstock verify` has found, or another"
-            " agent, is known here once it was read here: by a consumer, or by the scrubber"
-        )
     else:
+        _print_damage(answer)
+    if damaged.absent or any(run["state"] in ("damaged", "unknown") for run in runs):
+        context.exit(UNREPAIRED_EXIT_STATUS)
+
+
+def _rebuild(
+    damaged: DamagedRuns,
+    runs: list[dict[str, Any]],
+    again: "tuple[CatalogSettings, str, str]",
+    *,
+    accept_loss: bool,
+    may: bool,
+    yes: bool,
+) -> list[dict[str, Any]] | None:
+    """Say what a table would fill, ask, and do it; None: it wasn't wanted."""
+    from penstock.cli.from_table import fill, lost_of, print_plan
+
+    settings, table, topic = again
+    lost = lost_of(damaged, runs, topic)
+    if not lost:
+        click.echo(f"nothing of {topic} is lost that has no copy", err=True)
+        return []
+    count = sum(one.offsets for one in lost)
+    with contextlib.redirect_stdout(sys.stderr):
+        # Never silently, and not in the way of --json.
+        print_plan(lost, table)
+        if not may or not (yes or _confirms(f"encode {count} records again from {table}?")):
+            click.echo("nothing was done: --yes does it")
+            return None
+    with Progress("records", total=count) as progress:
+        return list(
+            fill(
+                damaged,
+                lost,
+                settings,
+                table,
+                accept_loss=accept_loss,
+                on_done=lambda done, _: progress.update(done, done),
+            )
+        )
+
+
+def _confirms(question: str) -> bool:
+    return _is_terminal() and click.confirm(question, err=True)
+
+
+def _wants(runs: list[dict[str, Any]], copied: list[dict[str, Any]]) -> bool:
+    """Ask a person; a script says --yes."""
+    if not _is_terminal():
+        return False
+    _print_runs(runs)
+    return _confirms(f"bring back {len(copied)} runs from their copies?")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _with(runs: list[dict[str, Any]], done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs, with what became of some of them."""
+    names = {(run["partition_key"], run["start"], run["place"]): run for run in done}
+    return [names.get((run["partition_key"], run["start"], run["place"]), run) for run in runs]
+
+
+def _scan(damaged: DamagedRuns, mib_per_s: int) -> dict[str, Any]:
+    with Progress("bytes", total=1) as progress:
+
+        def watch(done: int, total: int) -> None:
+            progress.total = total
+            progress.update(done, done)
+
+        return damaged.scan(mib_per_s << 20, watch)
+
+
+def _print_damage(answer: dict[str, Any]) -> None:
+    runs = answer["runs"]
+    if scanned := answer.get("scanned"):
+        click.echo(
+            f"read {scanned['bytes']:,} bytes of {scanned['runs']:,} runs that are right;"
+            f" {scanned['damaged']:,} runs are not"
+        )
+    for one in answer.get("rebuilt", ()):
+        filled = ", ".join(f"{start} to {end - 1}" for start, end in one["filled"]) or "nothing"
+        lost = ", ".join(f"{start} to {end - 1}" for start, end in one["lost"]) or "nothing"
+        click.echo(f"{one['partition']}: {filled} encoded again, {lost} not in the table")
+    if runs:
+        _print_runs(runs)
+    elif "scanned" in answer:
+        click.echo("no damage was found")
+    else:
+        click.echo(
+            "no damage is known. What `penstock verify` has found is known to the servers once they"
+            " have read it: --scan lets them read all that is stored"
+        )
+    for run in runs:
+        if run["note"]:
+            click.echo(f"  {run['partition']}: {run['note']}")
+    if any(run["state"] == "damaged" and run["copy"] for run in runs):
+        click.echo("--yes brings back what has a copy")
+    for absent in answer["not_asked"]:
+        click.echo(f"not asked: {absent['server']}: {absent['reason']}")
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    if runs:
         print_table(
-            ["PARTITION", "OFFSETS", "STATE", "LOST", "KEPT BATCHES", "PLACE"],
+            ["PARTITION", "OFFSETS", "STATE", "LOST", "KEPT BATCHES", "KNOWN TO", "PLACE", "COPY"],
             [
                 [
                     run["partition"],
@@ -132,16 +357,13 @@ def _repair_damage(
                     run["state"],
                     ", ".join(f"{start} to {end - 1}" for start, end in run["lost"]) or "-",
                     str(run["kept_batches"]),
+                    run["server"],
                     run["place"],
+                    run["copy"] or "-",
                 ]
                 for run in runs
             ],
         )
-        for run in runs:
-            if run["note"]:
-                click.echo(f"  {run['partition']}: {run['note']}")
-    if any(run["state"] in ("damaged", "unknown") for run in runs):
-        context.exit(UNREPAIRED_EXIT_STATUS)
 
 
 def _print(reports: list[dict[str, Any]]) -> None:
@@ -161,6 +383,11 @@ def _print(reports: list[dict[str, Any]]) -> None:
         if report["moves"]:
             click.echo(
                 f"  {report['moves']} runs of the log lie in segments that only this history names"
+            )
+        for key in report["damaged"]:
+            click.echo(
+                f"  {key} is damaged: this history had moved runs of the log to that segment;"
+                " bring the segment back from a copy, or close the history by --give-up"
             )
         for topic in report["topics"]:
             click.echo(f"  topic {topic} is only in this history")

@@ -46,7 +46,7 @@ DAMAGE_EXIT_STATUS = 1
 @click.option(
     "--journal",
     metavar="URL",
-    help="A cluster's journal. Without it the state is that of the archive's last snapshot.",
+    help="A cluster's journal. Without it the state is that of the archive's end.",
 )
 @click.option("--cluster-name", metavar="NAME", default="penstock", show_default=True)
 @click.option(
@@ -199,7 +199,7 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
         name: getattr(report, name)
         for name in ("topics", "partitions", "runs", "batches", "records", "bytes", "objects")
     }
-    for name in ("unread_runs", "lost_offsets", "replayed_entries"):
+    for name in ("unread_runs", "unapplied_entries", "lost_offsets", "replayed_entries"):
         if value := getattr(report, name):
             counts[name] = value
     if as_json:
@@ -209,6 +209,12 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
         if findings:
             print_table(("kind", "subject", "detail"), [tuple(row.values()) for row in findings])
         click.echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        if report.unapplied_entries:
+            click.echo(
+                f"{report.unapplied_entries:,} entries of the journal are not in the database yet"
+                f" ({report.unapplied_in_wal:,} of them only in the WAL): the next start, or the"
+                " server that runs, applies them. The records that they name were not read."
+            )
         if report.not_replayed:
             click.echo(f"the archived journal was not replayed: {report.not_replayed}")
         click.echo("all as it must be" if report.ok else "DAMAGED")

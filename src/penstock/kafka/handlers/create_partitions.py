@@ -11,6 +11,7 @@ from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.resources import unknown_topic
 from penstock.kafka.schema import build, response_types
 from penstock.kafka.topic_plan import added_partitions
+from penstock.kafka.topic_room import TopicRoom, check_request
 from penstock.metadata.commands import CreatePartitions
 
 API_KEY: Final = 37
@@ -20,7 +21,8 @@ VERSIONS: Final = range(4)
 async def handle(context: RequestContext, request: Any) -> Any:
     """Add partitions in one commit, or only check; an outcome per topic."""
     types = response_types("create_partitions", context.api_version)
-    twice = duplicates(topic.name for topic in request.topics)
+    turns = context.broker.turns
+    twice = await turns.run(duplicates(topic.name for topic in request.topics))
     plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
     outcomes: list[Outcome | None] = []
     commands = []
@@ -37,33 +39,43 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(
         types.CreatePartitionsResponse,
         results=tuple(
-            build(
-                types.CreatePartitionsTopicResult,
-                name=topic.name,
-                error_code=outcome.error,
-                error_message=outcome.message,
-            )
-            for topic, outcome in zip(request.topics, finished, strict=True)
+            [
+                build(
+                    types.CreatePartitionsTopicResult,
+                    name=topic.name,
+                    error_code=outcome.error,
+                    error_message=outcome.message,
+                )
+                async for topic, outcome in turns.each(zip(request.topics, finished, strict=True))
+            ]
         ),
     )
 
 
-def _plan_all(
+async def _plan_all(
     context: RequestContext, request: Any, twice: set[str], certainty: fresh.Certainty
 ) -> list[CreatePartitions | Outcome]:
     """For each topic the command, or why there is none."""
     plans: list[CreatePartitions | Outcome] = []
-    for topic in request.topics:
+    node_ids = {node.node_id for node in context.broker.nodes.all()}
+    room = TopicRoom(context.broker.view, context.broker.settings)
+    async for topic in context.broker.turns.each(request.topics):
         try:
             if topic.name in twice:
                 raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
-            plans.append(_plan(context, topic, certainty))
+            plans.append(_plan(context, topic, room, node_ids, certainty))
         except ItemError as error:
             plans.append(error.outcome)
     return plans
 
 
-def _plan(context: RequestContext, topic: Any, certainty: fresh.Certainty) -> CreatePartitions:
+def _plan(
+    context: RequestContext,
+    topic: Any,
+    room: TopicRoom,
+    node_ids: set[int],
+    certainty: fresh.Certainty,
+) -> CreatePartitions:
     broker = context.broker
     known = broker.view.topic(topic.name)
     if known is None:
@@ -71,11 +83,17 @@ def _plan(context: RequestContext, topic: Any, certainty: fresh.Certainty) -> Cr
     assignments = None
     if topic.assignments is not None:
         assignments = [assignment.broker_ids for assignment in topic.assignments]
+    check_request(topic.count - known.partitions, broker.settings)
     added_partitions(
         topic.count,
         known.partitions,
         assignments,
-        node_ids={node.node_id for node in broker.nodes.all()},
-        limit=broker.settings.partitions_max,
+        node_ids=node_ids,
+        limit=broker.settings.topic_partitions_max,
     )
+    try:
+        room.take(topic.count - known.partitions, topics=0)
+    except ItemError as error:
+        # Others may have been deleted.
+        raise certainty.refusal(error) from None
     return CreatePartitions(topic_id=known.topic_id, partitions=topic.count)

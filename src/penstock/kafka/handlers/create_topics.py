@@ -5,7 +5,7 @@ Ids are random UUIDs. A replication factor above the number of brokers is refuse
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,13 +17,16 @@ from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.resources import topic_entries
 from penstock.kafka.schema import build, response_types
 from penstock.kafka.topic_plan import (
+    DEFAULT,
     REPLICATION_FACTOR,
     check_new_name,
     checked_configs,
     new_topic_id,
     partition_count,
 )
+from penstock.kafka.topic_room import TopicRoom, check_request
 from penstock.metadata.commands import CreateTopic
+from penstock.model.topic_names import folded
 
 API_KEY: Final = 19
 VERSIONS: Final = range(2, 8)
@@ -32,7 +35,8 @@ VERSIONS: Final = range(2, 8)
 async def handle(context: RequestContext, request: Any) -> Any:
     """Create topics, or only check that they could be."""
     types = response_types("create_topics", context.api_version)
-    twice = duplicates(topic.name for topic in request.topics)
+    turns = context.broker.turns
+    twice = await turns.run(duplicates(topic.name for topic in request.topics))
     plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
     commands = [plan if isinstance(plan, CreateTopic) else None for plan in plans]
     outcomes = [plan if isinstance(plan, Outcome) else None for plan in plans]
@@ -40,6 +44,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         wanted = [command for command in commands if command is not None]
         answers = iter(await commit(context, wanted, request.timeout))
         outcomes = [next(answers) if outcome is None else outcome for outcome in outcomes]
+    shown: _Shown = {}
     results = [
         _result(
             context,
@@ -47,36 +52,67 @@ async def handle(context: RequestContext, request: Any) -> Any:
             topic.name,
             command,
             outcome or Outcome(),
+            shown,
             validated_only=request.validate_only,
         )
-        for topic, command, outcome in zip(request.topics, commands, outcomes, strict=True)
+        async for topic, command, outcome in turns.each(
+            zip(request.topics, commands, outcomes, strict=True)
+        )
     ]
     return build(types.CreateTopicsResponse, topics=tuple(results))
 
 
-def _plan_all(
+_Shown = dict[tuple[tuple[str, str], ...], tuple[Any, ...]]
+"""What is answered of a topic's configs, by those that it has of its own: most have the same."""
+
+
+async def _plan_all(
     context: RequestContext, request: Any, twice: set[str], certainty: fresh.Certainty
 ) -> list[CreateTopic | Outcome]:
     """For each topic the command, or why there is none."""
     plans: list[CreateTopic | Outcome] = []
-    for topic in request.topics:
+    node_ids = {node.node_id for node in context.broker.nodes.all()}
+    others: dict[str, str] = {}
+    room = TopicRoom(context.broker.view, context.broker.settings)
+    try:
+        await _check_request(context, request)
+    except ItemError as error:
+        return [error.outcome] * len(request.topics)
+    async for topic in context.broker.turns.each(request.topics):
         try:
             if topic.name in twice:
                 raise ItemError(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
-            others = [plan.name for plan in plans if isinstance(plan, CreateTopic)]
-            plans.append(_plan(context, topic, others, certainty))
+            plans.append(_plan(context, topic, others, room, node_ids, certainty))
+            others.setdefault(folded(topic.name) or "", topic.name)
         except ItemError as error:
             plans.append(error.outcome)
     return plans
 
 
+async def _check_request(context: RequestContext, request: Any) -> None:
+    settings, partitions = context.broker.settings, 0
+    async for topic in context.broker.turns.each(request.topics):
+        if topic.assignments:
+            partitions += len(topic.assignments)
+        elif topic.num_partitions == DEFAULT:
+            partitions += settings.default_partitions
+        else:
+            partitions += max(topic.num_partitions, 0)
+    check_request(partitions, settings)
+
+
 def _plan(
-    context: RequestContext, topic: Any, others: Sequence[str], certainty: fresh.Certainty
+    context: RequestContext,
+    topic: Any,
+    others: Mapping[str, str],
+    room: TopicRoom,
+    node_ids: set[int],
+    certainty: fresh.Certainty,
 ) -> CreateTopic:
     """The command for one topic.
 
     Args:
-        others: names that the same request creates.
+        others: names that the same request creates, by what is `folded` of them.
 
     Raises:
         ItemError: it cannot be created.
@@ -85,9 +121,10 @@ def _plan(
     if broker.view.topic(topic.name) is not None:
         exists = f"topic {topic.name!r} already exists"
         raise certainty.refusal(ItemError(ErrorCode.TOPIC_ALREADY_EXISTS, exists))
-    existing = [known.name for known in broker.view.topics()]
+    fold = folded(topic.name)
+    similar = broker.view.similar_name(topic.name) or (others.get(fold) if fold else None)
     try:
-        check_new_name(topic.name, [*existing, *others])
+        check_new_name(topic.name, similar)
     except ItemError as error:
         # What it collides with may have been deleted.
         raise certainty.refusal(error) from None
@@ -98,11 +135,16 @@ def _plan(
         topic.num_partitions,
         topic.replication_factor,
         assignments,
-        node_ids={node.node_id for node in broker.nodes.all()},
+        node_ids=node_ids,
         default=broker.settings.default_partitions,
-        limit=broker.settings.partitions_max,
+        limit=broker.settings.topic_partitions_max,
     )
     configs = checked_configs((config.name, config.value) for config in topic.configs)
+    try:
+        room.take(count, topics=1)
+    except ItemError as error:
+        # Others may have been deleted.
+        raise certainty.refusal(error) from None
     return CreateTopic(
         name=topic.name,
         topic_id=new_topic_id(broker.random),
@@ -117,6 +159,7 @@ def _result(
     name: str,
     command: CreateTopic | None,
     outcome: Outcome,
+    shown: _Shown,
     *,
     validated_only: bool,
 ) -> Any:
@@ -133,18 +176,21 @@ def _result(
         )
     configs: tuple[Any, ...] = ()
     if context.api_version >= 5:
-        entries = topic_entries(command.configs, context.broker.view.cluster_configs)
-        configs = tuple(
-            build(
-                types.CreatableTopicConfigs,
-                name=entry.name,
-                value=entry.value,
-                read_only=entry.read_only,
-                config_source=entry.source,
-                is_sensitive=False,
+        own = tuple(command.configs.items())
+        if own not in shown:
+            entries = topic_entries(command.configs, context.broker.view.cluster_configs)
+            shown[own] = tuple(
+                build(
+                    types.CreatableTopicConfigs,
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=False,
+                )
+                for entry in entries
             )
-            for entry in entries
-        )
+        configs = shown[own]
     return build(
         types.CreatableTopicResult,
         name=name,

@@ -1,28 +1,41 @@
 """DeleteGroups 0 to 2: delete groups without members, with their offsets."""
 
+from itertools import islice
 from typing import Any, Final
 
+from penstock.groups.errors import GroupError
 from penstock.kafka import fresh
+from penstock.kafka.admin_lines import LINES_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
 API_KEY: Final = 42
 VERSIONS: Final = (0, 2)
+COMMIT_GROUPS: Final = 250
+"""Groups that are looked up, and deleted, in one go."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    """Delete in one commit; an outcome for each."""
+    """Delete some in each commit; an outcome for each."""
     types = response_types("delete_groups", context.api_version)
     group_ids = list(dict.fromkeys(request.groups_names))
-    errors = await context.broker.groups.delete_groups(group_ids)
-    errors = [
-        await fresh.group_error(context, group_id, error) if error else error
-        for group_id, error in zip(group_ids, errors, strict=True)
-    ]
+    turns = context.broker.turns
+    errors: list[GroupError] = []
+    for start in range(0, len(group_ids), COMMIT_GROUPS):
+        some = group_ids[start : start + COMMIT_GROUPS]
+        errors += await context.broker.groups.delete_groups(some)
+        if turns.spend(rows=len(some)):
+            await turns.wait()
+    errors = await fresh.group_errors(context, group_ids, errors)
+    gone = (name for name, error in zip(group_ids, errors, strict=True) if not error)
+    first = [f"deleted group {name!r}" for name in islice(gone, LINES_MAX)]
+    note_changes(context, first, count=errors.count(GroupError.NONE))
     return build(
         types.DeleteGroupsResponse,
         results=tuple(
-            build(types.DeletableGroupResult, group_id=group_id, error_code=error)
-            for group_id, error in zip(group_ids, errors, strict=True)
+            [
+                build(types.DeletableGroupResult, group_id=group_id, error_code=error)
+                async for group_id, error in turns.each(zip(group_ids, errors, strict=True))
+            ]
         ),
     )

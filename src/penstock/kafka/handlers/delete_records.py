@@ -1,11 +1,14 @@
 """DeleteRecords 0 to 2: raise log start offsets; -1 means the high watermark (KIP-107)."""
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from penstock.kafka import fresh
 from penstock.kafka.admin import TIMEOUT_MAX_S, TIMEOUT_MIN_S
+from penstock.kafka.admin_lines import LINES_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.outcomes import duplicates
@@ -25,31 +28,46 @@ NO_WATERMARK: Final = -1
 async def handle(context: RequestContext, request: Any) -> Any:
     """Delete records below the given offsets; the new log start offset per partition."""
     types = response_types("delete_records", context.api_version)
-    twice = duplicates(
-        (topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
+    turns = context.broker.turns
+    twice = await turns.run(
+        duplicates(
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        )
     )
     refused, wanted = await fresh.settled(context, partial(_plan, context, request, twice))
+    before = _log_starts(context, wanted)
     starts = await _delete(context, list(wanted.values()), request.timeout.total_seconds())
     results = dict(zip(wanted, starts, strict=True))
+    changes = [
+        f"deleted records of {name}-{partition}: log start offset {start} -> {now}"
+        for (name, partition), start in before.items()
+        if not isinstance(now := results[name, partition], ErrorCode) and now != start
+    ]
+    more = sum(not isinstance(start, ErrorCode) for start in starts[LINES_MAX:])
+    note_changes(context, changes, count=len(changes) + more)
     return build(
         types.DeleteRecordsResponse,
         topics=tuple(
-            build(
-                types.DeleteRecordsTopicResult,
-                name=topic.name,
-                partitions=tuple(
-                    _result(
-                        types,
-                        partition.partition_index,
-                        refused.get((topic.name, partition.partition_index)),
-                        results.get((topic.name, partition.partition_index)),
-                    )
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            [
+                build(
+                    types.DeleteRecordsTopicResult,
+                    name=topic.name,
+                    partitions=tuple(
+                        [
+                            _result(
+                                types,
+                                partition.partition_index,
+                                refused.get((topic.name, partition.partition_index)),
+                                results.get((topic.name, partition.partition_index)),
+                            )
+                            async for partition in turns.each(topic.partitions)
+                        ]
+                    ),
+                )
+                async for topic in turns.each(request.topics)
+            ]
         ),
     )
 
@@ -57,14 +75,15 @@ async def handle(context: RequestContext, request: Any) -> Any:
 _Place = tuple[str, int]
 
 
-def _plan(
+async def _plan(
     context: RequestContext, request: Any, twice: set[_Place], certainty: fresh.Certainty
 ) -> tuple[dict[_Place, ErrorCode], dict[_Place, tuple[PartitionKey, int]]]:
     """By topic name and partition: why nothing is deleted, or below which offset it is."""
     refused: dict[_Place, ErrorCode] = dict.fromkeys(twice, ErrorCode.INVALID_REQUEST)
     wanted: dict[_Place, tuple[PartitionKey, int]] = {}
-    for topic in request.topics:
-        for partition in topic.partitions:
+    turns = context.broker.turns
+    async for topic in turns.each(request.topics):
+        async for partition in turns.each(topic.partitions):
             place = (topic.name, partition.partition_index)
             if place in refused:
                 continue
@@ -91,6 +110,17 @@ def _check(
     if partition.offset < HIGH_WATERMARK:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     return key
+
+
+def _log_starts(
+    context: RequestContext, wanted: Mapping[_Place, tuple[PartitionKey, int]]
+) -> dict[_Place, int]:
+    """Where the logs of the first of them begin now."""
+    starts = {}
+    for place, (key, _) in islice(wanted.items(), LINES_MAX):
+        head = context.broker.view.head(key)
+        starts[place] = 0 if head is None else head.log_start
+    return starts
 
 
 async def _delete(

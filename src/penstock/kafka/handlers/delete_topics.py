@@ -29,15 +29,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if context.api_version >= 6
         else [_Asked(name, None) for name in request.topic_names]
     )
-    found = await fresh.settled(
-        context, lambda certainty: [_find(context, one, certainty) for one in asked]
-    )
+    turns = context.broker.turns
+
+    async def look(certainty: fresh.Certainty) -> list[Any]:
+        return [_find(context, one, certainty) async for one in turns.each(asked)]
+
+    found = await fresh.settled(context, look)
     # The same topic by name and by id is the same topic twice.
-    twice = duplicates(one.topic_id for one in found if isinstance(one, _Found))
-    twice_asked = duplicates(asked)
+    twice = await turns.run(duplicates(one.topic_id for one in found if isinstance(one, _Found)))
+    twice_asked = await turns.run(duplicates(asked))
     outcomes: list[Outcome | None] = []
     commands = []
-    for one, topic in zip(asked, found, strict=True):
+    async for one, topic in turns.each(zip(asked, found, strict=True)):
         if one in twice_asked or (isinstance(topic, _Found) and topic.topic_id in twice):
             outcomes.append(Outcome(ErrorCode.INVALID_REQUEST, "the request names the topic twice"))
         elif isinstance(topic, Outcome):
@@ -47,7 +50,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             outcomes.append(None)
     answers = iter(await commit(context, commands, request.timeout))
     responses = []
-    for one, topic, early in zip(asked, found, outcomes, strict=True):
+    async for one, topic, early in turns.each(zip(asked, found, outcomes, strict=True)):
         outcome = next(answers) if early is None else early
         known = topic if isinstance(topic, _Found) and early is None else None
         responses.append(

@@ -1,89 +1,183 @@
-"""DescribeConfigs 1 to 4: configs of topics and of the broker, with sources and synonyms."""
+"""DescribeConfigs 1 to 4: configs of topics and of the broker, with sources and synonyms.
 
+A resource that is named more than once is described once, with all configs that were asked for.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.kafka import fresh
-from penstock.kafka.context import RequestContext
+from penstock.kafka.answer_bounds import BASE_BYTES, REPEATED, TEXT_BYTES, text_bytes
+from penstock.kafka.context import SMALL_ANSWER_BYTES, RequestContext
+from penstock.kafka.encode import EncodedParts
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.outcomes import ItemError, Outcome
+from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.outcomes import CHEAP, ItemError
 from penstock.kafka.resources import (
     ConfigEntry,
     ResourceType,
     broker_entries,
     check_broker_name,
-    topic_entries,
+    topic_entry,
     unknown_topic,
 )
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.schema import build, encode_response, response_types
+from penstock.kafka.wire import array_length
+from penstock.model.topic_configs import TOPIC_CONFIGS, TopicConfig
 
 API_KEY: Final = 32
 VERSIONS: Final = range(1, 5)
+FLEXIBLE_FROM: Final = 4
+RESOURCE_BYTES_MAX: Final = 40 << 10
+"""All configs of a broker, or of a topic that has none of its own, with documentation."""
+RESULT_BYTES: Final = 300
+PART_BYTES: Final = 8
+"""What is held of a resource, and of each of its configs that others have as well."""
+ENCODED_MAX: Final = 1_000
+"""Values of configs that are kept while a request is answered."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """Describe each resource, or say why not."""
-    types = response_types("describe_configs", context.api_version)
+    description = _Description(context, request)
+    bound = await description.bound()
+    waiting = context.reserve_answer(bound)
+    if waiting is not None:
+        return waiting
+    response = await fresh.settled(context, description.look)
+    if bound <= SMALL_ANSWER_BYTES:
+        return response
+    return LongAnswer(response, held_bytes=description.held_bytes)
 
-    def look(certainty: fresh.Certainty) -> list[Outcome | list[ConfigEntry]]:
-        return [_entries_or_error(context, resource, certainty) for resource in request.resources]
 
-    results = []
-    found = await fresh.settled(context, look)
-    for resource, one in zip(request.resources, found, strict=True):
-        error, message, entries = ErrorCode.NONE, None, list[ConfigEntry]()
-        if isinstance(one, Outcome):
-            error, message = one.error, one.message
-        else:
-            entries = one
-        results.append(
-            build(
-                types.DescribeConfigsResult,
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                configs=tuple(_config(types, entry, request) for entry in entries),
+class _Description:
+    """One request. What is said of a config is encoded once for each value: most topics have most
+    configs as the defaults have them, and a console asks for all topics."""
+
+    def __init__(self, context: RequestContext, request: Any) -> None:
+        self._context = context
+        self._request = request
+        self._types = response_types("describe_configs", context.api_version)
+        self._flexible = context.api_version >= FLEXIBLE_FROM
+        self._cluster_configs: Mapping[str, str] = {}
+        self._encoded: dict[tuple[str, str | None], bytes] = {}
+        self.held_bytes = 0
+        """What the answer takes in memory, roughly."""
+
+    async def bound(self) -> int:
+        """The most bytes of the answer."""
+        broker = self._context.broker
+        joined = await self._joined()
+        if len(joined) * RESOURCE_BYTES_MAX <= SMALL_ANSWER_BYTES:
+            return len(joined) * RESOURCE_BYTES_MAX
+        found = BASE_BYTES
+        as_default = {config.name: len(self._part(config, {})) for config in TOPIC_CONFIGS.values()}
+        all_as_default = sum(as_default.values())
+        async for (kind, name), keys in broker.turns.each(joined.items()):
+            # A message repeats the name.
+            found += TEXT_BYTES + REPEATED * text_bytes(name)
+            if kind == ResourceType.BROKER:
+                found += RESOURCE_BYTES_MAX
+            topic = broker.view.topic(name) if kind == ResourceType.TOPIC else None
+            if topic is None:
+                continue
+            found += sum(as_default.get(key, 0) for key in keys) if keys else all_as_default
+            for key, value in topic.configs.items():
+                found += 2 * (text_bytes(value) + text_bytes(key))
+        return found
+
+    async def look(self, certainty: fresh.Certainty) -> Any:
+        """Describe as of now, each resource once."""
+        turns = self._context.broker.turns
+        results = []
+        async for (kind, name), keys in turns.each((await self._joined()).items()):
+            error, message, configs = ErrorCode.NONE, None, EncodedParts()
+            try:
+                configs = self._configs(kind, name, keys, certainty)
+            except ItemError as refused:
+                error, message = refused.outcome.error, refused.outcome.message
+            self.held_bytes += RESULT_BYTES + PART_BYTES * len(configs)
+            if turns.spend(len(configs) // CHEAP):
+                await turns.wait()
+            results.append(
+                build(
+                    self._types.DescribeConfigsResult,
+                    error_code=error,
+                    error_message=message,
+                    resource_type=kind,
+                    resource_name=name,
+                    configs=configs or self._array([]),
+                )
             )
-        )
-    return build(types.DescribeConfigsResponse, results=tuple(results))
+        return build(self._types.DescribeConfigsResponse, results=tuple(results))
 
+    async def _joined(self) -> dict[tuple[int, str], set[str]]:
+        """By type and name, the configs that are asked for; none: all of them."""
+        turns = self._context.broker.turns
+        joined: dict[tuple[int, str], set[str]] = {}
+        async for resource in turns.each(self._request.resources):
+            key = (resource.resource_type, resource.resource_name)
+            # None and none at all both ask for everything; names that do not exist are passed over.
+            keys = set(resource.configuration_keys or ())
+            known = joined.get(key)
+            joined[key] = keys if known is None else known | keys if known and keys else set()
+            if turns.spend(len(keys) // CHEAP):
+                await turns.wait()
+        return joined
 
-def _entries_or_error(
-    context: RequestContext, resource: Any, certainty: fresh.Certainty
-) -> Outcome | list[ConfigEntry]:
-    try:
-        return _entries(context, resource, certainty)
-    except ItemError as refused:
-        return refused.outcome
+    def _configs(
+        self, kind: int, name: str, keys: set[str], certainty: fresh.Certainty
+    ) -> EncodedParts:
+        """The wanted configs of one resource.
 
-
-def _entries(
-    context: RequestContext, resource: Any, certainty: fresh.Certainty
-) -> list[ConfigEntry]:
-    """The wanted configs of one resource.
-
-    Raises:
-        ItemError: there is no such resource.
-    """
-    broker = context.broker
-    if resource.resource_type == ResourceType.TOPIC:
-        topic = broker.view.topic(resource.resource_name)
-        if topic is None:
-            raise certainty.refusal(unknown_topic(resource.resource_name))
-        entries = topic_entries(topic.configs, broker.view.cluster_configs)
-    elif resource.resource_type == ResourceType.BROKER:
-        only_dynamic = check_broker_name(resource.resource_name, broker.node_id)
+        Raises:
+            ItemError: there is no such resource.
+        """
+        broker = self._context.broker
+        if kind == ResourceType.TOPIC:
+            topic = broker.view.topic(name)
+            if topic is None:
+                raise certainty.refusal(unknown_topic(name))
+            return self._of_topic(topic.configs, keys)
+        if kind != ResourceType.BROKER:
+            raise ItemError(
+                ErrorCode.INVALID_REQUEST, f"configs of resource type {kind} are not kept here"
+            )
+        only_dynamic = check_broker_name(name, broker.node_id)
         entries = broker_entries(broker, only_dynamic=only_dynamic)
-    else:
-        raise ItemError(
-            ErrorCode.INVALID_REQUEST,
-            f"configs of resource type {resource.resource_type} are not kept here",
+        return self._array([self._entry(one) for one in entries if not keys or one.name in keys])
+
+    def _of_topic(self, own: Mapping[str, str], keys: set[str]) -> EncodedParts:
+        return self._array(
+            [
+                self._part(config, own)
+                for config in TOPIC_CONFIGS.values()
+                if not keys or config.name in keys
+            ]
         )
-    # None and none at all both ask for everything; names that do not exist are passed over.
-    if not resource.configuration_keys:
-        return entries
-    wanted = set(resource.configuration_keys)
-    return [entry for entry in entries if entry.name in wanted]
+
+    def _part(self, config: TopicConfig, own: Mapping[str, str]) -> bytes:
+        """What is said of one config of a topic."""
+        cluster_configs = self._context.broker.view.cluster_configs
+        if cluster_configs is not self._cluster_configs:  # the first look, or changed meanwhile
+            self._cluster_configs = cluster_configs
+            self._encoded.clear()
+        elif len(self._encoded) > ENCODED_MAX:
+            self._encoded.clear()
+        value = own.get(config.name)
+        part = self._encoded.get((config.name, value))
+        if part is None:
+            part = self._entry(topic_entry(config, own, cluster_configs))
+            self._encoded[config.name, value] = part
+        return part
+
+    def _array(self, parts: Sequence[bytes]) -> EncodedParts:
+        return EncodedParts((array_length(len(parts), flexible=self._flexible), *parts))
+
+    def _entry(self, entry: ConfigEntry) -> bytes:
+        encoded = encode_response(_config(self._types, entry, self._request))
+        self.held_bytes += len(encoded)
+        return encoded
 
 
 def _config(types: Any, entry: ConfigEntry, request: Any) -> Any:

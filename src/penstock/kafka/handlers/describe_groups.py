@@ -3,12 +3,14 @@
 A group that is not there is "Dead"; from version 6 on it is GROUP_ID_NOT_FOUND as well (KIP-1043).
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.ownership import told
 from penstock.kafka import fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
@@ -18,17 +20,54 @@ VERSIONS: Final = (0, 6)
 
 NOT_FOUND_FROM: Final = 6
 OPERATIONS_UNKNOWN: Final = -(1 << 31)
+GROUP_BYTES: Final = 80
+"""Errors, state and lengths; a message says the group's name once more."""
+MEMBER_BYTES: Final = 12
+"""Lengths of metadata and assignment, and tags."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """Describe each group by itself."""
     types = response_types("describe_groups", context.api_version)
-    if not await fresh.confirm(context):
-        away = GroupError.COORDINATOR_NOT_AVAILABLE
-        unknown = (_absent(types, group_id, away, None, state="") for group_id in request.groups)
-        return build(types.DescribeGroupsResponse, groups=tuple(unknown))
-    described = tuple(_described(context, types, group_id) for group_id in request.groups)
-    return build(types.DescribeGroupsResponse, groups=described)
+    turns = context.broker.turns
+    # Named twice, a group is described once: its members cost far more than its name.
+    group_ids = dict.fromkeys(request.groups)
+    is_known = await fresh.confirm(context)
+    waiting = context.reserve_answer(await _bound(context, group_ids))
+    if waiting is not None:
+        return waiting
+    described = []
+    async for group_id in turns.each(group_ids):
+        if not is_known:
+            away = GroupError.COORDINATOR_NOT_AVAILABLE
+            described.append(_absent(types, group_id, away, None, state=""))
+            continue
+        described.append(_described(context, types, group_id))
+        if turns.spend(len(described[-1].members), rows=1):
+            await turns.wait()
+    return build(types.DescribeGroupsResponse, groups=tuple(described))
+
+
+async def _bound(context: RequestContext, group_ids: Iterable[str]) -> int:
+    """The most bytes of the answer."""
+    turns = context.broker.turns
+    found = BASE_BYTES
+    async for group_id in turns.each(group_ids):
+        found += GROUP_BYTES + 2 * text_bytes(group_id)
+        try:
+            group = context.broker.groups.describe(group_id)
+        except PenstockError:
+            continue
+        if group is None:
+            continue
+        found += text_bytes(group.protocol_type) + text_bytes(group.protocol_name)
+        for member in group.members:
+            found += MEMBER_BYTES + len(member.metadata) + len(member.assignment)
+            found += text_bytes(member.member_id) + text_bytes(member.instance_id)
+            found += text_bytes(member.client_id) + text_bytes(member.client_host)
+        if turns.spend(len(group.members), rows=1):
+            await turns.wait()
+    return found
 
 
 def _described(context: RequestContext, types: Any, group_id: str) -> Any:

@@ -6,71 +6,95 @@ asks all of them counts each once. The volume's total
 and usable bytes are unknown (-1): most bytes are in an object store, which has no size.
 """
 
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
 
 API_KEY: Final = 35
 VERSIONS: Final = range(1, 5)
+TOPIC_BYTES: Final = 8
+PARTITION_BYTES: Final = 24
+PAGE_PARTITIONS: Final = 250
+"""Whose sizes are looked up in one go."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """Sizes of the asked partitions; those that do not exist are left out, as in Kafka."""
     types = response_types("describe_log_dirs", context.api_version)
     view = context.broker.view
-    wanted: dict[str, range | set[int] | list[int]]
+    turns = context.broker.turns
+    wanted: dict[str, set[int]] = {}
     if request.topics is None:
-        wanted = {topic.name: range(topic.partitions) for topic in view.topics()}
+        async for topic in turns.each(list(view.topics())):
+            wanted[topic.name] = set(range(topic.partitions))
+            if turns.spend(topic.partitions // CHEAP):
+                await turns.wait()
     else:
-        wanted = {}
-        for asked in request.topics:
+        async for asked in turns.each(request.topics):
             known = view.topic(asked.topic)
             if known is not None:
-                wanted[asked.topic] = {
-                    index for index in asked.partitions if 0 <= index < known.partitions
-                }
+                found = wanted.setdefault(asked.topic, set())
+                found.update([index for index in asked.partitions if 0 <= index < known.partitions])
+                if turns.spend(len(asked.partitions) // CHEAP):
+                    await turns.wait()
+    waiting = context.reserve_answer(_bound(context, wanted))
+    if waiting is not None:
+        return waiting
     leaders, me = context.broker.nodes.leaders(""), context.broker.node_id
-    if leaders.sole is None:
-        for name, indexes in wanted.items():
-            topic = view.topic(name)
-            assert topic is not None
-            wanted[name] = [n for n in indexes if leaders.leader(topic.topic_id, n) == me]
-    keys = {}
-    for name, indexes in wanted.items():
-        topic = view.topic(name)
-        assert topic is not None
-        for index in indexes:
-            keys[name, index] = partition_key(topic.topic_key, index)
-    error, sizes = ErrorCode.NONE, {}
+    error, topics = ErrorCode.NONE, []
     try:
-        sizes = context.broker.log.partition_bytes(list(keys.values()))
+        for name, indexes in wanted.items():
+            known = view.topic(name)
+            if known is None:  # deleted meanwhile
+                continue
+            shown = []
+            for some in _pages(sorted(indexes)):
+                keys = {
+                    index: partition_key(known.topic_key, index)
+                    for index in some
+                    if leaders.sole is not None or leaders.leader(known.topic_id, index) == me
+                }
+                sizes = context.broker.log.partition_bytes(list(keys.values()))
+                shown += [
+                    build(
+                        types.DescribeLogDirsPartition,
+                        partition_index=index,
+                        partition_size=sizes.get(key, 0),
+                        offset_lag=0,
+                        is_future_key=False,
+                    )
+                    for index, key in keys.items()
+                ]
+                if turns.spend(len(some), rows=len(keys)):
+                    await turns.wait()
+            topics.append(build(types.DescribeLogDirsTopic, name=name, partitions=tuple(shown)))
     except PenstockError as failure:
         error = error_code(failure)
-    topics = tuple(
-        build(
-            types.DescribeLogDirsTopic,
-            name=name,
-            partitions=tuple(
-                build(
-                    types.DescribeLogDirsPartition,
-                    partition_index=index,
-                    partition_size=sizes.get(keys[name, index], 0),
-                    offset_lag=0,
-                    is_future_key=False,
-                )
-                for index in sorted(indexes)
-            ),
-        )
-        for name, indexes in wanted.items()
-    )
     result = build(
         types.DescribeLogDirsResult,
         error_code=error,
         log_dir=context.broker.settings.log_dir,
-        topics=topics if error is ErrorCode.NONE else (),
+        topics=tuple(topics) if error is ErrorCode.NONE else (),
     )
     return build(types.DescribeLogDirsResponse, error_code=ErrorCode.NONE, results=(result,))
+
+
+def _bound(context: RequestContext, wanted: Mapping[str, Collection[int]]) -> int:
+    """The most bytes of the answer."""
+    found = BASE_BYTES + text_bytes(context.broker.settings.log_dir)
+    for name, indexes in wanted.items():
+        found += TOPIC_BYTES + text_bytes(name) + PARTITION_BYTES * len(indexes)
+    return found
+
+
+def _pages(indexes: list[int]) -> Iterator[list[int]]:
+    """Some at a time."""
+    for start in range(0, len(indexes), PAGE_PARTITIONS):
+        yield indexes[start : start + PAGE_PARTITIONS]

@@ -9,25 +9,44 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.kafka import fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.resources import unknown_topic
 from penstock.kafka.schema import build, response_types
+from penstock.model.topic_names import NAME_LENGTH_MAX
 from penstock.placement.zones import zone_of
 
 API_KEY: Final = 75
 VERSIONS: Final = range(1)
 
+TOPIC_BYTES: Final = 40
+PARTITION_BYTES: Final = 40
 PAGE_PARTITIONS_MAX: Final = 2000
 """Kafka's max.request.partition.size.limit."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """One page."""
+    waiting = context.reserve_answer(_bound(context, request))
+    if waiting is not None:
+        return waiting
     return await fresh.settled(context, partial(_page, context, request))
 
 
-def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> Any:
+def _bound(context: RequestContext, request: Any) -> int:
+    """The most bytes of the answer."""
+    limit: int = request.response_partition_limit
+    partitions = max(1, min(limit, PAGE_PARTITIONS_MAX))
+    named = sum(text_bytes(topic.name) + TOPIC_BYTES for topic in request.topics)
+    # Of topics that are there, each has a partition on the page at least.
+    shown = partitions if not request.topics else 0
+    shown = min(shown, len(context.broker.view.topics()))
+    found = named + shown * (TOPIC_BYTES + 5 + NAME_LENGTH_MAX) + partitions * PARTITION_BYTES
+    return BASE_BYTES + NAME_LENGTH_MAX + found
+
+
+async def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> Any:
     types = response_types("describe_topic_partitions", context.api_version)
     view = context.broker.view
     names = {topic.name for topic in request.topics} or {topic.name for topic in view.topics()}
@@ -39,7 +58,8 @@ def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> 
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     topics: list[Any] = []
     next_cursor = None
-    for name in sorted(names):
+    turns = context.broker.turns
+    async for name in turns.in_order(list(names)):
         start = first_partition if cursor is not None and name == cursor.topic_name else 0
         topic = view.topic(name)
         if topic is None:
@@ -53,6 +73,8 @@ def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> 
         end = min(topic.partitions, start + left)
         topics.append(_topic(context, types, topic, start, end))
         left -= max(0, end - start)
+        if turns.spend(end - start):
+            await turns.wait()
         if end < topic.partitions:
             next_cursor = build(types.Cursor, topic_name=name, partition_index=end)
             break

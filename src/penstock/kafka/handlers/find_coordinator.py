@@ -1,9 +1,10 @@
 """FindCoordinator 0 to 6: which broker coordinates a group; many keys from version 4 on (KIP-699).
 
 A server that stands alone coordinates all groups; in a cluster it is the owner of the group's
-shard, and while there is none, clients are told to ask again. Transactional ids are refused in
-the way InitProducerId refuses them, so that a producer says at once that it can't work here
-rather than look for ever; share groups (key type 2, version 6) are not served.
+shard, and while there is none, clients are told to ask again. Transactional ids are refused with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every client takes for final at once:
+at UNSUPPORTED_VERSION librdkafka asks again until its time is over. Share groups (key type 2,
+version 6) are not served.
 """
 
 from typing import Any, Final
@@ -13,6 +14,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.nodes import Node
 from penstock.kafka.outcomes import Outcome
 from penstock.kafka.schema import build, response_types
+from penstock.kafka.unserved import note_unserved
 
 API_KEY: Final = 10
 VERSIONS: Final = (0, 6)
@@ -27,9 +29,11 @@ _BEING_FOUND: Final = Outcome(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator of this group is being found."
 )
 _NO_TRANSACTIONS: Final = Outcome(
-    ErrorCode.UNSUPPORTED_VERSION, "There are no transactions here yet."
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "There are no transactions here yet."
 )
 _UNKNOWN_TYPE: Final = Outcome(ErrorCode.INVALID_REQUEST, "There are no such coordinators here.")
+
+_UNSERVED: Final = {_NO_TRANSACTIONS: "transactions", _UNKNOWN_TYPE: "groups of another kind"}
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -41,8 +45,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(
         types.FindCoordinatorResponse,
         coordinators=tuple(
-            build(types.Coordinator, key=key, **_place(context, key_type, key))
-            for key in request.coordinator_keys
+            [
+                build(types.Coordinator, key=key, **_place(context, key_type, key))
+                async for key in context.broker.turns.each(dict.fromkeys(request.coordinator_keys))
+            ]
         ),
     )
 
@@ -50,6 +56,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
 def _place(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     outcome = {GROUP: _FOUND, TRANSACTION: _NO_TRANSACTIONS}.get(key_type, _UNKNOWN_TYPE)
     node: Node | None = None
+    if outcome in _UNSERVED:
+        note_unserved(
+            context.broker,
+            _UNSERVED[outcome],
+            f"a coordinator of {key!r}",
+            client_id=context.client_id,
+            client=context.client_host,
+        )
     if outcome is _FOUND:
         node = context.broker.nodes.coordinator(key)
         if node is None:

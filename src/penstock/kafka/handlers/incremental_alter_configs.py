@@ -31,13 +31,17 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(
         types.IncrementalAlterConfigsResponse,
         responses=tuple(
-            build(
-                types.AlterConfigsResourceResponse,
-                error_code=outcome.error,
-                error_message=outcome.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, outcome in zip(request.resources, outcomes, strict=True)
+            [
+                build(
+                    types.AlterConfigsResourceResponse,
+                    error_code=outcome.error,
+                    error_message=outcome.message,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                )
+                async for resource, outcome in context.broker.turns.each(
+                    zip(request.resources, outcomes, strict=True)
+                )
+            ]
         ),
     )

@@ -10,7 +10,9 @@ from typing import Any, Final
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.schema import build, response_types
+from penstock.kafka.unserved import note_unserved
 from penstock.model.errors import PenstockError, RetryableError
+from penstock.system.heard import Cause, heard
 
 API_KEY: Final = 22
 VERSIONS: Final = range(6)
@@ -26,7 +28,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if request.transactional_id is None:
         try:
             producer_id, epoch = await context.broker.log.allocate_producer_id()
-        except RetryableError:
+        except RetryableError as failure:
+            heard(Cause.PRODUCER_ID, failure, logger, "no producer id can be given out now")
             # What Kafka says while it has no block of ids at hand; every client tries again.
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         except PenstockError as failure:
@@ -34,13 +37,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
     elif request.transactional_id == "":
         error = ErrorCode.INVALID_REQUEST
     else:
-        # Fatal for the producer in every client, which is right: it cannot work here.
-        error = ErrorCode.UNSUPPORTED_VERSION
-        logger.info(
-            "refused transactional id %r of client %s at %s: there are no transactions yet",
-            request.transactional_id,
-            context.client_id,
-            context.client_host,
+        # Final at once in every client; at UNSUPPORTED_VERSION librdkafka asks again and again.
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        note_unserved(
+            context.broker,
+            "transactions",
+            f"a producer id for the transactional id {request.transactional_id!r}",
+            client_id=context.client_id,
+            client=context.client_host,
         )
     types = response_types("init_producer_id", context.api_version)
     return build(

@@ -12,6 +12,7 @@ from penstock.groups.messages import JoinRequest, Protocol
 from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
+from penstock.model.errors import InvalidRequestError
 
 API_KEY: Final = 11
 VERSIONS: Final = (0, 9)
@@ -19,12 +20,21 @@ VERSIONS: Final = (0, 9)
 ID_REQUIRED_FROM: Final = 4
 NULLABLE_PROTOCOL_FROM: Final = 7
 SKIPS_ASSIGNMENT_FROM: Final = 9
+PROTOCOLS_MAX: Final = 100
+"""Of one member. Each of them is kept, and compared with those of all others at each rebalance;
+clients offer one or two."""
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """Join, and wait for the others."""
     version, groups = context.api_version, context.broker.groups
+    if len(request.protocols) > PROTOCOLS_MAX:
+        raise InvalidRequestError(
+            "join",
+            f"group {request.group_id}",
+            f"{len(request.protocols)} protocols are offered, {PROTOCOLS_MAX} are allowed",
+        )
     instance_id = getattr(request, "group_instance_id", None)
     client_id = context.client_id or ""
     session_timeout_ms = request.session_timeout // MILLISECOND
@@ -62,12 +72,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         skip_assignment=reply.skip_assignment,
         member_id=reply.member_id,
         members=tuple(
-            build(
-                types.JoinGroupResponseMember,
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                metadata=member.metadata,
-            )
-            for member in reply.members
+            [
+                build(
+                    types.JoinGroupResponseMember,
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    metadata=member.metadata,
+                )
+                async for member in context.broker.turns.each(reply.members)
+            ]
         ),
     )

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
-from penstock.groups.messages import Leaver
+from penstock.groups.messages import Leaver, LeaveResult
 from penstock.kafka import fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
@@ -12,6 +12,8 @@ API_KEY: Final = 13
 VERSIONS: Final = (0, 5)
 
 BATCH_FROM: Final = 3
+LEAVERS_AT_ONCE: Final = 500
+"""Members that leave between two turns of the event loop."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -22,7 +24,17 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if batch
         else [Leaver(request.member_id, None)]
     )
-    error, results = context.broker.groups.leave(request.group_id, leavers)
+    turns = context.broker.turns
+    error, results = GroupError.NONE, list[LeaveResult]()
+    for start in range(0, len(leavers), LEAVERS_AT_ONCE):
+        some = leavers[start : start + LEAVERS_AT_ONCE]
+        error, left = context.broker.groups.leave(request.group_id, some)
+        if error:
+            results = []
+            break
+        results += left
+        if turns.spend(len(some)):
+            await turns.wait()
     doubt = error or next((result.error for result in results if result.error), GroupError.NONE)
     if doubt:
         settled = await fresh.group_error(context, request.group_id, doubt)
@@ -37,12 +49,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         types.LeaveGroupResponse,
         error_code=error,
         members=tuple(
-            build(
-                types.MemberResponse,
-                member_id=result.member_id,
-                group_instance_id=result.instance_id,
-                error_code=result.error,
-            )
-            for result in results
+            [
+                build(
+                    types.MemberResponse,
+                    member_id=result.member_id,
+                    group_instance_id=result.instance_id,
+                    error_code=result.error,
+                )
+                async for result in turns.each(results)
+            ]
         ),
     )

@@ -5,6 +5,7 @@ Version 0 is the former ListClientMetricsResources (KIP-714), of which there are
 
 from typing import Any, Final
 
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.resources import ResourceType
@@ -12,6 +13,8 @@ from penstock.kafka.schema import build, response_types
 
 API_KEY: Final = 74
 VERSIONS: Final = range(2)
+RESOURCE_BYTES: Final = 2
+"""Type and tags."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -30,16 +33,23 @@ async def handle(context: RequestContext, request: Any) -> Any:
             error_code=ErrorCode.UNSUPPORTED_VERSION,
             config_resources=(),
         )
-    found: list[tuple[str, int]] = []
+    turns = broker.turns
+    found: list[tuple[int, str]] = []
     if ResourceType.TOPIC in asked:
-        found.extend((topic.name, ResourceType.TOPIC) for topic in broker.view.topics())
+        found.extend((ResourceType.TOPIC, topic.name) for topic in broker.view.topics())
     if ResourceType.BROKER in asked:
-        found.append((str(broker.node_id), ResourceType.BROKER))
+        found.append((ResourceType.BROKER, str(broker.node_id)))
+    bound = BASE_BYTES + sum(text_bytes(name) + RESOURCE_BYTES for _, name in found)
+    waiting = context.reserve_answer(bound)
+    if waiting is not None:
+        return waiting
     return build(
         types.ListConfigResourcesResponse,
         error_code=ErrorCode.NONE,
         config_resources=tuple(
-            build(types.ConfigResource, resource_name=name, resource_type=int(kind))
-            for name, kind in sorted(found, key=lambda one: (one[1], one[0]))
+            [
+                build(types.ConfigResource, resource_name=name, resource_type=int(kind))
+                async for kind, name in turns.in_order(found)
+            ]
         ),
     )

@@ -6,6 +6,7 @@ from typing import Any, Final
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import told
 from penstock.kafka import fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
@@ -14,6 +15,8 @@ API_KEY: Final = 16
 VERSIONS: Final = (0, 5)
 
 GROUP_TYPE: Final = "classic"
+GROUP_BYTES: Final = 40
+"""State, type and tags."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -28,17 +31,34 @@ async def handle(context: RequestContext, request: Any) -> Any:
             types.ListGroupsResponse, error_code=GroupError.COORDINATOR_NOT_AVAILABLE, groups=()
         )
     try:
+        waiting = context.reserve_answer(await _bound(context))
+        if waiting is not None:
+            return waiting
         groups = tuple(
-            build(
-                types.ListedGroup,
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state.value,
-                group_type=GROUP_TYPE,
-            )
-            for group in context.broker.groups.overviews()
-            if not states or group.state.value.lower() in states
+            [
+                build(
+                    types.ListedGroup,
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type,
+                    group_state=group.state.value,
+                    group_type=GROUP_TYPE,
+                )
+                async for group in context.broker.turns.each(context.broker.groups.overviews())
+                if not states or group.state.value.lower() in states
+            ]
         )
     except PenstockError as error:
         return build(types.ListGroupsResponse, error_code=told(error), groups=())
     return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=groups)
+
+
+async def _bound(context: RequestContext) -> int:
+    """The most bytes of the answer.
+
+    Raises:
+        PenstockError: the groups can't be listed.
+    """
+    found = BASE_BYTES
+    async for group in context.broker.turns.each(context.broker.groups.overviews()):
+        found += GROUP_BYTES + text_bytes(group.group_id) + text_bytes(group.protocol_type)
+    return found

@@ -63,15 +63,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
     types = response_types("list_offsets", context.api_version)
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
     known = await fresh.confirm(context)
-    twice = duplicates(
-        (topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
+    turns = context.broker.turns
+    twice = await turns.run(
+        duplicates(
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        )
     )
     found: list[_Found | None] = []
     lookups: list[_Lookup] = []
-    for topic in request.topics:
-        for partition in topic.partitions:
+    async for topic in turns.each(request.topics):
+        async for partition in turns.each(topic.partitions):
             if (topic.name, partition.partition_index) in twice:
                 found.append(_Found(ErrorCode.INVALID_REQUEST))
                 continue
@@ -88,9 +91,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     looked_up = iter(await _look_all_up(context, lookups))
     answers = (next(looked_up) if one is None else one for one in found)
     topics = []
-    for topic in request.topics:
+    async for topic in turns.each(request.topics):
         partitions = []
-        for partition in topic.partitions:
+        async for partition in turns.each(topic.partitions):
             one = next(answers)
             partitions.append(
                 build(
@@ -143,15 +146,18 @@ def _find(
 async def _look_all_up(context: RequestContext, lookups: list[_Lookup]) -> list[_Found]:
     if len(lookups) <= 1:
         return [await _look_up(context, lookup) for lookup in lookups]
-    gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+    found = [_Found()] * len(lookups)
+    left = iter(enumerate(lookups))
+    turns = context.broker.turns
 
-    async def gated(lookup: _Lookup) -> _Found:
-        async with gate:
-            return await _look_up(context, lookup)
+    async def work() -> None:
+        async for place, lookup in turns.each(left):
+            found[place] = await _look_up(context, lookup)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(gated(lookup)) for lookup in lookups]
-    return [task.result() for task in tasks]
+        for _ in range(min(LOOKUPS_AT_ONCE, len(lookups))):
+            group.create_task(work())
+    return found
 
 
 async def _look_up(context: RequestContext, lookup: _Lookup) -> _Found:

@@ -3,122 +3,226 @@
 A partition's leader is any agent of the client's zone (`kafka.nodes`). What is known is told at
 once, also while the journal is away; that there is no such topic, only of the present.
 
-Decoded and encoded by struct: every client asks at its start and every few minutes, the answer
-for 5,000 partitions takes kio's writer 47 ms, and a server must answer this before it has time
-to import kio. Where one broker leads them all, every partition of a count looks the same but for
-its index, so the bytes are cached by (version, partition count); and the answer about all topics
-by the view's generation and the leaders' candidates.
+Decoded and encoded (`kafka.metadata_codec`) by struct: every client asks at its start and every few
+minutes, the answer for 5,000 partitions takes kio's writer 47 ms, and a server must answer this
+before it has time to import kio. The answer about all topics is cached by the view's generation and
+the leaders' candidates. A long one is made in pieces, as its peer takes them.
 
 Leader epochs are the broker's (of the log's last restore). Authorized operations are INT_MIN, "not
 known", until there are ACLs. Topic ids are understood from version 12 on (KIP-516).
 """
 
 import asyncio
+import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.kafka import fresh
-from penstock.kafka.context import Reply, RequestContext
-from penstock.kafka.decode import Cursor
+from penstock.kafka.admin_lines import describe, note_changes
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.context import SMALL_ANSWER_BYTES, AnyReply, RequestContext
+from penstock.kafka.decode import STEP_ITEMS, Cursor
 from penstock.kafka.errors import ErrorCode, MalformedRequestError, error_code
-from penstock.kafka.topic_names import find_collision, name_problem
+from penstock.kafka.metadata_codec import (
+    ANSWER_BYTES,
+    FLEXIBLE_FROM,
+    LOOKUP_BY_ID_FROM,
+    TopicAnswer,
+    TopicsWriter,
+    leaders_of,
+    long_response,
+    response,
+    slices,
+)
+from penstock.kafka.outcomes import CHEAP, ItemError
 from penstock.kafka.topic_plan import new_topic_id
+from penstock.kafka.topic_room import TopicRoom
 from penstock.kafka.wire import (
-    NO_TAGS,
     NO_UUID,
-    array_length,
-    pack_int16,
-    pack_int32,
-    string,
-    uvarint,
 )
 from penstock.metadata.answers import Refused
 from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import PenstockError
-from penstock.placement.leaders import Leaders
-from penstock.placement.zones import zone_of
+from penstock.model.steps import Steps, at_once
+from penstock.model.topic_names import folded, name_problem
 
 if TYPE_CHECKING:
     from penstock.metadata.view import MetadataView, Topic
+
+logger = logging.getLogger(__name__)
 
 API_KEY: Final = 3
 VERSIONS: Final = range(14)
 RAW: Final = True
 
-FLEXIBLE_FROM: Final = 9
 IDS_IN_REQUEST_FROM: Final = 10
-LOOKUP_BY_ID_FROM: Final = 12
-OPERATIONS_UNKNOWN: Final = pack_int32(-(1 << 31))
+AT_ONCE_BYTES: Final = 16 << 10
+AT_ONCE_ITEMS: Final = 500
+"""Of longer requests and answers each has its turns."""
+TOPIC_BYTES: Final = 32
+PARTITION_BYTES: Final = 35
+"""The most that any version has."""
+TOPIC_BYTES_MAX: Final = 512 << 10
+"""Of the topic with the most partitions, which is made whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """`topics` holds (topic id, name) pairs; None asks for all."""
+    """`topics` holds (topic id, name) pairs, each once; None asks for all."""
 
-    topics: list[tuple[bytes, str | None]] | None
+    topics: dict[tuple[bytes, str | None], None] | None
     may_create: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What is said about one topic."""
-
-    error: ErrorCode
-    name: str | None
-    topic_id: bytes
-    partitions: int
-
-
-def serve(context: RequestContext, body: memoryview) -> "Reply | asyncio.Future[Reply]":
+def serve(context: RequestContext, body: memoryview) -> "AnyReply | asyncio.Future[AnyReply]":
     """Answer at once, or after the topics that are to be created are.
 
     Raises:
         MalformedRequestError: the body is not such a request.
     """
-    request = _decode(context.api_version, body)
     broker = context.broker
+    if len(body) > AT_ONCE_BYTES or broker.turns.spend(1):
+        return _later(context, body, _serve_in_turns(context, body))
+    request = at_once(_decode(context.api_version, body))
     if request.topics is None:
-        return _response(context, _all_topics(context))
+        encoded = _known_all_topics(context)
+        if encoded is None:
+            return _later(context, body, _answer_all(context))
+        return _shared_response(context, encoded)
     certainty = fresh.first(context)
-    answers = [_answer(broker.view, topic_id, name, certainty) for topic_id, name in request.topics]
-    if request.may_create and broker.settings.auto_create_topics:
-        missing = [
-            answer.name
-            for answer in answers
-            if answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and answer.name is not None
-        ]
-        if missing:
-            # Owned by the connection, which cancels it when its peer is gone.
-            return asyncio.get_running_loop().create_task(
-                _create_and_answer(context, request.topics, list(dict.fromkeys(missing)))
-            )
+    answers = [_answer(broker.view, *topic, certainty) for topic in request.topics]
+    if (
+        _wants_more(context, request, answers, certainty)
+        or _items(answers) > AT_ONCE_ITEMS
+        or _bound(answers) > SMALL_ANSWER_BYTES
+    ):
+        return _later(context, body, _go_on(context, request, answers, certainty))
+    return response(context, at_once(TopicsWriter(context).whole(answers)))
+
+
+_Outcome = AnyReply | asyncio.Future[None]
+"""A reply; or what to wait for, before all is done again."""
+
+
+def _later(
+    context: RequestContext, body: memoryview, work: Coroutine[Any, Any, _Outcome]
+) -> "asyncio.Future[AnyReply]":
+    # Owned by the connection, which cancels it when its peer is gone.
+    return asyncio.get_running_loop().create_task(_until_room(context, body, work))
+
+
+async def _until_room(
+    context: RequestContext, body: memoryview, work: Coroutine[Any, Any, _Outcome]
+) -> AnyReply:
+    found = await work
+    while isinstance(found, asyncio.Future):
+        await found
+        found = await _serve_in_turns(context, body)
+    return found
+
+
+async def _serve_in_turns(context: RequestContext, body: memoryview) -> _Outcome:
+    """As `serve`, of a long request, or where others have used up this turn of the loop."""
+    turns = context.broker.turns
+    await turns.wait()
+    request = await turns.run(_decode(context.api_version, body))
+    if request.topics is None:
+        return await _answer_all(context)
+    certainty = fresh.first(context)
+    answers = await _answers(context, request.topics, certainty)
+    return await _go_on(context, request, answers, certainty)
+
+
+async def _go_on(
+    context: RequestContext,
+    request: _Request,
+    answers: list[TopicAnswer],
+    certainty: fresh.Certainty,
+) -> _Outcome:
+    """Create what is missing and may be, and ask the journal about what is denied; then answer."""
+    assert request.topics is not None
+    missing = _missing(context, request, answers)
+    if missing:
+        return await _create_and_answer(context, request.topics, missing)
     if certainty.doubted:
-        return asyncio.get_running_loop().create_task(_confirm_and_answer(context, request.topics))
-    return _response(context, _encode_topics(answers, context))
+        return await _confirm_and_answer(context, request.topics)
+    return await _encoded(context, answers)
+
+
+def _wants_more(
+    context: RequestContext,
+    request: _Request,
+    answers: Sequence[TopicAnswer],
+    certainty: fresh.Certainty,
+) -> bool:
+    return certainty.doubted or bool(_missing(context, request, answers))
+
+
+def _missing(
+    context: RequestContext, request: _Request, answers: Sequence[TopicAnswer]
+) -> list[str]:
+    """Names of topics that are to be created."""
+    if not (request.may_create and context.broker.settings.auto_create_topics):
+        return []
+    return [
+        answer.name
+        for answer in answers
+        if answer.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and answer.name is not None
+    ]
+
+
+async def _answers(
+    context: RequestContext,
+    topics: Iterable[tuple[bytes, str | None]],
+    certainty: fresh.Certainty,
+) -> list[TopicAnswer]:
+    view, turns = context.broker.view, context.broker.turns
+    return [_answer(view, *topic, certainty) async for topic in turns.each(topics)]
+
+
+async def _encoded(context: RequestContext, answers: Sequence[TopicAnswer]) -> _Outcome:
+    turns, writer = context.broker.turns, TopicsWriter(context)
+    if _bound(answers) <= SMALL_ANSWER_BYTES:
+        return response(context, await turns.run(writer.whole(answers)))
+    held_bytes = BASE_BYTES + len(answers) * ANSWER_BYTES + TOPIC_BYTES_MAX
+    waiting = context.reserve_answer(held_bytes)
+    if waiting is not None:
+        return waiting
+    length = await turns.run(writer.length(answers))
+    return long_response(context, writer.pieces(answers), topic_bytes=length, held_bytes=held_bytes)
 
 
 async def _confirm_and_answer(
-    context: RequestContext, topics: Sequence[tuple[bytes, str | None]]
-) -> Reply:
-    certainty = await fresh.second(context)
-    view = context.broker.view
-    answers = [_answer(view, topic_id, name, certainty) for topic_id, name in topics]
-    return _response(context, _encode_topics(answers, context))
+    context: RequestContext, topics: Iterable[tuple[bytes, str | None]]
+) -> _Outcome:
+    return await _encoded(context, await _answers(context, topics, await fresh.second(context)))
 
 
 async def _create_and_answer(
-    context: RequestContext, topics: Sequence[tuple[bytes, str | None]], missing: Sequence[str]
-) -> Reply:
+    context: RequestContext, topics: Iterable[tuple[bytes, str | None]], missing: Sequence[str]
+) -> _Outcome:
     broker = context.broker
     refused: dict[str, ErrorCode] = {}
-    commands = []
-    for name in missing:
-        if find_collision(name, (topic.name for topic in broker.view.topics())) is not None:
+    commands: list[CreateTopic] = []
+    made: list[str] = []
+    others: dict[str, str] = {}
+    full: list[str | None] = []
+    room = TopicRoom(broker.view, broker.settings)
+    async for name in broker.turns.each(missing):
+        fold = folded(name)
+        if broker.view.similar_name(name) is not None or (fold and others.get(fold, name) != name):
             refused[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
             continue
+        try:
+            room.take(broker.settings.default_partitions, topics=1)
+        except ItemError as error:
+            refused[name] = error.outcome.error
+            full.append(error.outcome.message)
+            continue
+        if fold:
+            others[fold] = name
         commands.append(
             CreateTopic(
                 name=name,
@@ -126,68 +230,97 @@ async def _create_and_answer(
                 partitions=broker.settings.default_partitions,
             )
         )
+    if full:
+        _note_limited(context, len(full), f"are refused: {full[0]}", kind="topics_max")
+    allowed = broker.auto_creation.take(len(commands), broker.clock.monotonic_s())
+    if allowed < len(commands):
+        setting = f"auto_create_topics_per_s = {broker.settings.auto_create_topics_per_s}"
+        _note_limited(context, len(commands) - allowed, f"are not created yet: {setting}")
+        # Clients ask again for as long as they like.
+        late = ErrorCode.LEADER_NOT_AVAILABLE
+        refused.update((command.name, late) for command in commands[allowed:])
+        del commands[allowed:]
     try:
         created = await broker.committer.commit(commands) if commands else []
     except PenstockError as error:
         refused.update((command.name, error_code(error)) for command in commands)
     else:
         for command, answer in zip(commands, created, strict=True):
+            if not isinstance(answer, Refused):
+                made.append(describe(broker.view, command))
             # Refused when another request created it meanwhile: then it is in the view by now.
             if isinstance(answer, Refused) and broker.view.topic(command.name) is None:
                 refused[command.name] = ErrorCode.LEADER_NOT_AVAILABLE
+    note_changes(context, made)
     # Applied here, the commit is the present; without one it has to be asked for.
     certainty = fresh.FINAL if commands and not refused else await fresh.second(context)
     answers = []
-    for topic_id, asked in topics:
+    async for topic_id, asked in broker.turns.each(topics):
         if asked is not None and asked in refused:
-            answers.append(_Answer(refused[asked], asked, NO_UUID, 0))
+            answers.append(TopicAnswer(refused[asked], asked, NO_UUID, 0))
         else:
             answers.append(_answer(broker.view, topic_id, asked, certainty))
-    return _response(context, _encode_topics(answers, context))
+    return await _encoded(context, answers)
+
+
+def _note_limited(
+    context: RequestContext, count: int, what: str, *, kind: str = "auto_create_topics_per_s"
+) -> None:
+    broker = context.broker
+    broker.instruments.count("limited_topics", count)
+    if broker.seldom.due(kind):
+        logger.warning(
+            "%d topics that client %s at %s asks for %s",
+            count,
+            context.client_id,
+            context.client_host,
+            what,
+        )
 
 
 def _answer(
     view: "MetadataView", topic_id: bytes, name: str | None, certainty: fresh.Certainty
-) -> _Answer:
+) -> TopicAnswer:
     if name is None:
         found = view.topic_by_id(topic_id)
         if found is None:
             error = certainty.no(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.LEADER_NOT_AVAILABLE)
-            return _Answer(error, None, topic_id, 0)
+            return TopicAnswer(error, None, topic_id, 0)
         return _known(found)
     found = view.topic(name)
     if found is not None:
         return _known(found)
     if name_problem(name) is not None:
-        return _Answer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
+        return TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, name, NO_UUID, 0)
     # While it can't be known: an error that clients retry for as long as they like, where "there
     # is no such topic" is final to some.
     error = certainty.no(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
-    return _Answer(error, name, NO_UUID, 0)
+    return TopicAnswer(error, name, NO_UUID, 0)
 
 
-def _known(topic: "Topic") -> _Answer:
-    return _Answer(ErrorCode.NONE, topic.name, topic.topic_id, topic.partitions)
-
-
-def _leaders(context: RequestContext) -> Leaders:
-    return context.broker.nodes.leaders(zone_of(context.client_id))
+def _known(topic: "Topic") -> TopicAnswer:
+    return TopicAnswer(ErrorCode.NONE, topic.name, topic.topic_id, topic.partitions)
 
 
 # -- decoding ----------------------------------------------------------------------------------
 
 
-def _decode(version: int, body: memoryview) -> _Request:
+def _decode(version: int, body: memoryview) -> Steps[_Request]:
     cursor = Cursor(body)
     flexible = version >= FLEXIBLE_FROM
     count = cursor.uvarint() - 1 if flexible else _int32(cursor)
-    topics: list[tuple[bytes, str | None]] | None
+    topics: dict[tuple[bytes, str | None], None] | None
     if count < 0:
         if count != -1 or version == 0:
             raise MalformedRequestError("decode", "Metadata", f"an array of {count} topics")
         topics = None
     else:
-        topics = [_decode_topic(cursor, version) for _ in range(cursor.items(count))]
+        # As in Kafka, a topic that is named more than once is answered once.
+        topics = {}
+        for number in range(1, 1 + cursor.items(count)):
+            topics[_decode_topic(cursor, version)] = None
+            if not number % STEP_ITEMS:
+                yield STEP_ITEMS
         # Before null could be told from empty, empty meant all.
         if version == 0 and not topics:
             topics = None
@@ -232,41 +365,12 @@ def _int32(cursor: Cursor) -> int:
 
 
 def _skip_tags(cursor: Cursor) -> None:
-    for _ in range(cursor.uvarint()):
+    for _ in range(cursor.tag_count()):
         cursor.uvarint()
         cursor.skip(cursor.uvarint())
 
 
-# -- encoding ----------------------------------------------------------------------------------
-
-
-def _response(context: RequestContext, topics: bytes) -> Reply:
-    version, broker = context.api_version, context.broker
-    flexible = version >= FLEXIBLE_FROM
-    tags = NO_TAGS if flexible else b""
-    nodes = broker.nodes.all()
-    parts = [
-        pack_int32(0) if version >= 3 else b"",
-        array_length(len(nodes), flexible=flexible),
-    ]
-    for node in nodes:
-        parts += (
-            pack_int32(node.node_id),
-            string(node.host, flexible=flexible),
-            pack_int32(node.port),
-            string(node.rack, flexible=flexible) if version >= 1 else b"",
-            tags,
-        )
-    controller = broker.nodes.controller(zone_of(context.client_id))
-    parts += [
-        string(broker.cluster_id, flexible=flexible) if version >= 2 else b"",
-        pack_int32(controller) if version >= 1 else b"",
-        topics,
-        OPERATIONS_UNKNOWN if 8 <= version <= 10 else b"",
-        pack_int16(0) if version >= 13 else b"",
-        tags,
-    ]
-    return [b"".join(parts)]
+# -- all topics ----------------------------------------------------------------------------------
 
 
 class _AllTopics:
@@ -285,72 +389,63 @@ _CACHED_MAX: Final = 64
 """Encodings: of 14 versions, per zone, as agents come and go."""
 
 
-def _all_topics(context: RequestContext) -> bytes:
+def _all_key(context: RequestContext) -> tuple[int, int, tuple[int, ...]]:
+    return context.api_version, context.broker.epoch, leaders_of(context).candidates
+
+
+def _known_all_topics(context: RequestContext) -> bytes | None:
+    """The array of all topics, if it is known; of few topics it is made if need be."""
     view = context.broker.view
-    generation = view.generation
-    if _cache.view is not view or _cache.generation != generation:
-        _cache.view, _cache.generation = view, generation
+    if _cache.view is not view or _cache.generation != view.generation:
+        _cache.view, _cache.generation = view, view.generation
         _cache.by_version.clear()
-    key = (context.api_version, context.broker.epoch, _leaders(context).candidates)
+    key = _all_key(context)
     encoded = _cache.by_version.get(key)
-    if encoded is None:
-        encoded = _encode_topics([_known(topic) for topic in view.topics()], context)
-        if len(_cache.by_version) >= _CACHED_MAX:
-            _cache.by_version.clear()
-        _cache.by_version[key] = encoded
+    if encoded is None and len(view.topics()) <= AT_ONCE_ITEMS:
+        answers = [_known(topic) for topic in view.topics()]
+        if _items(answers) <= AT_ONCE_ITEMS:
+            encoded = at_once(TopicsWriter(context).whole(answers))
+            _remember(key, encoded)
     return encoded
 
 
-def _encode_topics(answers: Sequence[_Answer], context: RequestContext) -> bytes:
-    version, leader_epoch = context.api_version, context.broker.epoch
-    leaders = _leaders(context)
-    sole = leaders.sole
-    flexible = version >= FLEXIBLE_FROM
-    tail = (OPERATIONS_UNKNOWN if version >= 8 else b"") + (NO_TAGS if flexible else b"")
-    internal = b"\0" if version >= 1 else b""
-    parts = [array_length(len(answers), flexible=flexible)]
+async def _answer_all(context: RequestContext) -> _Outcome:
+    """Encode all topics in turns; unless they change meanwhile, for those who ask next, too."""
+    view, turns = context.broker.view, context.broker.turns
+    encoded = _known_all_topics(context)
+    if encoded is None:
+        generation, key = view.generation, _all_key(context)
+        answers = [_known(topic) async for topic in turns.each(list(view.topics()))]
+        waiting = context.reserve_answer(_bound(answers))
+        if waiting is not None:
+            return waiting
+        encoded = await turns.run(TopicsWriter(context).whole(answers))
+        if _cache.view is view and _cache.generation == generation == view.generation:
+            _remember(key, encoded)
+    return _shared_response(context, encoded)
+
+
+def _shared_response(context: RequestContext, encoded: bytes) -> AnyReply:
+    """An answer whose topics are others' as well: it waits for nothing, since it holds nothing."""
+    if len(encoded) <= SMALL_ANSWER_BYTES:
+        return response(context, encoded)
+    return long_response(context, slices(encoded), topic_bytes=len(encoded), held_bytes=0)
+
+
+def _remember(key: tuple[int, int, tuple[int, ...]], encoded: bytes) -> None:
+    if len(_cache.by_version) >= _CACHED_MAX:
+        _cache.by_version.clear()
+    _cache.by_version[key] = encoded
+
+
+def _items(answers: Sequence[TopicAnswer]) -> int:
+    """What encoding them costs, at most."""
+    return len(answers) + sum(answer.partitions for answer in answers) // CHEAP
+
+
+def _bound(answers: Sequence[TopicAnswer]) -> int:
+    """The most bytes of an answer about topics."""
+    found = BASE_BYTES + len(answers) * TOPIC_BYTES
     for answer in answers:
-        name = answer.name if answer.name is not None or version >= LOOKUP_BY_ID_FROM else ""
-        parts.append(pack_int16(answer.error))
-        parts.append(string(name, flexible=flexible))
-        if version >= 10:
-            parts.append(answer.topic_id)
-        parts.append(internal)
-        if sole is not None or not answer.partitions:
-            parts.append(_encode_partitions(answer.partitions, version, sole or 0, leader_epoch))
-        else:
-            led_by = leaders.of_topic(answer.topic_id, 0, answer.partitions)
-            parts.append(_encode_led(led_by, version, leader_epoch))
-        parts.append(tail)
-    return b"".join(parts)
-
-
-@lru_cache(maxsize=64)
-def _encode_partitions(count: int, version: int, node_id: int, leader_epoch: int) -> bytes:
-    """The array of a topic's partitions, all led by `node_id`."""
-    return _encode_led((node_id,) * count, version, leader_epoch)
-
-
-def _encode_led(led_by: Sequence[int], version: int, leader_epoch: int) -> bytes:
-    """The array of a topic's partitions, by their leaders."""
-    flexible = version >= FLEXIBLE_FROM
-    ends = {leader: _row_end(leader, version, leader_epoch) for leader in set(led_by)}
-    parts = [uvarint(len(led_by) + 1) if flexible else pack_int32(len(led_by))]
-    parts.extend(b"\0\0" + pack_int32(index) + ends[leader] for index, leader in enumerate(led_by))
-    return b"".join(parts)
-
-
-def _row_end(node_id: int, version: int, leader_epoch: int) -> bytes:
-    """What follows a partition's index: the leader is the only replica that is shown."""
-    flexible = version >= FLEXIBLE_FROM
-    node = pack_int32(node_id)
-    alone = array_length(1, flexible=flexible) + node
-    rest = [
-        node,
-        pack_int32(leader_epoch) if version >= 7 else b"",
-        alone,
-        alone,
-        array_length(0, flexible=flexible) if version >= 5 else b"",
-        NO_TAGS if flexible else b"",
-    ]
-    return b"".join(rest)
+        found += text_bytes(answer.name) + answer.partitions * PARTITION_BYTES
+    return found

@@ -5,10 +5,13 @@ retention, a setting, holds for all.
 """
 
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
+from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
 from penstock.kafka import fresh
+from penstock.kafka.admin_lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, refusal_code
 from penstock.kafka.schema import build, response_types
@@ -35,6 +38,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
         generation=_generation(request),
     )
     if result.error is GroupError.NONE:
+        if result.altered_from is not None:
+            _note_altered(context, request.group_id, writes, result)
         codes = iter(result.codes)
         outcomes = [_stored(next(codes)) if error is None else error for error in errors]
     else:
@@ -44,10 +49,28 @@ async def handle(context: RequestContext, request: Any) -> Any:
             failure = GroupError.ILLEGAL_GENERATION
         # A topic that is not there stays the answer of its own: Kafka looks at topics first.
         outcomes = [failure if error in {None, _TOO_LARGE} else error for error in errors]
-    return _response(context, request, outcomes)
+    return await _response(context, request, outcomes)
 
 
-def _plan(
+def _note_altered(
+    context: RequestContext, group_id: str, writes: list[OffsetWrite], result: CommitResult
+) -> None:
+    """Say which offsets an administrator has set: those of groups that have had members."""
+    broker = context.broker
+    if not broker.seldom.due(f"altered offsets {context.client_id} {group_id}"):
+        return
+    assert result.altered_from is not None
+    changes = []
+    for write, before in islice(zip(writes, result.altered_from, strict=True), SHOWN_MAX):
+        topic = broker.view.topic_by_id(write.topic_id)
+        name = write.topic_id.hex() if topic is None else topic.name
+        old = "?" if before is None else before
+        changes.append(f"{name}-{write.partition}: {old} -> {write.offset}")
+    text = f"altered {len(writes)} offsets of group {group_id!r}: {', '.join(changes)}"
+    note_changes(context, [text])
+
+
+async def _plan(
     context: RequestContext, request: Any, certainty: fresh.Certainty
 ) -> tuple[list[OffsetWrite], list[int | None]]:
     """What to write, and an error per partition in the request's order; None: it is written, and
@@ -61,9 +84,10 @@ def _plan(
     metadata_length_max = context.broker.groups.settings.offset_metadata_length_max
     writes: list[OffsetWrite] = []
     errors: list[int | None] = []
-    for topic in request.topics:
+    turns = context.broker.turns
+    async for topic in turns.each(request.topics):
         known = _find_topic(context, topic)
-        for partition in topic.partitions:
+        async for partition in turns.each(topic.partitions):
             metadata = partition.committed_metadata or ""
             if known is None:
                 errors.append(certainty.no(unknown_topic, away))
@@ -102,25 +126,29 @@ def _find_topic(context: RequestContext, topic: Any) -> Any:
     return view.topic(topic.name)
 
 
-def _response(context: RequestContext, request: Any, outcomes: list[int]) -> Any:
-    types = response_types("offset_commit", context.api_version)
+async def _response(context: RequestContext, request: Any, outcomes: list[int]) -> Any:
+    types, turns = response_types("offset_commit", context.api_version), context.broker.turns
     errors = iter(outcomes)
     return build(
         types.OffsetCommitResponse,
         topics=tuple(
-            build(
-                types.OffsetCommitResponseTopic,
-                name=getattr(topic, "name", None),
-                topic_id=getattr(topic, "topic_id", None),
-                partitions=tuple(
-                    build(
-                        types.OffsetCommitResponsePartition,
-                        partition_index=partition.partition_index,
-                        error_code=next(errors),
-                    )
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            [
+                build(
+                    types.OffsetCommitResponseTopic,
+                    name=getattr(topic, "name", None),
+                    topic_id=getattr(topic, "topic_id", None),
+                    partitions=tuple(
+                        [
+                            build(
+                                types.OffsetCommitResponsePartition,
+                                partition_index=partition.partition_index,
+                                error_code=next(errors),
+                            )
+                            async for partition in turns.each(topic.partitions)
+                        ]
+                    ),
+                )
+                async for topic in turns.each(request.topics)
+            ]
         ),
     )

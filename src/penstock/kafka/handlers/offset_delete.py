@@ -1,11 +1,13 @@
 """OffsetDelete 0: forget a group's offsets of topics that it does not read any more (KIP-496)."""
 
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import PartitionId
 from penstock.kafka import fresh
+from penstock.kafka.admin_lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build, response_types
@@ -17,6 +19,7 @@ VERSIONS: Final = (0, 0)
 async def handle(context: RequestContext, request: Any) -> Any:
     """Delete offsets; an error for the group, or one for each partition."""
     types = response_types("offset_delete", context.api_version)
+    turns = context.broker.turns
     items: list[tuple[str, PartitionId]] = []
     missing: dict[tuple[str, int], int] = {}
     for name, number, place in await fresh.settled(context, partial(_places, context, request)):
@@ -32,35 +35,46 @@ async def handle(context: RequestContext, request: Any) -> Any:
         (name, key[1]): outcome for (name, key), outcome in zip(items, outcomes, strict=True)
     }
     found |= missing
+    gone = (f"{name}-{number}" for (name, number), outcome in found.items() if not outcome)
+    some = list(islice(gone, SHOWN_MAX))
+    if some:
+        count = len(found) - sum(map(bool, found.values()))
+        shown = f"deleted {count} offsets of group {request.group_id!r}: {', '.join(some)}"
+        note_changes(context, [shown])
     return build(
         types.OffsetDeleteResponse,
         error_code=GroupError.NONE,
         topics=tuple(
-            build(
-                types.OffsetDeleteResponseTopic,
-                name=topic.name,
-                partitions=tuple(
-                    build(
-                        types.OffsetDeleteResponsePartition,
-                        partition_index=partition.partition_index,
-                        error_code=found[topic.name, partition.partition_index],
-                    )
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            [
+                build(
+                    types.OffsetDeleteResponseTopic,
+                    name=topic.name,
+                    partitions=tuple(
+                        [
+                            build(
+                                types.OffsetDeleteResponsePartition,
+                                partition_index=partition.partition_index,
+                                error_code=found[topic.name, partition.partition_index],
+                            )
+                            async for partition in turns.each(topic.partitions)
+                        ]
+                    ),
+                )
+                async for topic in turns.each(request.topics)
+            ]
         ),
     )
 
 
-def _places(
+async def _places(
     context: RequestContext, request: Any, certainty: fresh.Certainty
 ) -> list[tuple[str, int, PartitionId | ErrorCode]]:
     """Topic name and number of each partition, with what it is to the journal."""
     places: list[tuple[str, int, PartitionId | ErrorCode]] = []
-    for topic in request.topics:
+    turns = context.broker.turns
+    async for topic in turns.each(request.topics):
         known = context.broker.view.topic(topic.name)
-        for partition in topic.partitions:
+        async for partition in turns.each(topic.partitions):
             number = partition.partition_index
             if known is not None and 0 <= number < known.partitions:
                 places.append((topic.name, number, (known.topic_id, number)))

@@ -3,30 +3,45 @@ version 10 on.
 
 A partition without a committed offset, and every partition of a group that is not there, is
 answered with -1 and no error. `require_stable` (7 and later, KIP-447) asks not to be shown offsets
-that an open transaction may still change: there are none yet.
+that an open transaction may still change: there are none yet. A group, topic or partition that
+is named more than once is answered once.
 
 Answers are of the present: a group's offsets must not go back when its coordinator moves.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError, told
 from penstock.kafka import fresh
-from penstock.kafka.context import RequestContext
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.context import SMALL_ANSWER_BYTES, RequestContext
+from penstock.kafka.encode import LONG_PART_BYTES, EncodedParts, entity_writer
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire import array_length
 from penstock.model.errors import PenstockError
+from penstock.model.topic_names import NAME_LENGTH_MAX
 
 API_KEY: Final = 9
 VERSIONS: Final = (1, 10)
 
+FLEXIBLE_FROM: Final = 6
 GROUPS_FROM: Final = 8
 TOPIC_IDS_FROM: Final = 10
+GROUP_COST: Final = 4
+"""Of a group in items: it is looked up by SQL if it is not in memory."""
+GROUP_BYTES: Final = 12
+TOPIC_BYTES: Final = 24
+PARTITION_BYTES: Final = 100
+"""Without metadata; what is held of one while it is looked up."""
+ALL: Final = 1 << 40
+"""More partitions than can be asked for: all that have offsets."""
 NO_OFFSET: Final = CommittedOffset(-1, -1, "")
 
 
@@ -47,40 +62,128 @@ async def handle(context: RequestContext, request: Any) -> Any:
     version = context.api_version
     types = response_types("offset_fetch", version)
     known = await fresh.confirm(context)
+    bound = await _bound(context, request) if known else 0
+    waiting = context.reserve_answer(bound)
+    if waiting is not None:
+        return waiting
+    response = await _look_up(context, types, request, known=known)
+    if bound <= SMALL_ANSWER_BYTES:
+        return response
+    return LongAnswer(response, held_bytes=bound)
+
+
+async def _look_up(context: RequestContext, types: Any, request: Any, *, known: bool) -> Any:
+    version = context.api_version
     if version < GROUPS_FROM:
-        error, topics = _of_group(context, request.group_id, request.topics, known=known)
+        asked = await _joined(context, request.topics)
+        error, topics = await _of_group(context, request.group_id, asked, known=known)
         return build(
             types.OffsetFetchResponse,
             error_code=error,
-            topics=_topics(
-                types.OffsetFetchResponseTopic, types.OffsetFetchResponsePartition, topics
+            topics=await _topics(
+                context, types.OffsetFetchResponseTopic, types.OffsetFetchResponsePartition, topics
             ),
         )
     groups = []
-    for group in request.groups:
-        error, topics = _of_group(context, group.group_id, group.topics, known=known)
+    async for group_id, asked in _joined_groups(context, request.groups):
+        error, topics = await _of_group(context, group_id, asked, known=known)
         groups.append(
             build(
                 types.OffsetFetchResponseGroup,
-                group_id=group.group_id,
+                group_id=group_id,
                 error_code=error,
-                topics=_topics(
-                    types.OffsetFetchResponseTopics, types.OffsetFetchResponsePartitions, topics
+                topics=await _topics(
+                    context,
+                    types.OffsetFetchResponseTopics,
+                    types.OffsetFetchResponsePartitions,
+                    topics,
                 ),
             )
         )
     return build(types.OffsetFetchResponse, groups=tuple(groups))
 
 
-def _of_group(
-    context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, known: bool
+async def _bound(context: RequestContext, request: Any) -> int:
+    """The most bytes of the answer."""
+    turns = context.broker.turns
+    groups = request.groups if context.api_version >= GROUPS_FROM else (request,)
+    asked: dict[str, int] = {}
+    found = BASE_BYTES
+    async for group in turns.each(groups):
+        if group.topics is None:
+            asked[group.group_id] = ALL
+            continue
+        partitions = 0
+        for topic in group.topics:
+            partitions += len(topic.partition_indexes)
+            found += TOPIC_BYTES + text_bytes(getattr(topic, "name", None))
+        asked[group.group_id] = partitions + asked.get(group.group_id, 0)
+        if turns.spend(len(group.topics) // CHEAP):
+            await turns.wait()
+    async for group_id, partitions in turns.each(asked.items(), cost=GROUP_COST):
+        found += GROUP_BYTES + text_bytes(group_id)
+        try:
+            offsets = await context.broker.groups.fetch_offsets(group_id)
+        except PenstockError:
+            offsets = {}
+        if partitions >= ALL:
+            partitions -= ALL
+            topics = {topic_id for topic_id, _ in offsets}
+            found += len(topics) * (TOPIC_BYTES + 5 + NAME_LENGTH_MAX)
+            found += PARTITION_BYTES * len(offsets)
+        found += PARTITION_BYTES * partitions
+        found += sum([text_bytes(one.metadata) for one in offsets.values() if one.metadata])
+        if turns.spend(rows=len(offsets) // CHEAP):
+            await turns.wait()
+    return found
+
+
+_Asked = dict[str | uuid.UUID | None, dict[int, None]]
+"""Partitions by their topic's name or id, each once."""
+
+
+async def _joined_groups(
+    context: RequestContext, groups: Sequence[Any]
+) -> AsyncIterator[tuple[str, _Asked | None]]:
+    """Each group once, with all that is asked of it: what is committed may be ten thousand times
+    as long as its name."""
+    topics: dict[str, list[Any] | None] = {}
+    async for group in context.broker.turns.each(groups):
+        if group.topics is None:
+            topics[group.group_id] = None  # all of them
+        else:
+            known = topics.setdefault(group.group_id, [])
+            if known is not None:
+                known.extend(group.topics)
+    async for group_id, asked in context.broker.turns.each(topics.items(), cost=GROUP_COST):
+        yield group_id, await _joined(context, asked)
+
+
+async def _joined(context: RequestContext, topics: Sequence[Any] | None) -> _Asked | None:
+    """Each topic and partition once; None asks for all."""
+    if topics is None:
+        return None
+    by_id = context.api_version >= TOPIC_IDS_FROM
+    turns = context.broker.turns
+    asked: _Asked = {}
+    async for topic in turns.each(topics):
+        asked.setdefault(topic.topic_id if by_id else topic.name, {}).update(
+            dict.fromkeys(topic.partition_indexes)
+        )
+        if turns.spend(len(topic.partition_indexes) // CHEAP):
+            await turns.wait()
+    return asked
+
+
+async def _of_group(
+    context: RequestContext, group_id: str, topics: _Asked | None, *, known: bool
 ) -> tuple[GroupError, list[_Topic]]:
     """An error for the whole group, or its topics."""
     try:
         if not known:
             # Every client asks the same coordinator again; some take other errors for final.
             raise NotServedError("fetch offsets", group_id, GroupError.COORDINATOR_LOAD_IN_PROGRESS)
-        offsets = context.broker.groups.fetch_offsets(group_id)
+        offsets = await context.broker.groups.fetch_offsets(group_id)
     except PenstockError as failure:
         error = told(failure)
         if error is GroupError.COORDINATOR_NOT_AVAILABLE:
@@ -90,40 +193,62 @@ def _of_group(
             return error, []
         # Version 1 can only say it of each partition.
         return GroupError.NONE, [
-            _Topic(topic.name, None, [_Partition(n, error=error) for n in topic.partition_indexes])
-            for topic in topics or ()
+            _topic(name, [_Partition(number, error=error) for number in numbers])
+            for name, numbers in (topics or {}).items()
         ]
+    turns = context.broker.turns
+    if turns.spend(rows=len(offsets) // CHEAP):
+        await turns.wait()
     if topics is None:
-        return GroupError.NONE, _all(context, offsets)
-    return GroupError.NONE, [_asked(context, topic, offsets) for topic in topics]
-
-
-def _all(context: RequestContext, offsets: Mapping[PartitionId, CommittedOffset]) -> list[_Topic]:
+        return GroupError.NONE, await _all(context, offsets)
     found = []
-    for topic_id, keys in groupby(sorted(offsets), key=lambda key: key[0]):
+    async for name, numbers in turns.each(topics.items()):
+        found.append(_asked(context, name, numbers, offsets))
+        if turns.spend(len(numbers) // CHEAP):
+            await turns.wait()
+    return GroupError.NONE, found
+
+
+async def _all(
+    context: RequestContext, offsets: Mapping[PartitionId, CommittedOffset]
+) -> list[_Topic]:
+    by_topic: dict[bytes, list[_Partition]] = {}
+    async for (topic_id, number), committed in context.broker.turns.each(list(offsets.items())):
+        by_topic.setdefault(topic_id, []).append(_Partition(number, committed))
+    found = []
+    async for topic_id in context.broker.turns.in_order(list(by_topic)):
         topic = context.broker.view.topic_by_id(topic_id)
         # Deleted meanwhile: its offsets go with it.
         if topic is not None:
-            partitions = [_Partition(key[1], offsets[key]) for key in keys]
+            partitions = sorted(by_topic[topic_id])
             found.append(_Topic(topic.name, uuid.UUID(bytes=topic_id), partitions))
     return found
 
 
+def _topic(name: str | uuid.UUID | None, partitions: list[_Partition]) -> _Topic:
+    return (
+        _Topic(name, None, partitions) if isinstance(name, str) else _Topic(None, name, partitions)
+    )
+
+
 def _asked(
-    context: RequestContext, topic: Any, offsets: Mapping[PartitionId, CommittedOffset]
+    context: RequestContext,
+    name: str | uuid.UUID | None,
+    numbers: Iterable[int],
+    offsets: Mapping[PartitionId, CommittedOffset],
 ) -> _Topic:
-    view, numbers = context.broker.view, topic.partition_indexes
-    if context.api_version >= TOPIC_IDS_FROM:
-        known = None if topic.topic_id is None else view.topic_by_id(topic.topic_id.bytes)
+    view = context.broker.view
+    if isinstance(name, str):
+        known = view.topic(name)
+        # By name, a topic that is not there is one that nobody has read.
+        if known is None:
+            return _topic(name, [_Partition(number) for number in numbers])
+    else:
+        known = None if name is None else view.topic_by_id(name.bytes)
         if known is None:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
-            return _Topic(None, topic.topic_id, [_Partition(n, error=unknown) for n in numbers])
-        return _Topic(None, topic.topic_id, _committed(known.topic_id, numbers, offsets))
-    known = view.topic(topic.name)
-    # By name, a topic that is not there is one that nobody has read.
-    if known is None:
-        return _Topic(topic.name, None, [_Partition(number) for number in numbers])
-    return _Topic(topic.name, None, _committed(known.topic_id, numbers, offsets))
+            return _topic(name, [_Partition(number, error=unknown) for number in numbers])
+    return _topic(name, _committed(known.topic_id, numbers, offsets))
 
 
 def _committed(
@@ -132,23 +257,44 @@ def _committed(
     return [_Partition(number, offsets.get((topic_id, number), NO_OFFSET)) for number in numbers]
 
 
-def _topics(topic_type: Any, partition_type: Any, topics: list[_Topic]) -> tuple[Any, ...]:
+async def _topics(
+    context: RequestContext, topic_type: Any, partition_type: Any, topics: list[_Topic]
+) -> tuple[Any, ...]:
+    turns = context.broker.turns
     return tuple(
-        build(
-            topic_type,
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=tuple(
-                build(
-                    partition_type,
-                    partition_index=partition.number,
-                    committed_offset=partition.committed.offset,
-                    committed_leader_epoch=partition.committed.leader_epoch,
-                    metadata=partition.committed.metadata,
-                    error_code=partition.error,
-                )
-                for partition in topic.partitions
+        [
+            build(
+                topic_type,
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=await _partitions(context, partition_type, topic.partitions),
+            )
+            async for topic in turns.each(topics)
+        ]
+    )
+
+
+async def _partitions(
+    context: RequestContext, partition_type: Any, partitions: list[_Partition]
+) -> EncodedParts:
+    """Encoded at once: entities of a hundred thousand would take ten times as much memory."""
+    write = entity_writer(partition_type)
+    parts = [array_length(len(partitions), flexible=context.api_version >= FLEXIBLE_FROM)]
+    out = bytearray()
+    async for partition in context.broker.turns.each(partitions):
+        write(
+            out,
+            build(
+                partition_type,
+                partition_index=partition.number,
+                committed_offset=partition.committed.offset,
+                committed_leader_epoch=partition.committed.leader_epoch,
+                metadata=partition.committed.metadata,
+                error_code=partition.error,
             ),
         )
-        for topic in topics
-    )
+        if len(out) >= LONG_PART_BYTES:
+            parts.append(bytes(out))
+            out.clear()
+    parts.append(bytes(out))
+    return EncodedParts(parts)

@@ -24,19 +24,24 @@ UNDEFINED: Final = -1
 async def handle(context: RequestContext, request: Any) -> Any:
     """The end of the asked epoch, per partition."""
     types = response_types("offset_for_leader_epoch", context.api_version)
+    turns = context.broker.turns
     known = await fresh.confirm(context)
     return build(
         types.OffsetForLeaderEpochResponse,
         topics=tuple(
-            build(
-                types.OffsetForLeaderTopicResult,
-                topic=topic.topic,
-                partitions=tuple(
-                    _end(context, types, topic.topic, partition, known=known)
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            [
+                build(
+                    types.OffsetForLeaderTopicResult,
+                    topic=topic.topic,
+                    partitions=tuple(
+                        [
+                            _end(context, types, topic.topic, partition, known=known)
+                            async for partition in turns.each(topic.partitions)
+                        ]
+                    ),
+                )
+                async for topic in turns.each(request.topics)
+            ]
         ),
     )
 

@@ -2,29 +2,43 @@
 
 Raw: the records stay where the socket put them. Batches are checked here, at the border, then
 handed to the log; the answer is made when the commit's answer is known. Requests of one
-connection may overlap here; the connection answers them in order.
+connection may overlap here; the connection answers them in order. One that names more than
+STEP_ITEMS topics and partitions is read, checked, appended and answered in turns of the loop.
+
+Order: a request takes its place in its connection's queue when it arrives, and is handed to the
+log once its batches are checked and nothing of that connection is ahead. So a batch whose records
+are checked in a thread is not overtaken by a later one of its producer.
+
+An agent that is being drained refuses with NOT_LEADER_OR_FOLLOWER once others lead all partitions:
+producers ask for metadata then, where they would otherwise stay for minutes.
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from penstock.kafka import fresh
+from penstock.kafka.batch_limits import batch_limits
 from penstock.kafka.context import (
     ConnectionState,
     LateReply,
+    Reply,
     ReplyFuture,
     RequestContext,
 )
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.produce_codec import (
+    ITEM_COST,
+    STEP_ITEMS,
     TOPIC_IDS_FROM,
     PartitionAnswer,
     PartitionData,
     ProduceRequest,
     TopicData,
+    answer_steps,
     encode_produce,
-    parse_produce,
+    produce_steps,
 )
 from penstock.kafka.produce_repeat import KnownProduce, known_produce
 from penstock.log.append.plan import PartitionAppend
@@ -32,14 +46,18 @@ from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.view import Topic
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import partition_key
-from penstock.model.topic_configs import topic_settings
+from penstock.model.steps import Steps, if_short
 from penstock.records.batch import ZSTD, BatchError, BatchFault, BatchLimits, check_batch, codec_of
+from penstock.system import background
 
 API_KEY: Final = 0
 VERSIONS: Final = (3, 13)
 RAW: Final = True
+CHECKED_AT_ONCE: Final = 100
+"""Partitions of a long request that are checked, or handed to the log, at a time; 5 us each."""
 ZSTD_FROM: Final = 7
 """KIP-110: the version of those who know zstd."""
+_NO_RECORDS: Final = memoryview(b"")
 
 _CODES: Final = {
     BatchFault.TRUNCATED: ErrorCode.INVALID_RECORD,
@@ -58,58 +76,88 @@ def serve(context: RequestContext, body: memoryview) -> ReplyFuture:
     """Check the request's batches and hand them to the log; the future is the answer."""
     broker = context.broker
     started_s = broker.clock.monotonic_s()
-    operation = _Produce(context, body)
+    request = _parse(context.connection, body, context.api_version)
     broker.instruments.observe("parse:Produce", broker.clock.monotonic_s() - started_s)
-    operation.start()
+    if not isinstance(request, ProduceRequest):
+        return _LongProduce(context).begin(request)
+    operation = _Produce(context)
+    operation.start(request)
     return operation.reply
 
 
 class _Produce:
-    """One request under way. Calls to the log are split where the WAL's frames would be too big."""
+    """One request under way. Calls to the log are split where the WAL's frames would be too big.
+
+    First its batches are checked, then it is handed to the log, then it is answered.
+    """
 
     __slots__ = (
+        "_acks",
         "_appends",
         "_broker",
+        "_checking",
         "_confirmation",
         "_context",
-        "_length",
         "_pending",
-        "_request",
         "_source",
+        "_timeout_ms",
         "_topics",
         "_unknown",
         "_version",
+        "_was_checked_late",
         "reply",
     )
 
-    def __init__(self, context: RequestContext, body: memoryview) -> None:
+    def __init__(self, context: RequestContext) -> None:
         self._context = context
         self._broker = context.broker
         self._source = context.connection.id
         self._version = context.api_version
-        self._request = _parse(context.connection, body, context.api_version)
+        self._acks = self._timeout_ms = 0
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
-        self._length = 0
         self._pending = 0
+        self._checking = 0
+        self._was_checked_late = False
         self._unknown: list[tuple[TopicData, PartitionAnswer]] = []
         self._confirmation: asyncio.Task[None] | None = None
         self.reply = LateReply(loop=asyncio.get_running_loop())
 
-    def start(self) -> None:
-        for topic in self._request.topics:
-            self._topics.append((topic, self._check_topic(topic)))
-        if self._unknown and self._broker.heads is not None and self._request.acks != 0:
+    def start(self, request: ProduceRequest) -> None:
+        self._acks, self._timeout_ms = request.acks, request.timeout_ms
+        for topic in request.topics:
+            self._topics.append((topic, self._check_topic(topic, topic.partitions)))
+        self._doubt()
+        produces = self._context.connection.produces
+        if self._checking or produces:
+            produces.append(self)
+        else:
+            self._append()
+
+    def _doubt(self) -> None:
+        """Let what is not there be confirmed, where it may be there by now."""
+        if self._unknown and self._broker.heads is not None and self._acks != 0:
             # What is known goes on at once: requests of a connection are appended as they came.
             self._pending += 1
-            self._confirmation = asyncio.get_running_loop().create_task(self._confirm())
+            self._confirmation = background.start(background.CONFIRM_ANSWER, self._confirm)
+
+    def append_if_checked(self) -> bool:
+        """Whether all batches are checked; if so, they are handed to the log."""
+        if not self._checking:
+            self._append()
+        return not self._checking
+
+    def _append(self) -> None:
+        """Hand to the log what is right."""
+        if self._was_checked_late:
+            self._appends = [pair for pair in self._appends if not pair[1].error_code]
         if not self._appends:
             if not self._pending:
                 self._finish()
             return
         groups = self._split()
         self._pending += len(groups)
-        timeout_ms = self._request.timeout_ms
+        timeout_ms = self._timeout_ms
         for group in groups:
             appends = [append for append, _ in group]
             self._broker.log.append(
@@ -126,9 +174,12 @@ class _Produce:
         client sends it again.
         """
         known = await fresh.confirm(self._context)
-        for data, answer in self._unknown:
-            if not known or self._exists(data, answer.partition):
-                answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        for start in range(0, len(self._unknown), STEP_ITEMS):
+            for data, answer in self._unknown[start : start + STEP_ITEMS]:
+                if not known or self._exists(data, answer.partition):
+                    answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if start and self._broker.turns.spend(STEP_ITEMS // ITEM_COST):
+                await self._broker.turns.wait()
         self._pending -= 1
         if not self._pending:
             self._finish()
@@ -143,22 +194,34 @@ class _Produce:
         topic = self._topic(data)
         return topic is not None and 0 <= partition < topic.partitions
 
-    def _check_topic(self, data: TopicData) -> list[PartitionAnswer]:
+    def _check_topic(
+        self, data: TopicData, partitions: Sequence[PartitionData]
+    ) -> list[PartitionAnswer]:
+        if self._broker.nodes.is_leaving():
+            self._broker.instruments.count("handed_over_batches", len(partitions))
+            return [
+                PartitionAnswer(
+                    part.partition,
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    message="this agent is being drained: others lead the partition",
+                )
+                for part in partitions
+            ]
         topic = self._topic(data)
         if topic is None:
             by_id = self._version >= TOPIC_IDS_FROM
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answers = [PartitionAnswer(part.partition, unknown) for part in data.partitions]
+            answers = [PartitionAnswer(part.partition, unknown) for part in partitions]
             self._unknown += ((data, answer) for answer in answers)
             return answers
-        if self._request.acks not in (-1, 0, 1):
+        if self._acks not in (-1, 0, 1):
             return [
                 PartitionAnswer(part.partition, ErrorCode.INVALID_REQUIRED_ACKS)
-                for part in data.partitions
+                for part in partitions
             ]
-        limits = batch_limits(topic, self._broker.view.cluster_configs)
+        limits = batch_limits(topic, self._broker.view.cluster_configs, self._broker.settings)
         now_ms = self._broker.clock.now_ms()
-        return [self._check(data, topic, limits, part, now_ms) for part in data.partitions]
+        return [self._check(data, topic, limits, part, now_ms) for part in partitions]
 
     def _check(
         self,
@@ -175,9 +238,10 @@ class _Produce:
             return answer
         try:
             batch = check_batch(part.records or _NO_RECORDS, limits, now_ms)
+            checks = self._broker.record_checks
+            check = checks.check_of(batch, limits, now_ms) if limits.validates else None
         except BatchError as error:
-            answer.error_code = _CODES[error.fault]
-            answer.message = error.detail
+            self._refuse(answer, error)
             return answer
         if self._version < ZSTD_FROM and codec_of(batch.view) == ZSTD:
             answer.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -190,14 +254,51 @@ class _Produce:
                 f"{self._broker.log.append_bytes_max}"
             )
             return answer
+        try:
+            is_checked = check is None or checks.try_now(check)
+        except BatchError as error:
+            self._refuse(answer, error)
+            return answer
         key = partition_key(topic.topic_key, part.partition)
         self._appends.append((PartitionAppend(key, batch), answer))
-        self._length += batch.length
+        if check is not None and not is_checked:
+            self._checking += 1
+            self._was_checked_late = True
+            checks.queue(check, partial(self._checked, answer))
         return answer
+
+    def _refuse(self, answer: PartitionAnswer, error: BatchError) -> None:
+        self._broker.instruments.count("refused_batches")
+        answer.error_code = _CODES[error.fault]
+        answer.message = error.detail
+        answer.record_errors = error.record_errors
+
+    def _checked(self, answer: PartitionAnswer, error: BaseException | None) -> None:
+        """A batch's records were checked in the thread."""
+        if isinstance(error, BatchError):
+            self._refuse(answer, error)
+        elif error is not None:  # a bug of ours, which the check has logged
+            answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+            answer.message = "the records could not be checked"
+        self._checking -= 1
+        if not self._checking:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Append this request's batches, and those behind it, as far as they are checked."""
+        produces = self._context.connection.produces
+        log = self._broker.log
+        # What comes free together shares a turn of the log.
+        log.hold()
+        try:
+            while produces and produces[0].append_if_checked():
+                produces.popleft()
+        finally:
+            log.settle()
 
     def _split(self) -> list[list[tuple[PartitionAppend, PartitionAnswer]]]:
         bytes_max = self._broker.log.append_bytes_max
-        if self._length <= bytes_max:
+        if sum(append.batch.length for append, _ in self._appends) <= bytes_max:
             return [self._appends]
         groups: list[list[tuple[PartitionAppend, PartitionAnswer]]] = [[]]
         length = 0
@@ -239,15 +340,19 @@ class _Produce:
     def _finish(self) -> None:
         if self.reply.done():  # the connection is gone; what was stored stays stored
             return
-        if self._request.acks != 0:
+        if self._acks != 0:
             self.reply.give([encode_produce(self._topics, self._version)])
             return
+        self._end_if_failed()
+        self.reply.give(None)
+
+    def _end_if_failed(self) -> None:
+        """End the connection of a request with acks=0 that failed: nothing answers it. As in Kafka
+        this has the producer ask for the metadata: else one that goes by a topic's id sends to
+        what was deleted for minutes."""
         failure = self._first_failure()
         if failure is not None:
-            # Nobody is answered. As in Kafka the connection's end has the producer ask for the
-            # metadata: else one that goes by a topic's id sends to what was deleted for minutes.
             self._context.connection.end(failure)
-        self.reply.give(None)
 
     def _first_failure(self) -> PenstockError | None:
         for topic, answers in self._topics:
@@ -262,15 +367,105 @@ class _Produce:
         return None
 
 
-_NO_RECORDS: Final = memoryview(b"")
+class _LongProduce(_Produce):
+    """One of many partitions, which gives way to others between some of them and the next.
+
+    It has its place among its connection's requests from the start, and keeps it until the last of
+    its batches is handed to the log. One at a time is read and checked: what is read of a request
+    takes many times the request's bytes.
+    """
+
+    __slots__ = ("_answered", "_is_handed_over", "_may_append")
+
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__(context)
+        self._is_handed_over = False
+        self._may_append = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    def begin(self, steps: Steps[ProduceRequest]) -> ReplyFuture:
+        self._checking = 1
+        self._context.connection.produces.append(self)
+        return asyncio.get_running_loop().create_task(self._serve(steps), name="long produce")
+
+    def append_if_checked(self) -> bool:
+        """See `_Produce`; true once all is handed over."""
+        if not self._checking:
+            self._may_append.set()
+        return self._is_handed_over
+
+    async def _serve(self, steps: Steps[ProduceRequest]) -> Reply:
+        async with self._broker.long_produces:
+            try:
+                await self._check_in_turns(steps)
+                await self._may_append.wait()
+                appends = self._appends
+                await self._hand_over(appends)
+            finally:
+                # Also of one that is malformed, so that those that came later go on.
+                self._checking = 0
+                self._is_handed_over = True
+                self._go_on()
+            if not appends:
+                return await self._answer()
+        return await self._answer()
+
+    async def _check_in_turns(self, steps: Steps[ProduceRequest]) -> None:
+        turns = self._broker.turns
+        request = await turns.run(steps)
+        self._acks, self._timeout_ms = request.acks, request.timeout_ms
+        for topic in request.topics:
+            answers: list[PartitionAnswer] = []
+            self._topics.append((topic, answers))
+            # Topics without partitions count, too.
+            for start in range(0, len(topic.partitions) or 1, CHECKED_AT_ONCE):
+                some = topic.partitions[start : start + CHECKED_AT_ONCE]
+                answers += self._check_topic(topic, some)
+                byte_count = sum(len(part.records or _NO_RECORDS) for part in some)
+                if turns.spend(len(some) or 1, byte_count):
+                    await turns.wait()
+        self._doubt()
+        self._checking -= 1
+        if not self._checking:
+            self._go_on()
+
+    async def _hand_over(self, appends: Sequence[tuple[PartitionAppend, PartitionAnswer]]) -> None:
+        turns = self._broker.turns
+        self._pending += 1
+        for start in range(0, len(appends), CHECKED_AT_ONCE):
+            self._appends = list(appends[start : start + CHECKED_AT_ONCE])
+            self._append()
+            if turns.spend(len(self._appends)):
+                await turns.wait()
+        self._pending -= 1
+        if not self._pending:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._answered.set()
+
+    async def _answer(self) -> Reply:
+        await self._answered.wait()
+        if self._acks != 0:
+            return [await self._broker.turns.run(answer_steps(self._topics, self._version))]
+        self._end_if_failed()
+        return None
 
 
-def _parse(connection: ConnectionState, body: memoryview, version: int) -> ProduceRequest:
-    """The request; where it begins as the connection's last one, only what differs is parsed."""
+def _parse(
+    connection: ConnectionState, body: memoryview, version: int
+) -> ProduceRequest | Steps[ProduceRequest]:
+    """The request, or what is left of reading a long one; where it begins as the connection's last
+    one, only what differs is parsed."""
     known = connection.last_produce
     request = known.parse(body, version) if isinstance(known, KnownProduce) else None
     if request is None:
-        request = parse_produce(body, version)
+        steps = produce_steps(body, version)
+        request = if_short(steps)
+        if request is None:
+            # Not the one that has begun: many may wait, and each would hold what was read so far,
+            # which takes thirteen times the bytes.
+            return produce_steps(body, version)
         connection.last_produce = known_produce(body, version, request)
     return request
 
@@ -281,30 +476,3 @@ def _refusal_text(refusal: Refusal, append: PartitionAppend) -> str:
         f"{refusal.name}: producer {batch.producer_id} epoch {batch.producer_epoch} "
         f"sequence {batch.base_sequence}, {batch.record_count} records"
     )
-
-
-_LIMITS: dict[int, tuple[Topic, dict[str, str], BatchLimits]] = {}
-_LIMITS_MAX: Final = 10_000
-
-
-def batch_limits(topic: Topic, cluster_configs: dict[str, str]) -> BatchLimits:
-    """What the topic accepts; computed once per version of its configs.
-
-    A view replaces a topic, and the cluster's configs, by new values when they change, so that
-    identity tells whether the limits still hold.
-    """
-    known = _LIMITS.get(topic.topic_key)
-    if known is not None and known[0] is topic and known[1] is cluster_configs:
-        return known[2]
-    settings = topic_settings(topic.configs, cluster_configs)
-    limits = BatchLimits(
-        message_bytes_max=settings.max_message_bytes,
-        timestamp_before_max_ms=settings.timestamp_before_max_ms,
-        timestamp_after_max_ms=settings.timestamp_after_max_ms,
-        log_append_time=settings.log_append_time,
-        compacts=settings.compacts,
-    )
-    if len(_LIMITS) >= _LIMITS_MAX:
-        _LIMITS.clear()
-    _LIMITS[topic.topic_key] = (topic, cluster_configs, limits)
-    return limits

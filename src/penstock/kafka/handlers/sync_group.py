@@ -25,7 +25,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
             generation=request.generation_id,
             protocol_type=getattr(request, "protocol_type", None),
             protocol_name=getattr(request, "protocol_name", None),
-            assignments={one.member_id: bytes(one.assignment) for one in request.assignments},
+            assignments={
+                one.member_id: bytes(one.assignment)
+                async for one in context.broker.turns.each(request.assignments)
+            },
         ),
     )
     error = reply.error

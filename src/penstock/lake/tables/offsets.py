@@ -1,17 +1,21 @@
 """Which offsets a table holds: JSON in the summary of a snapshot, and how it is found again.
 
-    {"version": 1, "topics": {"<topic id>": {"<partition>": next offset, ...}}}
+    {"version": 1, "topics": {"<topic id>": {"<partition>": next offset, ...}},
+     "epochs": {"<topic id>": {"<partition>": leader epoch, ...}}}
 
-Next offsets: the first that the table does not hold yet. Snapshots of others, such as joined files,
+Next offsets: the first that the table does not hold yet. Leader epochs: of the record before it, by
+which a log that was restored to before that record is known, also once it has grown past it again;
+releases before this one said none, and pass over them. Snapshots of others, such as joined files,
 say none: what they hold is what their ancestors say, and where these are expired, what the table's
 property of all that is current says. After a rollback to one of them that would be too much, so
 that each commit on top of such snapshots notes in another property what they held:
 
-    {"version": 1, "groups": [{"sequences": [sequence number, ...], "topics": {...}}, ...]}
+    {"version": 1, "groups": [{"sequences": [sequence number, ...], "topics": {...},
+                               "epochs": {...}}, ...]}
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
@@ -29,16 +33,18 @@ TOPIC_ID_PROPERTY: Final = "penstock.topic-id"
 VERSION: Final = 1
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     topics: dict[str, dict[str, int]]
+    epochs: dict[str, dict[str, int]] = {}
 
 
-class _Group(msgspec.Struct, frozen=True):
+class _Group(msgspec.Struct, frozen=True, omit_defaults=True):
     """Snapshots that say nothing and hold the same."""
 
     sequences: list[int]
     topics: dict[str, dict[str, int]]
+    epochs: dict[str, dict[str, int]] = {}
 
 
 class _SilentDocument(msgspec.Struct, frozen=True):
@@ -47,6 +53,19 @@ class _SilentDocument(msgspec.Struct, frozen=True):
 
 
 _D = TypeVar("_D", _Document, _SilentDocument)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What went into a table, by topic id and partition.
+
+    Args:
+        topics: next offsets.
+        epochs: leader epochs of the records before them, as far as they are known.
+    """
+
+    topics: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    epochs: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,36 +99,36 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a table holds. `offsets`: partition -> next offset; `source`: where that was found
-    ("snapshot", "silent", "property", "progress", or "" for a table without any)."""
+    """What a table holds. `offsets`: partition -> next offset; `epochs`: partition -> leader epoch
+    of the record before, where it is known; `source`: where that was found ("snapshot", "silent",
+    "property", "progress", or "" for a table without any)."""
 
     offsets: Mapping[int, int]
+    epochs: Mapping[int, int]
     source: str
-    topics: Mapping[str, Mapping[int, int]]
-    """Of all topics whose rows went in, by topic id."""
+    holdings: Holdings
+    """Of all topics whose rows went in."""
 
 
-def encode_offsets(topics: Mapping[str, Mapping[int, int]]) -> str:
-    """The property's value. The same offsets always give the same text."""
-    return msgspec.json.encode(_Document(version=VERSION, topics=_as_keys(topics))).decode()
+def encode_offsets(holdings: Holdings) -> str:
+    """The property's value. The same offsets and epochs always give the same text."""
+    topics, epochs = _as_keys(holdings.topics), _as_keys(holdings.epochs)
+    document = _Document(version=VERSION, topics=topics, epochs=epochs)
+    return msgspec.json.encode(document).decode()
 
 
-def decode_offsets(text: str, *, subject: str) -> dict[str, dict[int, int]]:
+def decode_offsets(text: str, *, subject: str) -> Holdings:
     """The inverse of `encode_offsets`.
 
     Raises:
         CorruptDataError: not this format, or a later version of it.
     """
-    document = _decoded(text, _Document, subject)
-    try:
-        return _as_numbers(document.topics)
-    except ValueError as error:
-        raise _unreadable(subject, error) from error
+    return _holdings(_decoded(text, _Document, subject), subject)
 
 
 def encode_silent(
     lineage: Lineage,
-    topics: Mapping[str, Mapping[int, int]],
+    holdings: Holdings,
     *,
     known: str | None,
     left: Collection[int],
@@ -118,7 +137,7 @@ def encode_silent(
     """SILENT_PROPERTY's value for a commit on top of a lineage; None where it stays as it is.
 
     Args:
-        topics: what the table holds before that commit.
+        holdings: what the table holds before that commit.
         known: the property's value until now.
         left: sequence numbers of all snapshots that the table has; of others nothing is kept.
 
@@ -135,7 +154,7 @@ def encode_silent(
         for group in _groups(known, subject)
     ]
     groups = [group for group in groups if group.sequences]
-    groups.append(_Group(sorted(added), _as_keys(topics)))
+    groups.append(_Group(sorted(added), _as_keys(holdings.topics), _as_keys(holdings.epochs)))
     return msgspec.json.encode(_SilentDocument(version=VERSION, groups=groups)).decode()
 
 
@@ -158,20 +177,26 @@ def find_held(
         properties: the table's.
         progress: what the log's door knows of the table.
     """
-    source, topics = "", dict[str, dict[int, int]]()
-    silent = _silent_topics(lineage, properties, table)
+    source, holdings = "", Holdings()
+    silent = _held_in_silence(lineage, properties, table)
     text = properties.get(OFFSETS_PROPERTY)
     if lineage.said is not None:
-        source, topics = "snapshot", decode_offsets(lineage.said, subject=table)
+        source, holdings = "snapshot", decode_offsets(lineage.said, subject=table)
     elif lineage.is_whole:
         pass
     elif silent is not None:
-        source, topics = "silent", silent
+        source, holdings = "silent", silent
     elif text is not None:
-        source, topics = "property", decode_offsets(text, subject=table)
+        source, holdings = "property", decode_offsets(text, subject=table)
     elif progress is not None:
-        source, topics = "progress", {topic_id: dict(progress)}
-    return Held(offsets=topics.get(topic_id, {}), source=source, topics=topics)
+        # The log's own, and so of what it was restored to.
+        source, holdings = "progress", Holdings({topic_id: dict(progress)})
+    return Held(
+        offsets=holdings.topics.get(topic_id, {}),
+        epochs=holdings.epochs.get(topic_id, {}),
+        source=source,
+        holdings=holdings,
+    )
 
 
 def is_property_current(lineage: Lineage, properties: Mapping[str, str], *, table: str) -> bool:
@@ -187,22 +212,19 @@ def is_property_current(lineage: Lineage, properties: Mapping[str, str], *, tabl
         # Without any in a whole ancestry the table holds nothing.
         return held is None
     # In one cut short, what the property says is the truth already, unless it is from before.
-    return _silent_topics(lineage, properties, table) is None
+    return _held_in_silence(lineage, properties, table) is None
 
 
-def _silent_topics(
+def _held_in_silence(
     lineage: Lineage, properties: Mapping[str, str], subject: str
-) -> dict[str, dict[int, int]] | None:
+) -> Holdings | None:
     """What a lineage holds that says nothing, if rows were committed on top of it once."""
     if not lineage.sequences or lineage.said is not None:
         return None
     oldest = lineage.sequences[-1]
     for group in _groups(properties.get(SILENT_PROPERTY), subject):
         if oldest in group.sequences:
-            try:
-                return _as_numbers(group.topics)
-            except ValueError as error:
-                raise _unreadable(subject, error) from error
+            return _holdings(group, subject)
     return None
 
 
@@ -218,6 +240,13 @@ def _decoded(text: str, kind: type[_D], subject: str) -> _D:
     except ValueError as error:
         raise _unreadable(subject, error) from error
     return document
+
+
+def _holdings(found: _Document | _Group, subject: str) -> Holdings:
+    try:
+        return Holdings(_as_numbers(found.topics), _as_numbers(found.epochs))
+    except ValueError as error:
+        raise _unreadable(subject, error) from error
 
 
 def _unreadable(subject: str, error: ValueError) -> CorruptDataError:

@@ -2,9 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.lake.door import PartitionState, Range
+from penstock.metadata.leader_epochs import (
+    FIRST_EPOCH,
+    EpochStart,
+    end_of_epoch,
+    epoch_of_offset,
+)
 from penstock.model.errors import ConflictError
+
+_NO_PARTITION: Final = PartitionState(log_start=0, high_watermark=0, size_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +35,29 @@ class RunExtent:
 
 
 def plan_wanted(
-    topic_id: str, partitions: Sequence[PartitionState], held: Mapping[int, int]
+    topic_id: str,
+    partitions: Sequence[PartitionState],
+    held: Mapping[int, int],
+    epochs: Mapping[int, int] | None = None,
 ) -> Wanted:
     """From what the table holds to the high watermark; a new partition from its log's start.
 
+    Args:
+        held: by partition, next offsets.
+        epochs: by partition, the leader epochs of the records before those, where they are known.
+
     Raises:
-        ConflictError: the table holds more than the log does. Going on where it ends would pass
-            over other records of the same offsets.
+        ConflictError: the table holds more than the log does, or other records. Going on where it
+            ends would pass over other records of the same offsets.
     """
-    ends = [state.high_watermark for state in partitions]
     for partition, offset in sorted(held.items()):
-        end = ends[partition] if partition < len(ends) else 0
-        if offset > end:
+        state = partitions[partition] if partition < len(partitions) else _NO_PARTITION
+        found = _other_history(state, offset, (epochs or {}).get(partition))
+        if found:
             raise ConflictError(
                 "follow topic",
                 f"partition {partition} of topic {topic_id}",
-                f"was followed up to offset {offset}, and its high watermark is {end}",
+                f"was followed up to offset {offset}, and {found}",
                 "the log has gone back (a restore?): roll the table back to a snapshot from before "
                 "that time, or drop it and make it anew with --restart",
             )
@@ -58,6 +74,37 @@ def plan_wanted(
                 Range(topic_id=topic_id, partition=partition, start=start, end=state.high_watermark)
             )
     return Wanted(ranges=tuple(ranges), lost=tuple(lost))
+
+
+def _other_history(state: PartitionState, offset: int, epoch: int | None) -> str:
+    """Why the records before `offset`, the last of them of leader epoch `epoch`, are not this
+    log's; "" where they are, or nothing speaks against it."""
+    if offset > state.high_watermark:
+        return f"its high watermark is {state.high_watermark}"
+    if epoch is None or not offset:
+        return ""
+    found = end_of_epoch(_starts(state), epoch, end_offset=state.high_watermark)
+    if found is None or found[0] != epoch:
+        # Of another restore: of the same backup, too, after which epochs differ.
+        return f"its log has no records of leader epoch {epoch}, of which the last one was"
+    if found[1] < offset:
+        return f"leader epoch {epoch}, of which the last record was, ends at {found[1]} in its log"
+    return ""
+
+
+def epochs_before(
+    offsets: Mapping[int, int], partitions: Sequence[PartitionState]
+) -> dict[int, int]:
+    """By partition, the leader epoch of the record before a next offset."""
+    return {
+        partition: epoch_of_offset(_starts(partitions[partition]), offset - 1)
+        for partition, offset in offsets.items()
+        if offset
+    }
+
+
+def _starts(state: PartitionState) -> Sequence[EpochStart]:
+    return state.epoch_starts or FIRST_EPOCH
 
 
 def cut_ranges(

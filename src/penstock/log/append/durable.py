@@ -4,6 +4,7 @@ Both implement `penstock.log.append.flusher.ByteStore`.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -22,8 +23,11 @@ from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.objects.once import put_once
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
+from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 from penstock.wal import WalPlace
+
+logger = logging.getLogger(__name__)
 
 FULL_TURN_S: Final = 0.05
 """How soon a frame that found the WAL full is tried again."""
@@ -102,7 +106,8 @@ class ObjectBytes:
             self.put_count += 1
             try:
                 await put_once(self._store, key, built.parts)
-            except RetryableError:
+            except RetryableError as error:
+                heard(Cause.PUT_FLUSH, error, logger, f"{key} is put again in {delay_s:g} s")
                 await self._wait(delay_s)
                 delay_s = min(2 * delay_s, _RETRY_S_MAX)
             else:
@@ -183,7 +188,8 @@ class WalBytes:
             )
             try:
                 place = await asyncio.shield(writing)
-            except StorageFullError:
+            except StorageFullError as error:
+                heard(Cause.WAL_SPACE, error, logger, "appends wait for space in the WAL")
                 self._on_full()
                 await self._wait(FULL_TURN_S)
             except asyncio.CancelledError:

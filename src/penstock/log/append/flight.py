@@ -41,6 +41,8 @@ class Flight:
     applied_s: float = 0.0
     refused: list[Waiting] = field(default_factory=list)
     """Requests that stood behind a failed one when the flush's turn came."""
+    task: "asyncio.Task[None] | None" = None
+    """Makes its bytes durable."""
     timer: asyncio.TimerHandle | None = None
     """Of the next deadline of its requests."""
 

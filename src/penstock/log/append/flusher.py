@@ -27,6 +27,8 @@ from penstock.metadata.answers import Refused, RunsCommitted
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError
 from penstock.model.ids import TopicKey, topic_key_of
 from penstock.ports.clock import Clock
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,7 @@ class Flusher:
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._refusal: RetryableError | None = None
         self.waiting_bytes = 0
         """Bytes handed in and not yet resolved, be they answered or not."""
         self.flush_count = 0
@@ -121,8 +124,14 @@ class Flusher:
             request.done(_closed_error())
             return
         self._place += 1
+        waiting = Waiting(request, self._place)
+        if self._refusal is not None:
+            # What its producer sent behind it fails as well, whenever this agent takes it again.
+            self._note_broken(waiting)
+            waiting.answer(self._refusal)
+            return
         self.waiting_bytes += request.length
-        self._pending.add(Waiting(request, self._place))
+        self._pending.add(waiting)
         self._idle.clear()
         if self._pending.is_full:
             self._flush()
@@ -130,6 +139,26 @@ class Flusher:
         due_s = self._loop.time() + wait_s
         if due_s < self._due_s:
             self._set_due(due_s)
+
+    def let_go(self, error: RetryableError | None) -> None:
+        """Fail all that is not submitted, and all that comes, until it is called with None.
+
+        What is submitted is the order's to fail, unless it may have been sent.
+        """
+        self._refusal = error
+        if error is None:
+            return
+        for flight in self._unsubmitted:
+            if flight.error is None and flight.task is not None:
+                flight.error = error
+                flight.task.cancel()
+        self._fail_pending(list(self._pending), error)
+        self._submit_ready()
+
+    def give_up(self, error: RetryableError) -> None:
+        """Answer what was submitted; it may be stored, and its flushes go on."""
+        for flight in list(self._submitted):
+            self._answer(flight, error)
 
     def holds_topic(self, topic_key: TopicKey) -> bool:
         """Whether batches of a topic are on their way here."""
@@ -205,7 +234,7 @@ class Flusher:
         )
         self._unsubmitted.append(flight)
         self.flush_count += 1
-        task = self._loop.create_task(self._store(flight), name="flush")
+        task = flight.task = background.start(background.FLUSH, partial(self._store, flight))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # After the task has left the set, so that its room is seen.
@@ -227,13 +256,13 @@ class Flusher:
                 "append", "log", f"{flight.length} bytes were not durable in time"
             )
         except asyncio.CancelledError:
-            flight.error = _closed_error()
+            flight.error = flight.error or _closed_error()
             raise
         except PenstockError as error:
             flight.error = RetryableError("append", "log", str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - handed to its producers
             # A bug in making bytes durable: nothing is named, and nobody hangs.
-            logger.exception("a flush of %d bytes failed", flight.length)
+            heard(Cause.FLUSH, error, logger, f"a flush of {flight.length} bytes failed")
             flight.error = RetryableError("append", "log", f"{type(error).__name__}: {error}")
         finally:
             flight.stored_s = self._clock.monotonic_s() - flight.begun_s
@@ -249,6 +278,9 @@ class Flusher:
         while self._unsubmitted and self._unsubmitted[0].is_settled:
             flight = self._unsubmitted.popleft()
             if flight.error is not None:
+                if flight.stored is not None:
+                    # It was let go when its bytes were durable already.
+                    self._bytes.is_over(flight.stored, named=False)
                 self._fail(flight, flight.error)
             else:
                 self._submit(flight)

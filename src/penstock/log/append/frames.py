@@ -15,8 +15,9 @@ from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import Change
 from penstock.metadata.commands import AnyCommand, CommitRuns, Relay
 from penstock.metadata.order import Prepared
-from penstock.model.errors import StorageFullError
+from penstock.model.errors import InvalidRequestError, StorageFullError
 from penstock.ports.clock import Clock
+from penstock.system.heard import Cause, heard
 from penstock.wal import WalPlace
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,19 @@ _RECENT: Final = 0.2
 
 class WalFullError(StorageFullError):
     """The WAL has no room for the frame; nothing was applied."""
+
+
+def too_large_error(length: int, *, frame_bytes_max: int) -> InvalidRequestError | None:
+    """What an append of `length` bytes is refused with where no frame can hold it, however long it
+    waits; else None."""
+    if length <= frame_bytes_max:
+        return None
+    return InvalidRequestError(
+        "append",
+        "WAL",
+        f"{length} bytes in one append, and one file of the WAL takes {frame_bytes_max}",
+        "send smaller batches, or raise wal_file_bytes",
+    )
 
 
 class AppliedEntry(Protocol):
@@ -230,7 +244,7 @@ class FrameCommitter:
             self._order.commit()
         except StorageFullError as error:
             # It is in the WAL. Appends are refused for want of space until this succeeds.
-            logger.debug("the database stays behind: %s", error)
+            heard(Cause.DATABASE_FULL, error, logger, "the database stays behind")
             return False
         return True
 

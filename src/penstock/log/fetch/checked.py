@@ -37,7 +37,7 @@ class CheckedRanges:
         self.range_count = 0
 
     def end_of(self, place: str, position: int, now_s: float, identity: Hashable = None) -> int:
-        """Up to where it is checked from `position` on; `position` itself where it isn't."""
+        """Return up to where it is checked from `position` on; `position` itself where it isn't."""
         found = self._places.get(place)
         if found is None:
             return position

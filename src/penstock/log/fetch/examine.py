@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final
 
 from penstock.log.checking import OTHERS, Fault, Pieces, check_and_label, ends_early
-from penstock.log.fetch.object_runs import LoadFailed
+from penstock.log.fetch.placed import Proof
+from penstock.log.fetch.read_again import LoadFailed
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, read_wal_run
 from penstock.metadata.rows import StoredRun
@@ -43,7 +44,7 @@ class Examiner:
         self._load_failed = load_failed
 
     def can_read(self, run: StoredRun) -> bool:
-        """Whether the run's place can be read here: not a WAL of another host."""
+        """Return whether the run's place can be read here: not a WAL of another host."""
         return not run.generation or run.wal_key in self._wals
 
     async def examine(self, run: StoredRun) -> None:
@@ -77,8 +78,10 @@ class Examiner:
             raise await self._load_failed(run, run.base_offset, bad)
         self._checks.right(run, run.position, run.position + run.length)
 
-    async def stored_bytes(self, run: StoredRun) -> memoryview:
-        """All bytes of a run as they are stored, right or not; empty where they are missing.
+    async def stored_bytes(self, run: StoredRun) -> tuple[memoryview, bool]:
+        """All bytes of a run as they are stored, right or not; empty where they are missing. And
+        whether right batches among them are the run's: those of a WAL are, and those of an object
+        whose index, of the same version, names the run.
 
         Raises:
             RetryableError: the store is away, or the run lies elsewhere by now.
@@ -88,35 +91,51 @@ class Examiner:
             if run.generation:
                 wal = self._wals[run.wal_key]
                 read = partial(wal.read, run.file_generation, run.position, run.length)
-                return memoryview(await self._checks.in_pool(read))
-            return memoryview(await get_directly(self._store, run.object_key, run.position, end))
+                return memoryview(await self._checks.in_pool(read)), True
+            # Once more, where the object is replaced meanwhile.
+            for _ in range(2):
+                data, version = await get_directly(self._store, run.object_key, run.position, end)
+                proof = await self._checks.look_at_index(run, version)
+                if proof is not Proof.OTHER_VERSION:
+                    break
+            return memoryview(data), proof is Proof.NAMED
         except (NotFoundError, CorruptDataError):
-            return memoryview(b"")
+            return memoryview(b""), False
 
     async def _raw(self, run: StoredRun) -> Fault | None:
         end = run.position + run.length
-        data = memoryview(
-            bytearray(await get_directly(self._store, run.object_key, run.position, end))
-        )
+        found = await get_directly(self._store, run.object_key, run.position, end)
+        data = memoryview(bytearray(found.data))
         seed = self._checks.seed_of(run.partition_key)
         fault = await self._checks.in_pool(partial(check_and_label, data, run, seed))
         return None if fault is None else fault._replace(position=run.position + fault.position)
 
     async def _final(self, run: StoredRun) -> Fault | None:
+        for _ in range(2):
+            is_one, fault = await self._final_once(run)
+            if is_one:
+                return fault
+        detail = "the object was replaced again and again while the run was read"
+        return Fault(run.position, run.base_offset, run.end_offset, detail)
+
+    async def _final_once(self, run: StoredRun) -> tuple[bool, Fault | None]:
+        """Whether all was of one version of the object, and what is wrong with it."""
         rules = self._checks.rules(run)
         pieces = Pieces(rules, run.base_offset, run.position)
         end = run.position + run.length
+        version: str | None = None
         for start in range(run.position, end, PIECE_BYTES):
-            piece = memoryview(
-                await get_directly(
-                    self._store, run.object_key, start, min(start + PIECE_BYTES, end)
-                )
+            data, found = await get_directly(
+                self._store, run.object_key, start, min(start + PIECE_BYTES, end)
             )
-            await self._checks.in_pool(partial(pieces.add, piece))
+            if start > run.position and found != version:
+                return False, None
+            version = found
+            await self._checks.in_pool(partial(pieces.add, memoryview(data)))
             if pieces.fault is not None:
-                return pieces.fault
+                return True, pieces.fault
         fault = pieces.finish() or ends_early(run, pieces)
         is_known = run.sum is not None and rules.seed is not None
         if fault is None and is_known and pieces.sum != run.sum:
             fault = Fault(run.position, run.base_offset, run.end_offset, OTHERS)
-        return fault
+        return True, fault

@@ -1,5 +1,6 @@
 """Reading runs of segment objects through the block cache. Each batch is checked before it is
-given out.
+given out, and the run is proven to be the one that the state names: by its sum once all of it was
+checked, else by the index of the same version of the object (`penstock.log.fetch.placed`).
 
 `ObjectRuns.read` never waits: it gives what is in memory and checked, or the load or check that
 has been started. What is not right in memory is read once more, from the store itself and not from
@@ -9,30 +10,26 @@ an error of the partition (`penstock.log.fetch.run_checks`).
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from penstock.log.checking import (
-    OTHERS,
-    Checked,
-    Fault,
-    Pieces,
-    check_batches,
-    check_pieces,
-    ends_early,
-)
-from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.checking import Checked, Fault, check_batches, check_pieces
+from penstock.log.fetch.block_reads import read_block
+from penstock.log.fetch.blocks import Block, BlockCache, BlockKey
 from penstock.log.fetch.checked import CheckedRanges
+from penstock.log.fetch.placed import Proof
+from penstock.log.fetch.read_again import LoadFailed, ReadAgain, is_whole
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.tail import TailRead
 from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
-from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError
+from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
-from penstock.ports.objects import ObjectStore, get_directly, get_range
+from penstock.ports.objects import ObjectStore, get_directly, get_versioned
 from penstock.records.batch import HEADER_BYTES, LENGTH_END
+from penstock.system.tasks import take_error
 
 _BOUNDS: Final = Struct(">qi11xi")
 """Base offset, batch length, last offset delta. Source: `penstock.records.batch`."""
@@ -49,14 +46,6 @@ class Cursor(NamedTuple):
     object_key: str
     position: int
     expected: int
-
-
-class LoadFailed(Protocol):
-    """Says what a load that failed means for a partition; see `LogReader`."""
-
-    async def __call__(self, run: StoredRun, offset: int, error: PenstockError) -> PenstockError:
-        """The error to raise."""
-        ...
 
 
 class ObjectRuns:
@@ -81,6 +70,14 @@ class ObjectRuns:
         self._block_bytes = limits.block_bytes
         self._checks = checks
         self._load_failed = load_failed
+        self._again = ReadAgain(
+            blocks=blocks,
+            store=store,
+            block_bytes=limits.block_bytes,
+            checks=checks,
+            load_failed=load_failed,
+            passed=self._passed,
+        )
         self._checked = CheckedRanges(again_s=checks.again_s)
         blocks.on_dropped = self._forget_block
         self._under_way: dict[tuple[str, int], Load] = {}
@@ -156,7 +153,9 @@ class ObjectRuns:
                     return None
                 break
             if start is None:
-                if not self._is_here(place, position, following):
+                # After a gap the next batch's offset is needed, too.
+                needed = following if base == expected else min(following + HEADER_BYTES, end)
+                if not self._is_here(place, position, needed):
                     if self._is_oversize(position, following):
                         self._put_cursor(key, offset, Cursor(place, position, expected))
                         return self._load_oversize(run, position, size, expected, may_load=may_load)
@@ -165,9 +164,9 @@ class ObjectRuns:
                 if following > checked_end:
                     begin, begin_offset = position, expected
                     if self._checks.is_provable(run, self._block_bytes):
-                        # From its beginning on, so that its sum proves that it is the run.
+                        # All of it, so that its sum proves that it is the run.
                         begin, begin_offset = run.position, run.base_offset
-                        if not self._is_here(place, begin, following):
+                        if not self._is_here(place, begin, end):
                             return self._first_missing(run, offset, begin, may_load=may_load)
                     load = self._check(run, begin, begin_offset, may_load=may_load)
                     if load is not None:
@@ -183,7 +182,9 @@ class ObjectRuns:
                         return None
                 start = position
             elif following > checked_end:
-                if may_load and self._is_here(place, position, following):
+                # A short run is checked whole when the reader comes to it.
+                is_ahead = not self._checks.is_provable(run, self._block_bytes)
+                if may_load and is_ahead and self._is_here(place, position, following):
                     self._check(run, position, expected, may_load=True, waits=False)
                 break
             position, expected = following, next_offset
@@ -204,7 +205,7 @@ class ObjectRuns:
         self._put_cursor(run.partition_key, offset, Cursor(run.object_key, position, expected))
 
     def _may_begin(self, key: PartitionKey, base: int, expected: int, next_offset: int) -> bool:
-        """Whether a batch may begin elsewhere than where the one before ends."""
+        """Return whether a batch may begin elsewhere than where the one before ends."""
         return base > expected and self._checks.may_lack(key, next_offset)
 
     # -- checking --------------------------------------------------------------------------------
@@ -229,59 +230,103 @@ class ObjectRuns:
         if task is not None:
             return task
         held = self._held(run, position)
+        version = self._blocks.version_of(run.object_key)
         pieces = _pieces(held, position, run.position + run.length, self._block_bytes)
         self.check_count += 1
-        needs_index = self._checks.needs_index(run, self._block_bytes)
-        if waits and not needs_index and sum(map(len, pieces)) <= INLINE_BYTES:
+        is_small = sum(map(len, pieces)) <= INLINE_BYTES
+        if waits and is_small and not self._checks.needs_proof(run, self._block_bytes, version):
             found = check_pieces(pieces, self._checks.rules(run), expected, position, run)
             if found.fault is not None and self._checks.look_up(run):
                 found = check_pieces(pieces, self._checks.rules(run), expected, position, run)
-            is_right = self._passed(run, position, found)
-            if (is_right and (found.fault is None or found.position > position)) or not may_load:
-                return None
-            return self._examine(run, position, expected, position)
+            if is_whole(run, position, found) or self._checks.is_proven(run, version):
+                is_right = self._passed(run, position, found, version)
+                has_begun = found.fault is None or found.position > position
+                if (is_right and has_begun) or not may_load:
+                    return None
+                return self._examine(run, position, expected, position)
         if not may_load:
             return None
-        return self._begin(name, self._check_in_pool(run, held, pieces, position, expected))
+        return self._begin(name, self._check_in_pool(run, held, version, position, expected))
 
     async def _check_in_pool(
         self,
         run: StoredRun,
         held: list[tuple[BlockKey, memoryview]],
-        pieces: list[memoryview],
+        version: str | None,
         position: int,
         expected: int,
     ) -> None:
-        end = run.position + run.length
-        if self._checks.needs_index(run, self._block_bytes) and not (
-            await self._checks.look_at_index(run)
+        checks = self._checks
+        if checks.needs_proof(run, self._block_bytes, version) and not (
+            await self._prove(run, version, position, expected)
         ):
-            await self._examine_now(run, run.position, run.base_offset, end - 1)
             return
-        rules = self._checks.rules(run)
-        found = await self._checks.in_pool(
-            partial(check_pieces, pieces, rules, expected, position, run)
+        pieces = _pieces(held, position, run.position + run.length, self._block_bytes)
+        found = await checks.in_pool(
+            partial(check_pieces, pieces, checks.rules(run), expected, position, run)
         )
-        if found.fault is not None and self._checks.look_up(run):
-            rules = self._checks.rules(run)
-            found = await self._checks.in_pool(
+        if found.fault is not None and checks.look_up(run):
+            rules = checks.rules(run)
+            found = await checks.in_pool(
                 partial(check_pieces, pieces, rules, expected, position, run)
             )
+        if (
+            not is_whole(run, position, found)
+            and not checks.is_proven(run, version)
+            and not await self._prove(run, version, position, expected)
+        ):
+            return
         # The blocks may have left the cache meanwhile, and others come for them.
         is_same = all(self._blocks.peek(key) is block for key, block in held)
-        if is_same and not self._passed(run, position, found):
-            await self._examine_now(run, run.position, run.base_offset, end - 1)
+        if is_same and not self._passed(run, position, found, version):
+            await self._again.whole(run)
             return
         if found.fault is not None and found.position == position:
-            await self._examine_now(run, position, expected, position)
+            await self._again.part(run, position, expected, position)
 
-    def _passed(self, run: StoredRun, start: int, found: Checked) -> bool:
-        """Take note of what was checked; false if it shows that the run is another."""
+    async def _prove(
+        self, run: StoredRun, version: str | None, position: int, expected: int
+    ) -> bool:
+        """Return whether the object's index names the run; if not, what is needed was read again
+        from the store, with the index of the same version."""
+        proof = await self._checks.prove(run, version)
+        if proof is Proof.UNNAMED:
+            await self._again.whole(run)
+        elif proof is Proof.OTHER_VERSION:
+            await self._again.part(run, position, expected, position)
+        return proof is Proof.NAMED
+
+    def _passed(
+        self,
+        run: StoredRun,
+        start: int,
+        found: Checked,
+        version: str | None,
+        read: Sequence[tuple[BlockKey, memoryview]] | None = None,
+    ) -> bool:
+        """Take note of what was checked; false if it shows that the run is another.
+
+        Args:
+            version: of the bytes that were checked.
+            read: the blocks that were checked, where the event loop had turns meanwhile: some may
+                have left the cache, and a peer's reply may have come in their place. None: the
+                blocks in memory.
+        """
         if not self._checks.fold(run, start, found):
             self._checks.doubt(run)
             self._checked.forget_range(run.object_key, run.position, run.position + run.length)
             return False
-        self._checked.add(run.object_key, start, found.position, self._checks.now_s())
+        if not (is_whole(run, start, found) or self._checks.is_proven(run, version)):
+            return True  # right batches, perhaps of another run
+        now_s = self._checks.now_s()
+        if read is None:
+            self._checked.add(run.object_key, start, found.position, now_s)
+        else:
+            for key, block in read:
+                if self._blocks.peek(key) is block:
+                    first = key.number * self._block_bytes
+                    begin, end = max(start, first), min(found.position, first + len(block))
+                    self._checked.add(run.object_key, begin, end, now_s)
         self._checks.right(run, start, found.position)
         return True
 
@@ -291,39 +336,7 @@ class ObjectRuns:
         task = self._under_way.get(name)
         if task is not None:
             return task
-        return self._begin(name, self._examine_now(run, begin, expected, until))
-
-    async def _examine_now(self, run: StoredRun, begin: int, expected: int, until: int) -> None:
-        """
-        Raises:
-            DamagedError: it is damaged in the store too.
-            PenstockError: what the store raised.
-        """
-        self._checks.look_up(run)
-        pieces = Pieces(self._checks.rules(run), expected, begin)
-        end = run.position + run.length
-        number = begin // self._block_bytes
-        while pieces.position <= until and number * self._block_bytes < end:
-            start = number * self._block_bytes
-            block = await self._read(run, pieces.expected, start, directly=True)
-            self._blocks.put(BlockKey(run.object_key, number), block)
-            piece = block[max(begin, start) - start : end - start]
-            await self._checks.in_pool(partial(pieces.add, piece))
-            if pieces.fault is not None:
-                break
-            number += 1
-        fault = pieces.fault
-        if fault is None and number * self._block_bytes >= end:
-            fault = pieces.finish() or ends_early(run, pieces)
-        found = Checked(pieces.position, pieces.expected, pieces.batch_count, fault, pieces.sum)
-        is_right = self._passed(run, begin, found)
-        if fault is None and not is_right:
-            fault = Fault(run.position, run.base_offset, run.end_offset, OTHERS)
-        if fault is None and begin == run.position and found.position == end:
-            self._checks.trust(run)
-        if fault is not None:
-            raise self._checks.damaged(run, fault)
-        self._checks.damages.healed(run.object_key, until, "what came first was damaged")
+        return self._begin(name, self._again.part(run, begin, expected, until))
 
     def _begin(self, name: tuple[str, int], work: Coroutine[None, None, None]) -> Load:
         async def go() -> None:
@@ -335,7 +348,7 @@ class ObjectRuns:
         task = self._under_way[name] = asyncio.get_running_loop().create_task(
             go(), name=f"check {name[0]} at {name[1]}"
         )
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(take_error)
         return task
 
     def _forget_block(self, dropped: BlockKey) -> None:
@@ -352,16 +365,16 @@ class ObjectRuns:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(
-        self, run: StoredRun, offset: int, start: int, *, directly: bool = False
-    ) -> memoryview:
+    async def _read(self, run: StoredRun, offset: int, start: int) -> Block:
         """The block that begins at a byte. A failure is one of the run from `offset` on."""
-        end = min(start + self._block_bytes, run.object_bytes)
-        get = get_directly if directly else get_range
         try:
-            return memoryview(await get(self._store, run.object_key, start, end))
+            return await self._read_ahead(run, start)
         except (NotFoundError, CorruptDataError) as error:
             raise await self._load_failed(run, offset, error) from error
+
+    async def _read_ahead(self, run: StoredRun, start: int) -> Block:
+        end = min(start + self._block_bytes, run.object_bytes)
+        return await read_block(self._store, self._blocks, run.object_key, start, end)
 
     def _first_missing(
         self, run: StoredRun, offset: int, position: int, *, may_load: bool
@@ -385,16 +398,13 @@ class ObjectRuns:
 
     def _start_ahead(self, run: StoredRun, number: int) -> None:
         # A failure shows when the block is needed.
-        start = number * self._block_bytes
-        end = min(start + self._block_bytes, run.object_bytes)
-
-        async def read() -> memoryview:
-            return memoryview(await self._store.get_range(run.object_key, start, end))
-
-        self._blocks.load(BlockKey(run.object_key, number), read)
+        self._blocks.load(
+            BlockKey(run.object_key, number),
+            lambda: self._read_ahead(run, number * self._block_bytes),
+        )
 
     def _is_oversize(self, position: int, following: int) -> bool:
-        """Whether the block cache could hardly hold a batch block by block."""
+        """Return whether the block cache could hardly hold a batch block by block."""
         count = (following - 1) // self._block_bytes - position // self._block_bytes + 1
         return count * self._block_bytes > self._limits.block_cache_bytes // 2
 
@@ -404,26 +414,42 @@ class ObjectRuns:
         """Load and check one batch as a whole."""
         if not may_load:
             return None
-        end = position + size
+        return self._blocks.load(
+            _oversize_key(run, position),
+            lambda: self._read_oversize(run, position, size, expected),
+        )
 
-        async def read() -> memoryview:
-            self._checks.look_up(run)
-            fault: Fault | None = None
-            for get in (get_range, get_directly):
-                try:
-                    batch = memoryview(await get(self._store, run.object_key, position, end))
-                except (NotFoundError, CorruptDataError) as error:
-                    raise await self._load_failed(run, expected, error) from error
-                found = await self._checks.in_pool(
-                    partial(check_batches, batch, self._checks.rules(run), expected, position)
-                )
-                if found.batch_count:
-                    return batch
-                fault = found.fault
-            cut = Fault(position, expected, run.end_offset, f"batch of {size} bytes")
-            raise self._checks.damaged(run, fault or cut)
-
-        return self._blocks.load(_oversize_key(run, position), read)
+    async def _read_oversize(
+        self, run: StoredRun, position: int, size: int, expected: int
+    ) -> Block:
+        """
+        Raises:
+            DamagedError: it is damaged in the store too, or nothing proves that it is the run's.
+            PenstockError: what the store raised.
+        """
+        checks, end = self._checks, position + size
+        checks.look_up(run)
+        fault = Fault(position, expected, run.end_offset, f"batch of {size} bytes")
+        # The third time, the run that was proven: of the second, its index was of another version.
+        for get in (get_versioned, get_directly, get_directly):
+            try:
+                data, version = await get(self._store, run.object_key, position, end)
+            except (NotFoundError, CorruptDataError) as error:
+                raise await self._load_failed(run, expected, error) from error
+            batch = memoryview(data)
+            found = await checks.in_pool(
+                partial(check_batches, batch, checks.rules(run), expected, position)
+            )
+            fault = found.fault or fault
+            if not found.batch_count:
+                if get is get_directly:
+                    break
+                continue
+            if checks.is_proven(run, version) or await self._prove(
+                run, version, position, expected
+            ):
+                return Block(batch, version)
+        raise checks.damaged(run, fault)
 
     # -- what is in memory -----------------------------------------------------------------------
 
@@ -493,7 +519,7 @@ class ObjectRuns:
 def _pieces(
     held: list[tuple[BlockKey, memoryview]], start: int, end: int, block_bytes: int
 ) -> list[memoryview]:
-    """What of the blocks lies in [start, end)."""
+    """Return what of the blocks lies in [start, end)."""
     pieces = []
     for key, block in held:
         first = key.number * block_bytes
@@ -503,9 +529,3 @@ def _pieces(
 
 def _oversize_key(run: StoredRun, position: int) -> BlockKey:
     return BlockKey(run.object_key, -1 - position)  # no aligned block has a negative number
-
-
-def _retrieve(task: Load) -> None:
-    # One that was started ahead has no waiter; what it found shows when the bytes are needed.
-    if not task.cancelled():
-        task.exception()

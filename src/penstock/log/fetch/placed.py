@@ -1,11 +1,14 @@
 """Whether an object's own index names a run where the state does.
 
-A run that is too long to be compared with its sum before any of it is served may be another's:
-two objects that changed places, or an older object under the key. The index says so at once: it
-names topic id, partition and offsets of each run, and has a CRC. An index that can't be read
-says nothing: the batches are checked for themselves.
+A run that is too long to be compared with its sum before any of it is served may be another's, and
+so may the batches before a fault in a run of any length: two objects that changed places, or an
+older object under the key. The index says so at once: it names topic id, partition and offsets of
+each run, and has a CRC. It proves the bytes of its own version of the object, and no others; an
+index that can't be read proves nothing.
 """
 
+import enum
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -13,12 +16,25 @@ from typing import Final
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey, partition_of
-from penstock.ports.objects import ObjectStore
+from penstock.ports.objects import ObjectStore, Versioned, get_directly
 from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 _TAIL_BYTES: Final = 64 << 10
 """What is read first: the footer, and mostly the whole index."""
 _KNOWN_MAX: Final = 10_000
+
+
+class Proof(enum.Enum):
+    """What an object's index says of a run."""
+
+    NAMED = "named"
+    UNNAMED = "unnamed"
+    """It names no such run there, or it can't be read."""
+    OTHER_VERSION = "other version"
+    """It is that of another version of the object than the bytes that it should prove."""
 
 
 class PlacedRuns:
@@ -42,51 +58,71 @@ class PlacedRuns:
         self._topic_id_of = topic_id_of
         self._now_s = now_s
         self._again_s = again_s
-        self._known: OrderedDict[tuple[str, int], float] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], tuple[float, str | None]] = OrderedDict()
 
-    def is_known(self, run: StoredRun) -> bool:
-        """Whether the index was found to name the run, not too long ago."""
-        until_s = self._known.get((run.object_key, run.position))
-        return until_s is not None and self._now_s() < until_s
+    def is_known(self, run: StoredRun, version: str | None) -> bool:
+        """Return whether the run was proven in that version of its object, not too long ago."""
+        found = self._known.get((run.object_key, run.position))
+        return found is not None and found[1] == version and self._now_s() < found[0]
 
-    async def names(self, run: StoredRun) -> bool:
-        """Whether the index of the run's object names the run there, or can't be read.
+    def know(self, run: StoredRun, version: str | None) -> None:
+        """The run was proven in that version of its object."""
+        name = (run.object_key, run.position)
+        self._known[name] = (self._now_s() + self._again_s, version)
+        self._known.move_to_end(name)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+
+    async def prove(self, run: StoredRun, version: str | None) -> Proof:
+        """Look whether the index of the run's object names the run. The store itself is asked: an
+        index from a peer may be that of the bytes which it has kept.
+
+        Args:
+            version: of the bytes that are to be proven.
 
         Raises:
             RetryableError: the store is away.
         """
-        if self.is_known(run):
-            return True
+        if self.is_known(run, version):
+            return Proof.NAMED
         topic_id = self._topic_id_of(run.partition_key)
         try:
-            if topic_id is not None and not await self._is_named(run, bytes(topic_id)):
-                return False
-        except (CorruptDataError, NotFoundError):
-            # Damage to the index costs nothing but this proof, and an object that is gone while
-            # its blocks are here is missed by the next read of it.
-            pass
-        self._known[run.object_key, run.position] = self._now_s() + self._again_s
-        if len(self._known) > _KNOWN_MAX:
-            self._known.popitem(last=False)
-        return True
+            proof = (
+                Proof.UNNAMED
+                if topic_id is None
+                else await self._look(run, bytes(topic_id), version)
+            )
+        except (CorruptDataError, NotFoundError) as error:
+            # What it means that the object is gone, the next read of it says.
+            heard(Cause.SEGMENT_INDEX, error, logger, f"{run.object_key} is read without its index")
+            proof = Proof.UNNAMED
+        if proof is Proof.NAMED:
+            self.know(run, version)
+        return proof
 
-    async def _is_named(self, run: StoredRun, topic_id: bytes) -> bool:
+    async def _look(self, run: StoredRun, topic_id: bytes, version: str | None) -> Proof:
         key, size_bytes = run.object_key, run.object_bytes
         start = max(0, size_bytes - _TAIL_BYTES)
-        tail = bytes(await self._store.get_range(key, start, size_bytes))
+        found = await get_directly(self._store, key, start, size_bytes)
+        if found.version != version:
+            return Proof.OTHER_VERSION
+        tail = bytes(found.data)
         footer = parse_footer(tail[-FOOTER_BYTES:], size_bytes=size_bytes, subject=key)
         at, end = footer.index_position, footer.index_position + footer.index_length
-        block = (
-            tail[at - start : end - start]
-            if at >= start
-            else bytes(await self._store.get_range(key, at, end))
-        )
+        block = Versioned(tail[at - start : end - start], version)
+        if at < start:
+            block = await get_directly(self._store, key, at, end)
+            if block.version != version:
+                return Proof.OTHER_VERSION
         wanted = (topic_id, partition_of(run.partition_key))
-        return any(
+        is_named = any(
             (row.topic_id, row.partition) == wanted
             and row.position <= run.position
             and run.position + run.length <= row.position + row.length
-            and row.base_offset <= run.base_offset
-            and run.end_offset <= row.end_offset
-            for row in parse_index(block, footer, subject=key)
+            # Rows of raw objects count offsets from their run's first record.
+            and (
+                run.raw or (row.base_offset <= run.base_offset and run.end_offset <= row.end_offset)
+            )
+            for row in parse_index(bytes(block.data), footer, subject=key)
         )
+        return Proof.NAMED if is_named else Proof.UNNAMED

@@ -9,13 +9,15 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from penstock.log.fetch.blocks import BlockCache, BlockKey
+from penstock.log.checking import Fault
+from penstock.log.fetch.block_reads import read_block
+from penstock.log.fetch.blocks import Block, BlockCache, BlockKey
 from penstock.log.fetch.object_runs import INLINE_BYTES
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, checked_run
 from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
-from penstock.ports.objects import ObjectStore, get_directly
+from penstock.ports.objects import ObjectStore, get_directly, get_versioned
 
 _INLINE_BATCHES: Final = 100
 """Checking and patching fewer batches costs less than a hop to the pool."""
@@ -42,12 +44,13 @@ class RawRuns:
             BadRunError: the bytes are not the batches that the journal named.
             PenstockError: what the store raised.
         """
+        # Of a run without a sum nothing else would say that its blocks are of one object.
         try:
             return await self._label(run, await self._gather(run))
         except BadRunError as error:
             end = run.position + run.length
             again = await get_directly(self._store, run.object_key, run.position, end)
-            data = await self._label(run, memoryview(bytearray(again)))
+            data = await self._label(run, memoryview(bytearray(again.data)))
             self._checks.damages.healed(run.object_key, error.fault.position, error.fault.detail)
             for number in self._numbers(run):
                 self._blocks.drop(BlockKey(run.object_key, number))
@@ -61,6 +64,12 @@ class RawRuns:
         return await self._checks.in_pool(partial(checked_run, data, run, seed, subject=subject))
 
     async def _gather(self, run: StoredRun) -> memoryview:
+        """
+        Raises:
+            BadRunError: the object was replaced while its blocks were read.
+            PenstockError: what the store raised.
+        """
+        versions: set[str | None] = set()
         data = memoryview(bytearray(run.length))
         end = run.position + run.length
         numbers = self._numbers(run)
@@ -78,10 +87,17 @@ class RawRuns:
             block = self._blocks.get(BlockKey(run.object_key, number))
             if block is not None:
                 part = block[first - start : last - start]
+                versions.add(self._blocks.version_of(run.object_key))
             else:
                 # The cache is so small that others pushed it out meanwhile.
-                part = memoryview(await self._store.get_range(run.object_key, first, last))
+                found = await get_versioned(self._store, run.object_key, first, last)
+                part = memoryview(found.data)
+                versions.add(found.version)
             data[first - run.position : last - run.position] = part
+        if len(versions) > 1:
+            detail = "the object was replaced while the run was read"
+            fault = Fault(run.position, run.base_offset, run.end_offset, detail)
+            raise BadRunError(run.object_key, fault, memoryview(b""))
         return data
 
     def _numbers(self, run: StoredRun) -> range:
@@ -92,7 +108,7 @@ class RawRuns:
         start = number * self._block_bytes
         end = min(start + self._block_bytes, run.object_bytes)
 
-        async def read() -> memoryview:
-            return memoryview(await self._store.get_range(run.object_key, start, end))
+        async def read() -> Block:
+            return await read_block(self._store, self._blocks, run.object_key, start, end)
 
         return self._blocks.load(BlockKey(run.object_key, number), read)

@@ -29,6 +29,7 @@ from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.encode import empty_batch
+from penstock.system import background
 from penstock.wal import WalReader
 
 _WINDOW_RUNS: Final = 64
@@ -147,6 +148,8 @@ class LogReader:
                 if not views:
                     return self._lost_end(key, offset)
                 break
+            if not views:
+                self._check_reached(run, offset)
             found = self._read_run(run, offset, bytes_max - length, first=not views)
             if isinstance(found, Missing):
                 if not views:
@@ -183,6 +186,8 @@ class LogReader:
                 if not parts:
                     return self._lost_end(key, offset)
                 break
+            if not parts:
+                self._check_reached(run, offset)
             found = self._read_run_parts(files, key, run, offset, bytes_max - length, not parts)
             if isinstance(found, Missing) and not parts:
                 return found
@@ -198,11 +203,12 @@ class LogReader:
     def _lost_end(self, key: PartitionKey, offset: int) -> TailRead | None:
         """An empty batch over lost offsets that no run follows, as compaction leaves one at the end
         of a log: a consumer steps over it, and isn't left waiting before the high watermark."""
-        for start, end in self._queries.lost_ranges_of(key):
-            if start <= offset < end:
-                end = min(end, offset + _DELTA_MAX)
-                batch = memoryview(empty_batch(offset, end, self._checks.leader_epoch(key, offset)))
-                return TailRead([batch], len(batch), end)
+        # One row, on the event loop: a partition may have any number of them.
+        found = self._queries.lost_range_before(key, offset)
+        if found is not None and offset < found[1]:
+            end = min(found[1], offset + _DELTA_MAX)
+            batch = memoryview(empty_batch(offset, end, self._checks.leader_epoch(key, offset)))
+            return TailRead([batch], len(batch), end)
         return None
 
     def _read_run_parts(
@@ -278,7 +284,7 @@ class LogReader:
         """One for all that find something missing meanwhile."""
         assert self._behind is not None
         if self._flush is None or self._flush.done():
-            self._flush = asyncio.get_running_loop().create_task(self._behind.flush())
+            self._flush = background.start(background.CATCH_UP, self._behind.flush)
         return self._flush
 
     # -- helpers -------------------------------------------------------------------------------
@@ -349,6 +355,15 @@ class LogReader:
             return self._checks.damaged(run, error.fault)
         detail = f"{error.subject}: {error.detail}"
         return self._checks.damaged(run, Fault(run.position, offset, run.end_offset, detail))
+
+    def _check_reached(self, run: StoredRun, offset: int) -> None:
+        """
+        Raises:
+            DamagedError: between the offset and the run is nothing, and the run's beginning is
+                known to be damaged.
+        """
+        if run.base_offset > offset:
+            self._checks.raise_known(run.partition_key, run.base_offset)
 
     def _check_servable(self, key: PartitionKey, offset: int) -> None:
         if self._before_stored is not None:

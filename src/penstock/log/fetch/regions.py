@@ -9,16 +9,18 @@ for what was found damaged: those are read by `penstock.log.fetch.object_runs`.
 """
 
 import asyncio
+import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple
 
-from penstock.log.checking import Checked, Fault, Rules, check_batches
+from penstock.log.checking import AfterGap, Checked, Fault, Rules, check_batches
 from penstock.log.fetch.checked import CheckedRanges
+from penstock.log.fetch.placed import Proof
+from penstock.log.fetch.read_again import is_whole
 from penstock.log.fetch.run_checks import KNOWN_S, RunChecks
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
@@ -26,6 +28,10 @@ from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, RegionFile
 from penstock.records.batch import HEADER_BYTES, LENGTH_END, batch_bounds
 from penstock.records.sums import SUM_MASK
+from penstock.system.heard import Cause, heard
+from penstock.system.tasks import take_error
+
+logger = logging.getLogger(__name__)
 
 _HEADER: Final = Struct(">qi11xi")
 """Base offset, batch length, last offset delta. Source: `penstock.records.batch`."""
@@ -108,10 +114,11 @@ class FileRuns:
         self._store = store
         self._checks = checks
         self._checked = CheckedRanges(again_s=checks.again_s)
-        self._looks: OrderedDict[str, tuple[RegionFile, float, Hashable]] = OrderedDict()
+        self._looks: OrderedDict[str, tuple[RegionFile, float, str]] = OrderedDict()
         """Per object its open file, until when it is taken to be the same, and its identity."""
-        self._bad: dict[str, tuple[int, float]] = {}
-        """Per object the byte of a damaged batch, and until when that is believed."""
+        self._bad: dict[tuple[str, int], float] = {}
+        """By object and byte of a batch that isn't to be sent from the file, since it is damaged
+        or not proven to be the run's: until when that is believed."""
         self._stretch_bytes = stretch_bytes
         self._buffer = memoryview(bytearray(_CHUNK_BYTES))
         self._probe = memoryview(bytearray(1))
@@ -201,7 +208,7 @@ class FileRuns:
             task = self._loads[name] = asyncio.get_running_loop().create_task(
                 self._load(run, start, end, expected), name=f"warm {run.object_key} at {start}"
             )
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(take_error)
         return task
 
     def cursor(self, run: StoredRun, offset: int) -> tuple[int, int] | None:
@@ -237,64 +244,89 @@ class FileRuns:
             now_s = self._checks.now_s()
             if self._checked.end_of(object_key, start, now_s, identity) >= end:
                 return
-            if self._checks.needs_index(
-                run, self._stretch_bytes
-            ) and not await self._checks.look_at_index(run):
-                return  # reading it as blocks looks into it
+            if self._checks.needs_proof(
+                run, self._stretch_bytes, identity
+            ) and not await self._prove(run, identity, start):
+                return
+            begin, until, offset = start, end, expected
             if self._checks.is_provable(run, self._stretch_bytes):
-                start_of_run, end_of_run = run.position, run.position + run.length
-                await self._check(file, identity, run, start_of_run, end_of_run, run.base_offset)
-            else:
-                await self._check(file, identity, run, start, end, expected)
-        except (NotFoundError, CorruptDataError):
-            # Reading it as blocks says so.
+                begin, until, offset = run.position, run.position + run.length, run.base_offset
+            found = await self._check(file, run, begin, until, offset)
+            await self._passed(file, identity, run, begin, found, start)
+        except (NotFoundError, CorruptDataError) as error:
+            heard(Cause.FILE_REGION, error, logger, f"{object_key} is read as blocks")
             self._put_bad(object_key, start)
         finally:
             del self._loads[object_key, start]
 
+    async def _prove(self, run: StoredRun, identity: str, start: int) -> bool:
+        """Return whether the index of the same file names the run; if not, reading it as blocks
+        looks into it."""
+        proof = await self._checks.prove(run, identity)
+        if proof is Proof.OTHER_VERSION:
+            # The file was replaced or changed. Of one that isn't named, the run is doubted.
+            self._put_bad(run.object_key, start)
+        return proof is Proof.NAMED
+
     async def _check(
-        self,
-        file: RegionFile,
-        identity: Hashable,
-        run: StoredRun,
-        start: int,
-        end: int,
-        expected: int,
-    ) -> None:
-        checks, object_key = self._checks, run.object_key
+        self, file: RegionFile, run: StoredRun, start: int, end: int, expected: int
+    ) -> Checked:
+        checks = self._checks
         check = partial(_check_file, file, run, start, end, expected)
         found = await checks.in_pool(partial(check, checks.rules(run)))
         if found.fault is not None and checks.look_up(run):
             found = await checks.in_pool(partial(check, checks.rules(run)))
         self.checked_bytes += found.position - start
+        return found
+
+    async def _passed(
+        self,
+        file: RegionFile,
+        identity: str,
+        run: StoredRun,
+        start: int,
+        found: Checked,
+        wanted: int,
+    ) -> None:
+        """Take note of what was checked from `start` on.
+
+        Args:
+            wanted: of the batch that a reader waits for.
+        """
+        checks, object_key = self._checks, run.object_key
         self._looks[object_key] = (file, checks.now_s() + _LOOKED_S, identity)
         if not checks.fold(run, start, found):
             # Reading it as blocks says so.
             checks.doubt(run)
             self._checked.forget(object_key)
             return
+        if (
+            not is_whole(run, start, found)
+            and not checks.is_proven(run, identity)
+            and not await self._prove(run, identity, wanted)
+        ):
+            return
         self._checked.add(object_key, start, found.position, checks.now_s(), identity)
         checks.right(run, start, found.position)
-        self._bad.pop(object_key, None)
         if found.fault is not None:
             self._put_bad(object_key, found.fault.position)
 
     def _put_bad(self, object_key: str, position: int) -> None:
         if len(self._bad) >= _LOOKS_MAX:
             self._bad.clear()
-        self._bad[object_key] = (position, self._checks.now_s() + KNOWN_S)
+        self._bad[object_key, position] = self._checks.now_s() + KNOWN_S
 
     def _raise_bad(self, object_key: str, position: int) -> None:
         """
         Raises:
-            Unsendable: the batch there was found damaged, or missing.
+            Unsendable: the batch there was found damaged, missing, or not proven.
         """
         if self._bad:
-            bad = self._bad.get(object_key)
-            if bad is not None and bad[0] == position and self._checks.now_s() < bad[1]:
+            until_s = self._bad.get((object_key, position))
+            if until_s is not None and self._checks.now_s() < until_s:
                 raise Unsendable
 
-    def _identity(self, object_key: str, file: RegionFile) -> Hashable:
+    def _identity(self, object_key: str, file: RegionFile) -> str:
         now_s = self._checks.now_s()
         look = self._looks.get(object_key)
         if look is not None and look[0] is file and now_s < look[1]:
@@ -428,10 +460,12 @@ def _check_file(
     run_end = run.position + run.length
     position, total, count = start, 0, 0
     fault: Fault | None = None
+    after_gap: AfterGap | None = None
     wanted = _CHECKED_BYTES
-    while position < end and fault is None:
+    # A batch after a gap is not right until the next one's offset was seen.
+    while fault is None and (position < end or (after_gap is not None and position < run_end)):
         view = _read(file, position, min(wanted, run_end - position))
-        found = check_batches(view, rules, expected, position)
+        found = check_batches(view, rules, expected, position, after_gap)
         fault = found.fault
         if fault is None and not found.batch_count:
             size = batch_bounds(view, 0)[1] if len(view) >= LENGTH_END else HEADER_BYTES
@@ -440,10 +474,13 @@ def _check_file(
             wanted = size
             continue
         wanted = _CHECKED_BYTES
-        position, expected = found.position, found.end_offset
+        position, expected, after_gap = found.position, found.end_offset, found.after_gap
         total += found.sum
         count += found.batch_count
     if fault is None and position == run_end and expected != run.end_offset:
+        if after_gap is not None:
+            position, expected, total = after_gap[0], after_gap[1], total - after_gap.sum
+            count -= 1
         fault = Fault(position, expected, run.end_offset, f"the run ends before {expected}")
     return Checked(position, expected, count, fault, total & SUM_MASK)
 
@@ -465,9 +502,3 @@ def _read(file: RegionFile, position: int, length: int) -> memoryview:
         if file.peek(position, _memory.view[:length]) == length:
             return _memory.view[:length]
     return memoryview(file.read_at(position, length))
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    # One that was started ahead has no waiter; its error shows when the bytes are needed.
-    if not task.cancelled():
-        task.exception()

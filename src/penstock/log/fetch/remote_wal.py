@@ -5,6 +5,7 @@ WAL over. That is an error of those partitions, to be tried again; never an empt
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -16,7 +17,10 @@ from penstock.log.fetch.whole_runs import BadRunError, checked_run
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.ports.device import Device
-from penstock.wal import WalReader
+from penstock.system.heard import Cause, heard
+from penstock.wal import RecycledError, WalReader
+
+logger = logging.getLogger(__name__)
 
 
 class RemoteWal(Protocol):
@@ -35,12 +39,13 @@ class RemoteWal(Protocol):
         Raises:
             NotFoundError: this way doesn't lead to that WAL; another may.
             RetryableError: the owner is away, or the file was recycled.
+            CorruptDataError: the file is missing or cut, if the run has not moved.
         """
         ...
 
 
 class DirectoryWals:
-    """WALs whose directories this process can read. Implements `RemoteWal`.
+    """WALs of this host's workers, read from their directories. Implements `RemoteWal`.
 
     Args:
         find: the device that holds a WAL's folder, by its key; None: it is not on this host.
@@ -74,7 +79,14 @@ class DirectoryWals:
             if device is None:
                 raise NotFoundError("read WAL", f"WAL {wal_key} of agent {agent}", "not here")
             reader = self._readers.setdefault(wal_key, WalReader(device))
-        return reader.read(generation, position, length)
+        try:
+            return reader.read(generation, position, length)
+        except RecycledError as error:
+            # The workers of a host read one database, which has a move before its file is used
+            # again: so a run that is named there still is lost, and the caller asks.
+            raise CorruptDataError(
+                error.operation, error.subject, "no WAL file has this generation"
+            ) from error
 
 
 class FirstThatLeads:
@@ -126,7 +138,8 @@ class RemoteRuns:
             raise RetryableError("read WAL", subject, "nobody owns it")
         try:
             return await self._checked(owner, run, seed, subject)
-        except BadRunError:
+        except BadRunError as error:
+            heard(Cause.PEER_WAL, error, logger, "the owner of a WAL is asked again")
             # Perhaps a bit flipped on the way; the owner reads it from its disk again.
             return await self._checked(owner, run, seed, subject)
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.log.checking import Checked, EpochStarts, Fault, Rules
 from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
-from penstock.log.fetch.placed import PlacedRuns
+from penstock.log.fetch.placed import PlacedRuns, Proof
 from penstock.metadata.leader_epochs import epoch_of_offset
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
@@ -90,14 +90,15 @@ class RunChecks:
         return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def rules(self, run: StoredRun) -> Rules:
-        """What a run's batches must be like; gaps of compaction only where one was met before."""
+        """Return what a run's batches must be like; gaps of compaction only where one was met
+        before."""
         key = run.partition_key
         seed = None if run.sum is None else self.seed_of(key)
         return Rules(run.end_offset, self._clean_ends.get(key, 0), self._epochs(key), seed)
 
     def may_lack(self, key: PartitionKey, end_offset: int) -> bool:
-        """Whether compaction may have left a gap before a batch that ends there. Asks the database
-        at the first gap of a partition."""
+        """Return whether compaction may have left a gap before a batch that ends there. Asks the
+        database at the first gap of a partition."""
         if end_offset <= self._clean_ends.get(key, 0):
             return True
         if len(self._clean_ends) >= _CLEAN_ENDS_MAX:
@@ -125,7 +126,7 @@ class RunChecks:
         Returns:
             False: all of the run was checked, and its sum is another than the state's.
         """
-        if run.sum is None or self.seed_of(run.partition_key) is None:
+        if not self._has_sum(run):
             return True
         name = (run.object_key, run.position)
         if start == run.position:
@@ -149,26 +150,43 @@ class RunChecks:
         return total == run.sum
 
     def is_provable(self, run: StoredRun, bytes_max: int) -> bool:
-        """Whether to check a short run from its first byte on, wherever a reader begins: so its
-        sum proves that it is the run before any of it is served."""
+        """Return whether to check a short run from its first byte on, wherever a reader begins: so
+        its sum proves that it is the run before any of it is served. Not of a run that has a
+        damaged batch, and so no sum to compare."""
         return (
             run.sum is not None
             and run.length <= bytes_max
             and (not self._broken or (run.object_key, run.position) not in self._broken)
         )
 
-    def needs_index(self, run: StoredRun, bytes_max: int) -> bool:
-        """Whether to look whether the object's index names a run, which is too long to be
-        compared with its sum before any of it is served."""
-        return run.sum is not None and run.length > bytes_max and not self._placed.is_known(run)
+    def needs_proof(self, run: StoredRun, bytes_max: int, version: str | None) -> bool:
+        """Return whether the object's index must name a run before any of it is served: since it
+        is too long to be compared with its sum first, or has a damaged batch.
 
-    async def look_at_index(self, run: StoredRun) -> bool:
-        """Whether the object's index names the run; if not, all of the run is to be read before
-        any of it is served: the sum decides."""
-        if await self._placed.names(run):
-            return True
-        self.doubt(run)
-        return False
+        Args:
+            version: of the object's bytes that are to be served.
+        """
+        return not self.is_proven(run, version) and not self.is_provable(run, bytes_max)
+
+    def is_proven(self, run: StoredRun, version: str | None) -> bool:
+        """Return whether right batches at the run's place in that version of its object are the
+        run's; so they are taken to be where no sum of it is known."""
+        return not self._has_sum(run) or self._placed.is_known(run, version)
+
+    async def prove(self, run: StoredRun, version: str | None) -> Proof:
+        """Look whether the index of that version of the object names the run. Where it doesn't, all
+        of the run is to be read before any of it is served: the sum decides."""
+        proof = await self._placed.prove(run, version)
+        if proof is Proof.UNNAMED:
+            self.doubt(run)
+        return proof
+
+    async def look_at_index(self, run: StoredRun, version: str | None) -> Proof:
+        """As `prove`, for what serves nothing of the run."""
+        return await self._placed.prove(run, version)
+
+    def _has_sum(self, run: StoredRun) -> bool:
+        return run.sum is not None and self.seed_of(run.partition_key) is not None
 
     def doubt(self, run: StoredRun) -> None:
         """The run's sum is another: nothing of it is served until all of it was read again."""
@@ -177,12 +195,14 @@ class RunChecks:
         self._doubted.add((run.object_key, run.position))
 
     def is_doubted(self, run: StoredRun) -> bool:
-        """Whether all of a run must be read before any of it is served."""
+        """Return whether all of a run must be read before any of it is served."""
         return bool(self._doubted) and (run.object_key, run.position) in self._doubted
 
-    def trust(self, run: StoredRun) -> None:
-        """All of a run was read again, and is right."""
+    def trust(self, run: StoredRun, version: str | None) -> None:
+        """That version of its object has the run."""
         self._doubted.discard((run.object_key, run.position))
+        if self._has_sum(run):
+            self._placed.know(run, version)
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -239,7 +259,7 @@ class RunChecks:
 
 
 def place_of(run: StoredRun) -> str:
-    """Where a run lies, for people."""
+    """Return where a run lies, for people."""
     if run.generation:
         return f"WAL {run.wal_key} generation {run.file_generation}"
     return f"{run.origin}/{run.object_key}" if run.origin else run.object_key

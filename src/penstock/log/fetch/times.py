@@ -2,9 +2,9 @@
 
 The state knows the greatest timestamp of each run; within a run the batches' headers tell, and
 one batch is decoded to answer with a record's own offset and timestamp (KIP-79; KIP-734 for the
-greatest). Compressed batches are stored unread, so one may be anything: where it can't be decoded
-its header answers, with the batch's first offset, from which no record that is looked for is
-missed.
+greatest). A batch may be anything where its topic's records aren't validated: where it can't be
+decoded, or has more records than a look-up may cost, its header answers, with the batch's first
+offset, from which no record that is looked for is missed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -15,9 +15,11 @@ from penstock.log.fetch.reader import LogReader
 from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import BatchError, StoredHeader, stored_header
-from penstock.records.decode import decode_batch
+from penstock.records.stamps import record_stamps
 
 _READ_BYTES: Final = 1 << 20
+LOOKED_AT_MAX: Final = 100_000
+"""Records of a batch: some 50 ms of a thread of the pool."""
 
 
 class InPool(Protocol):
@@ -121,8 +123,8 @@ def _greatest(header: StoredHeader, batch: bytes, log_start: int) -> tuple[int, 
 
 
 def _stamps(header: StoredHeader, batch: bytes) -> Iterator[tuple[int, int]]:
-    for record in decode_batch(memoryview(batch)):
-        yield header.base_offset + record.offset_delta, record.timestamp
+    for delta, timestamp in record_stamps(memoryview(batch), records_max=LOOKED_AT_MAX):
+        yield header.base_offset + delta, timestamp
 
 
 def _of_header(header: StoredHeader, log_start: int) -> tuple[int, int]:

@@ -10,8 +10,9 @@ from struct import Struct
 from typing import Final
 
 from penstock.log.checking import Fault, check_and_label
-from penstock.log.fetch.blocks import BlockCache, BlockKey
-from penstock.log.fetch.object_runs import Load, LoadFailed
+from penstock.log.fetch.blocks import Block, BlockCache, BlockKey
+from penstock.log.fetch.object_runs import Load
+from penstock.log.fetch.read_again import LoadFailed
 from penstock.log.fetch.tail import TailRead
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
@@ -132,9 +133,10 @@ class WholeRuns:
         return read
 
     def _load(self, run: StoredRun, load: ReadRun) -> Load:
-        async def read() -> memoryview:
+        async def read() -> Block:
             try:
-                return await load(run)
+                # Of no version: each of them is compared with its sum whole.
+                return Block(await load(run), None)
             except BadRunError as error:
                 if len(error.right):
                     self._blocks.put(whole_run_key(run), error.right)
@@ -146,8 +148,8 @@ class WholeRuns:
 
 
 def whole_run_key(run: StoredRun) -> BlockKey:
-    """Of a run in the block cache. A raw object is named by one entry only, so that its runs'
-    places tell their offsets."""
+    """Return the name of a run in the block cache. A raw object is named by one entry only, so that
+    its runs' places tell their offsets."""
     if run.generation:
         return BlockKey(f"wal/{run.generation}", run.position)
     return BlockKey(f"raw/{run.object_key}", run.position)

@@ -24,23 +24,22 @@ from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.oldest import OldestRuns
 from penstock.log.retention.orphans import Orphans
-from penstock.log.retention.plan import new_log_start
+from penstock.log.retention.plan import Held, new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
 from penstock.log.retention.time_setting import TimeSetting
 from penstock.metadata.ages import Ages
 from penstock.metadata.answers import Condemned, LeftoversCleared
 from penstock.metadata.commands import (
     ClearLeftovers,
-    CloseJob,
     CondemnObjects,
     ExpireProducers,
-    ExpireWriters,
     ForgetObjects,
     TrimLog,
 )
 from penstock.metadata.committer import Committer
 from penstock.metadata.journal_time import AGREEMENT_MS
 from penstock.metadata.leftovers import ROWS_PER_COMMAND
+from penstock.metadata.pipeline_commands import CloseJob, ExpireWriters
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView, Topic
 from penstock.model.ids import PartitionKey, partition_key, partition_of
@@ -63,10 +62,11 @@ class Keeper:
     Args:
         numbers: of this epoch's objects.
         ages: what ages are measured by. While the clock is in doubt nothing goes by age, and
-            nothing is condemned or deleted; retention by size goes on.
+            nothing is condemned or deleted; retention by size and count goes on.
         journal_ms: journal time as this process knows it.
         may_propose: whether this agent is the one that does what one is enough for.
         confirm_head: returns once the state is at a head of the journal read after the call.
+        compare_history: see `Orphans`.
         held_since_ms: journal time of the oldest position at which somebody outside still reads;
             what was condemned then or later stays. None: nobody does.
     """
@@ -85,6 +85,7 @@ class Keeper:
         numbers: ObjectNumbers,
         may_propose: Callable[[], bool] = lambda: True,
         confirm_head: Callable[[], Awaitable[None]] | None = None,
+        compare_history: Callable[[], Awaitable[None]] | None = None,
         held_since_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._queries = queries
@@ -105,6 +106,7 @@ class Keeper:
             numbers=numbers,
             confirm_head=confirm_head,
             condemn=self._condemn,
+            compare_history=compare_history,
             grace_ms=limits.delete_grace_ms,
         )
         self.time_setting = TimeSetting(
@@ -144,8 +146,9 @@ class Keeper:
         await self.close_silent_jobs()
         await self.clear_leftovers()
         await self.condemn_unreferenced()
-        await self.condemn_orphans()
         await self.delete_condemned()
+        # Last: it alone asks the archive, which may be away.
+        await self.condemn_orphans()
 
     async def trim_expired(self) -> int:
         """Raise log starts by retention; returns how many partitions were trimmed."""
@@ -155,7 +158,7 @@ class Keeper:
         self._oldest.begin_pass()
         for topic in list(self._view.topics()):
             settings = topic_settings(topic.configs, self._view.cluster_configs)
-            if settings.deletes and (settings.retention_ms >= 0 or settings.retention_bytes >= 0):
+            if settings.has_retention:
                 trimmed += await self._trim_topic(topic)
                 limited.update(partition_keys(topic))
                 if settings.table:
@@ -177,8 +180,10 @@ class Keeper:
         settings = topic_settings(topic.configs, self._view.cluster_configs)
         keys = partition_keys(topic)
         now_ms = self._ages.now_ms()
-        heads = {key: self._view.head(key) for key in keys}
-        starts = {key: 0 if head is None else head.log_start for key, head in heads.items()}
+        bounds: dict[PartitionKey, tuple[int, int]] = {}
+        for key in keys:
+            head = self._view.head(key)
+            bounds[key] = (0, 0) if head is None else (head.log_start, head.next_offset)
 
         def plan() -> list[int]:
             queries = self._queries()
@@ -186,23 +191,10 @@ class Keeper:
             trimming = queries.trims_left()
             items: list[int] = []
             for key in keys:
-                size, log_start = sizes.get(key, 0), starts[key]
                 # What is being cleared still counts in the bytes, by which too much would go.
-                if key not in trimming and self._oldest.may_be_due(
-                    key, settings, log_start=log_start, bytes_total=size, now_ms=now_ms
-                ):
-                    # Bounded: what is beyond these runs leaves at the next pass.
-                    runs = queries.runs_from(key, log_start, limit=_PAGE)
-                    self._oldest.note(key, runs[0] if runs else None, log_start=log_start)
-                    start = new_log_start(runs, settings, bytes_total=size, now_ms=now_ms)
-                    if start is not None and settings.table:
-                        wanted = Wanted(
-                            partition_key=key,
-                            runs=runs,
-                            log_start=start,
-                            retention_ms=settings.retention_ms,
-                        )
-                        start = self._after_tables(queries, topic, settings, wanted, now_ms)
+                if key not in trimming:
+                    held = Held(*bounds[key], bytes_total=sizes.get(key, 0))
+                    start = self._new_log_start(queries, topic, settings, key, held, now_ms)
                     if start is not None:
                         items += (key, start)
             return items
@@ -211,6 +203,30 @@ class Keeper:
         for at in range(0, len(items), 2 * _PAGE):
             await self._committer.commit([TrimLog(items=items[at : at + 2 * _PAGE])])
         return len(items) // 2
+
+    def _new_log_start(
+        self,
+        queries: Queries,
+        topic: Topic,
+        settings: TopicSettings,
+        key: PartitionKey,
+        held: Held,
+        now_ms: int | None,
+    ) -> int | None:
+        if not self._oldest.may_be_due(key, settings, held, now_ms=now_ms):
+            return None
+        # Bounded: what is beyond these runs leaves at the next pass.
+        runs = queries.runs_from(key, held.log_start, limit=_PAGE)
+        self._oldest.note(key, runs[0] if runs else None, log_start=held.log_start)
+        if not runs:
+            return None  # SQLite is behind the view
+        start = new_log_start(runs, settings, held, now_ms=now_ms)
+        if start is None or not settings.table:
+            return start
+        wanted = Wanted(
+            partition_key=key, runs=runs, log_start=start, retention_ms=settings.retention_ms
+        )
+        return self._after_tables(queries, topic, settings, wanted, now_ms)
 
     def _after_tables(
         self,

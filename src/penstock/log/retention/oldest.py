@@ -9,6 +9,7 @@ passes.
 
 from typing import Final
 
+from penstock.log.retention.plan import Held
 from penstock.metadata.queries import StoredRun
 from penstock.model.topic_configs import TopicSettings
 
@@ -31,25 +32,21 @@ class OldestRuns:
         self,
         key: int,
         settings: TopicSettings,
+        held: Held,
         *,
-        log_start: int,
-        bytes_total: int,
         now_ms: int | None,
     ) -> bool:
-        """Whether a partition has to be looked at.
-
-        Args:
-            log_start: the partition's present log start offset.
-            bytes_total: of its runs.
-            now_ms: as of `new_log_start`.
-        """
-        if not bytes_total:
+        """Return whether a partition has to be looked at. `now_ms` is as of `new_log_start`."""
+        if not held.bytes_total:
             self._known.pop(key, None)
             return False
-        if 0 <= settings.retention_bytes <= bytes_total:
+        if (
+            0 <= settings.retention_bytes <= held.bytes_total
+            or 0 <= settings.retention_messages < held.offsets
+        ):
             return True
         known = self._known.get(key)
-        if known is None or known[0] != log_start or (key + self._pass) % RELOOK_PASSES == 0:
+        if known is None or known[0] != held.log_start or (key + self._pass) % RELOOK_PASSES == 0:
             return True
         # As `new_log_start` judges the oldest run.
         return (

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from penstock.log.numbers import ObjectNumbers
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
+from penstock.model.errors import RetryableError
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.segment import SEGMENTS_PREFIX, epoch_prefixes, parse_job_key, parse_object_key
 
@@ -38,7 +39,7 @@ Epoch = tuple[int, int]
 
 
 class Orphans:
-    """What the keeper asks for orphans. Event loop only."""
+    """The keeper asks this for orphans. Event loop only."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Orphans:
         numbers: ObjectNumbers,
         confirm_head: Callable[[], Awaitable[None]] | None,
         condemn: Callable[[list[str]], Awaitable[int]],
+        compare_history: Callable[[], Awaitable[None]] | None,
         grace_ms: int,
     ) -> None:
         """
@@ -57,6 +59,8 @@ class Orphans:
             numbers: of this agent's own epoch, whose objects in flight are left alone.
             confirm_head: returns once the state is at a head of the journal read after the call.
             condemn: proposes keys; returns how many are condemned.
+            compare_history: compares the archive with the journal, and notes what that has lost:
+                an agent that has just started, or lags, doesn't know of a loss otherwise.
             grace_ms: no object younger than this is an orphan.
         """
         self._queries = queries
@@ -66,6 +70,7 @@ class Orphans:
         self._numbers = numbers
         self._confirm_head = confirm_head
         self._condemn = condemn
+        self._compare_history = compare_history
         self._grace_ms = grace_ms
         self._after = ""
         self._live: dict[int, int] = {}
@@ -163,10 +168,20 @@ class Orphans:
             open_jobs = {job.job for job in jobs}
             orphans += [text for text, job in of_jobs if job not in open_jobs]
         unknown = await self._in_pool(partial(self._unknown, orphans))
+        if unknown and self._compare_history is not None:
+            await self._compare_history()
+            if self._view.open_histories:
+                # Apply would leave them out, and their epoch would count as swept.
+                raise RetryableError(
+                    "condemn orphans",
+                    unknown[0],
+                    "the journal came back older: these objects may hold what it has lost",
+                    "penstock repair --history",
+                )
         return await self._condemn(unknown)
 
     def _is_live(self, epoch: Epoch) -> bool:
-        """Whether another agent may still name an object of the epoch."""
+        """Return whether another agent may still name an object of the epoch."""
         agent, number = epoch
         if agent == self._numbers.identity[0]:
             return False

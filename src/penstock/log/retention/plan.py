@@ -1,25 +1,46 @@
 """What has outlived its topic's retention. Pure: rows and settings in, commands' items out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from penstock.metadata.queries import StoredRun
 from penstock.model.topic_configs import TopicSettings
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a partition holds: offsets [log_start, next_offset), and the bytes of its runs."""
+
+    log_start: int
+    next_offset: int
+    bytes_total: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets there are; a cleaning may have emptied some."""
+        return self.next_offset - self.log_start
+
+
 def new_log_start(
-    runs: Sequence[StoredRun], settings: TopicSettings, *, bytes_total: int, now_ms: int | None
+    runs: Sequence[StoredRun],
+    settings: TopicSettings,
+    held: Held,
+    *,
+    now_ms: int | None,
 ) -> int | None:
-    """The log start offset that retention by time and size asks for.
+    """The log start offset that retention by time, size and count asks for.
 
     Whole runs leave, oldest first, as whole segments do in Kafka: by time when the newest record
     of a run is older than `retention.ms`, by size while what would remain is still at least
     `retention.bytes`. A run none of whose records has a timestamp (-1) is never too old, nor do
     runs behind it leave by time before it does: Kafka takes the time at which the segment's file
-    was last written, and nothing here keeps one.
+    was last written, and nothing here keeps one. By count what leaves is exact: all
+    offsets but the newest `penstock.retention.messages`. The new start may be within a run, and
+    beyond the runs that are given.
 
     Args:
         runs: the partition's oldest ones, ascending.
-        bytes_total: of all the partition's runs.
+        held: what the whole partition holds.
         now_ms: None: no clock is believed, and nothing leaves by time.
 
     Returns:
@@ -28,6 +49,7 @@ def new_log_start(
     if not settings.deletes:
         return None
     start: int | None = None
+    bytes_total = held.bytes_total
     for run in runs:
         expired = (
             now_ms is not None
@@ -41,4 +63,6 @@ def new_log_start(
             break
         start = run.end_offset
         bytes_total -= run.length
+    if 0 <= settings.retention_messages < held.offsets:
+        start = max(start or 0, held.next_offset - settings.retention_messages)
     return start

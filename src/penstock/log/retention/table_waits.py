@@ -21,8 +21,8 @@ _MARKS_MAX: Final = 64
 class Wanted:
     """What retention wants of a partition.
 
-    `runs` are its oldest ones, ascending; those that end at or below `log_start` have outlived
-    their retention. `retention_ms` is -1 where they do by size alone.
+    `runs` are its oldest ones, ascending; the offsets below `log_start` have outlived their
+    retention. `retention_ms` is -1 where they do by size or count alone.
     """
 
     partition_key: int
@@ -53,17 +53,19 @@ class TableWaits:
         free = max(followed, self._waited_for(wanted, followed, now_ms, wait_ms))
         start: int | None = None
         for run in wanted.runs:
-            if run.end_offset > wanted.log_start:
+            if run.base_offset >= wanted.log_start:
                 break
+            # By count what has outlived its retention may end within a run.
+            end = min(run.end_offset, wanted.log_start)
             # Not `newest_ms` alone: a table that is up to date tells of no progress, either.
-            if run.end_offset > free and not (
+            if end > free and not (
                 newest_ms is not None
                 and run.max_timestamp >= 0
                 and now_ms - max(newest_ms, run.max_timestamp + max(0, wanted.retention_ms))
                 >= wait_ms
             ):
                 break
-            start = run.end_offset
+            start = end
         return start
 
     def forget(self, kept: Collection[int]) -> None:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class TimeSetting:
-    """What the keeper does about journal time before it measures ages. Event loop only."""
+    """Sets journal time back for the keeper, before the keeper measures ages. Event loop only."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class TimeSetting:
         self._pool = pool
 
     def ahead_ms(self) -> int:
-        """How far journal time stands ahead of the believed clock; 0: it doesn't, or the clock is
-        in doubt."""
+        """Return how far journal time stands ahead of the believed clock; 0: it doesn't, or the
+        clock is in doubt."""
         now_ms = self._ages.believed_ms()
         return 0 if now_ms is None else max(0, self._journal_ms() - now_ms)
 

@@ -50,12 +50,12 @@ class SetAside:
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Return the bytes of all of them."""
         return sum(left.length for left in self._left.values())
 
     @property
     def text(self) -> str:
-        """What stays and why, or ""."""
+        """Return what stays and why, or ""."""
         if not self._left:
             return ""
         first = next(iter(self._left.values()))
@@ -85,12 +85,12 @@ class SetAside:
         self._left[_name(run)] = _Left(run.length, wait_s, again_s, str(found))
 
     def waits(self, run: StoredRun) -> bool:
-        """Whether a run is not to be read now."""
+        """Return whether a run is not to be read now."""
         left = self._left.get(_name(run))
         return left is not None and self._clock.monotonic_s() < left.again_s
 
     def due_in_s(self) -> float | None:
-        """When the next of them is to be read again; None: there are none."""
+        """Return when the next of them is to be read again; None: there are none."""
         if not self._left:
             return None
         return min(left.again_s for left in self._left.values()) - self._clock.monotonic_s()

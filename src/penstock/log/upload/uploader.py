@@ -20,6 +20,7 @@ from penstock.log.damage import Damages
 from penstock.log.fetch.tail import TailCache
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.limits import LogLimits
+from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
@@ -32,16 +33,16 @@ from penstock.metadata.queries import Queries, StoredRun
 from penstock.metadata.rows import GENERATION_MASK
 from penstock.metadata.view import MetadataView
 from penstock.model.errors import (
-    ConflictError,
     CorruptDataError,
     PenstockError,
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
-from penstock.objects.once import put_once
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
+from penstock.system import background
+from penstock.system.heard import Cause, heard, text_of
 from penstock.wal import WalReader
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class Uploader:
         self.added(sum(run.length for run in runs), generation=0)
         self._pending.begin_reading()
         self._pending.complete(runs)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="uploader")
+        self._task = background.start(background.UPLOADER, self._run)
 
     def added(
         self, length: int, *, generation: int, runs: Sequence[StoredRun] | None = None
@@ -226,14 +227,12 @@ class Uploader:
                     if not self._is_much() and not self._draining:
                         break
                 self.last_error = self._aside.text
-            except Exception as error:
+                background.of_loop().succeeded(background.UPLOADER)
+            except Exception as error:  # noqa: BLE001 - counted, and tried again
                 # The bytes are safe in the WAL; it fills meanwhile, and then appends are
                 # refused retriably.
-                text = str(error) or type(error).__name__
-                if text != self.last_error:
-                    foreign = not isinstance(error, PenstockError)
-                    logger.warning("upload will be tried again: %s", text, exc_info=foreign)
-                self.last_error = text
+                self.last_error = text_of(error)
+                background.of_loop().failed(background.UPLOADER, error, ", and is tried again")
                 await self._rest(_RETRY_S)
 
     async def _wait_for_work(self) -> None:
@@ -319,16 +318,14 @@ class Uploader:
 
     def _begin_release(self) -> None:
         if self._releasing is None or self._releasing.done():
-            self._releasing = asyncio.get_running_loop().create_task(
-                self._try_release(), name="release of WAL files"
-            )
+            self._releasing = background.start(background.RELEASE, self._try_release)
 
     async def _try_release(self) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._pool, self._release_files)
         except PenstockError as error:
             # The files stay; it is tried again behind the next segment.
-            logger.debug("WAL files stay in use: %s", error)
+            heard(Cause.WAL_SPACE, error, logger, "WAL files stay in use")
 
     async def _release(self) -> None:
         if self._releasing is not None:
@@ -384,7 +381,7 @@ class Uploader:
         }
         seeds = {key: self._view.seed(key) for key in unread}
         parts, size_bytes, runs = await loop.run_in_executor(self._pool, build)
-        number = await self._put(parts)
+        number = await put_numbered(self._store, self._numbers, parts)
         key = self._numbers.key(number)
         is_named = False
         try:
@@ -398,20 +395,6 @@ class Uploader:
             self._numbers.end(number, named=is_named)
         assert isinstance(answer, SegmentStored), answer
         self.segment_count += 1
-
-    async def _put(self, parts: list[Buffer]) -> int:
-        """Put a segment under the next number that nothing lies under yet; the number."""
-        while True:
-            number = self._numbers.begin()
-            try:
-                await put_once(self._store, self._numbers.key(number), parts)
-            except ConflictError as error:
-                self._numbers.skip(number, error)
-            except BaseException:
-                self._numbers.end(number, named=False)
-                raise
-            else:
-                return number
 
     def _read(
         self, moves: list[PartitionMove], seeds: dict[PartitionKey, int | None]

@@ -31,6 +31,7 @@ from penstock.pipeline.connector.read_plan import Division, divide
 from penstock.pipeline.connector.schema import record_batches
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import LogTruncatedError, RangePart, read_range
+from penstock.system.heard import Cause, heard
 from penstock.system.memory import keep_freed_memory, keep_loaded_objects
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _hold(client: DoorClient, options: ReadOptions) -> None:
             )
         )
     except (RetryableError, InvalidRequestError) as error:
-        logger.warning("reading without holding deletion back: %s", error)
+        heard(Cause.JOB_LEASE, error, logger, "reading without holding deletion back")
 
 
 # -- on executors ----------------------------------------------------------------------------------

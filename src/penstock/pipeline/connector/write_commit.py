@@ -10,7 +10,6 @@
 import json
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -21,6 +20,7 @@ from penstock.pipeline.client import DoorClient, RefusedError
 from penstock.pipeline.connector.write_columns import WriteColumns
 from penstock.pipeline.connector.write_options import ONE_OFF_PREFIX, WriteOptions
 from penstock.pipeline.connector.write_plan import TaskOutput, WritePlan, find_topic
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -125,8 +125,10 @@ def commit_write(
 
 def close_write(client: DoorClient, job: int) -> None:
     """End the job; what it put and did not commit is deleted by the agents."""
-    with suppress(PenstockError):  # its lease ends in any case
+    try:
         client.close_job(job)
+    except PenstockError as error:
+        heard(Cause.JOB_LEASE, error, logger, f"job {job} ends with its lease")
 
 
 def one_off_writer(token: bytes) -> str:

@@ -4,6 +4,7 @@ Objects have names of their own at each attempt, and nothing names them before t
 a task that is tried again, or twice at a time, leaves orphans that the agents delete.
 """
 
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,9 @@ from penstock.pipeline.connector.write_rows import RowEncoder
 from penstock.pipeline.objects import ObjectAccess
 from penstock.records.sums import crcs_of
 from penstock.segment import RunDescriber, build_segment, job_object_key
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 16 << 20
 """Rows that are encoded at a time, so that batches are full although Spark's are small."""
@@ -123,7 +127,8 @@ class RenewedJob:
         while not self._over.wait(self._lease_ms / 1000 / _RENEWALS_PER_LEASE):
             try:
                 self._renew()
-            except RetryableError:
+            except RetryableError as error:
+                heard(Cause.JOB_LEASE, error, logger, "the job of a write can't be renewed now")
                 continue
             except PenstockError as error:
                 self._lost = error

@@ -11,6 +11,7 @@ from penstock.lake.tables.offsets import (
     OFFSETS_PROPERTY,
     SILENT_PROPERTY,
     Held,
+    Holdings,
     encode_offsets,
     encode_silent,
     find_held,
@@ -32,12 +33,12 @@ from penstock.pipeline.tables.parquet import WrittenFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a commit does. `name`: random, the commit's own; `topics`: offsets held behind it, by
-    topic id, `topics_before`: before it; `removed`: data files that `added` ones stand for."""
+    """What a commit does. `name`: random, the commit's own; `after`: what is held after it,
+    `before`: before it; `removed`: data files that `added` ones stand for."""
 
     name: str
-    topics: Mapping[str, Mapping[int, int]]
-    topics_before: Mapping[str, Mapping[int, int]]
+    after: Holdings
+    before: Holdings
     added: Sequence[WrittenFile]
     removed: Sequence[DataFile] = field(default=())
     letters: DeadLetters | None = None
@@ -51,14 +52,14 @@ def commit_change(table: Table, change: Change) -> int:
         InDoubtError: it may have happened: `is_committed` of the table loaded anew says so.
         InvalidRequestError: the table was dropped.
     """
-    offsets = encode_offsets(change.topics)
+    offsets = encode_offsets(change.after)
     properties = {OFFSETS_PROPERTY: offsets}
     if change.letters is not None:
         properties[DEAD_LETTERS_PROPERTY] = encode_dead_letters(change.letters)
     name = ".".join(table.name())
     silent = encode_silent(
         lineage_of(table),
-        change.topics_before,
+        change.before,
         known=table.properties.get(SILENT_PROPERTY),
         left=[snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots],
         subject=name,

@@ -18,11 +18,13 @@ from penstock.lake.door import Range, TableProgress, TopicState
 from penstock.lake.tables.offsets import (
     TOPIC_ID_PROPERTY,
     Held,
+    Holdings,
 )
 from penstock.lake.tables.plan import (
     RunExtent,
     Wanted,
     cut_ranges,
+    epochs_before,
     offsets_after,
     plan_wanted,
     share_out,
@@ -247,8 +249,9 @@ class TableJob:
         while True:
             held = held_by(table, self._topic.topic_id, self._known_offsets())
             self._deliver(table, letters)
+            # Before progress is saved: a log that never had these records must not note them.
+            wanted = self._wanted(held.offsets, held.epochs)
             self._save(held.offsets, table)
-            wanted = self._wanted(held.offsets)
             if wanted.lost:
                 self._note_lost(list(wanted.lost))
             # What was produced since this call began is the next call's: a topic that never
@@ -365,13 +368,13 @@ class TableJob:
 
     # -- plans -----------------------------------------------------------------------------------
 
-    def _wanted(self, held: Mapping[int, int]) -> Wanted:
+    def _wanted(self, held: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> Wanted:
         try:
-            return plan_wanted(self._topic.topic_id, self._topic.partitions, held)
+            return plan_wanted(self._topic.topic_id, self._topic.partitions, held, epochs)
         except ConflictError:
             # Perhaps only this look at the topic is older than another driver's commit.
             self._look_again()
-            return plan_wanted(self._topic.topic_id, self._topic.partitions, held)
+            return plan_wanted(self._topic.topic_id, self._topic.partitions, held, epochs)
 
     def _look_again(self) -> None:
         """Ask for the topic's state as it is now. Raises: NotFoundError: it is gone."""
@@ -411,10 +414,15 @@ class TableJob:
     ) -> Table:
         """Commit what was written, or find out that another driver has been there."""
         offsets = offsets_after(held.offsets, items)
+        topic_id = self._topic.topic_id
+        epochs = epochs_before(offsets, self._topic.partitions)
         change = Change(
             name=self._random.token_bytes(16).hex(),
-            topics={**held.topics, self._topic.topic_id: offsets},
-            topics_before=held.topics,
+            after=Holdings(
+                {**held.holdings.topics, topic_id: offsets},
+                {**held.holdings.epochs, topic_id: epochs},
+            ),
+            before=held.holdings,
             added=written.added,
             removed=written.removed,
             letters=self._letters(table, written, letters),
@@ -434,7 +442,7 @@ class TableJob:
                 self._count(written, snapshot_id)
                 return table
             now = held_by(table, self._topic.topic_id, self._known_offsets())
-            is_overtaken = dict(now.offsets) != dict(held.offsets)
+            is_overtaken = (now.offsets, now.epochs) != (held.offsets, held.epochs)
             if is_overtaken or written.is_by_snapshot or _layout(table) != layout:
                 # Another driver took these ranges, or somebody changed what these files were
                 # made for. They are named by nothing, unless a commit in doubt still arrives.

@@ -15,6 +15,7 @@ from penstock.replica.postgres.pipeline import (
     read_int8,
 )
 from penstock.replica.postgres.statements import Statement
+from penstock.system import background
 
 _UNIQUE_VIOLATION = "23505"
 
@@ -57,7 +58,7 @@ class Appends:
             if connection is not None:
                 self._send(connection, call)
             else:
-                self._connecting = asyncio.get_running_loop().create_task(self._connect())
+                self._connecting = background.start(background.JOURNAL_CONNECTION, self._connect)
         return await call.future
 
     def close(self) -> None:

@@ -11,6 +11,8 @@ import logging
 from penstock.model.errors import RetryableError
 from penstock.replica.postgres.lane import Lane
 from penstock.replica.postgres.settings import PostgresSettings
+from penstock.system import background
+from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ class Hints:
         """Have a connection that listens, some time soon."""
         is_idle = self._listening is None and self._lane.connection is None
         if is_idle and self._settings.notifies and not self._closed:
-            self._listening = asyncio.get_running_loop().create_task(self._begin_listening())
+            self._listening = background.start(background.JOURNAL_HINTS, self._begin_listening)
 
     async def _begin_listening(self) -> None:
         try:
@@ -95,7 +97,7 @@ class Hints:
             await connection.run(f"LISTEN {self._channel}", timeout_s=self._settings.call_timeout_s)
         except RetryableError as error:
             # The next wait tries again; meanwhile readers poll.
-            logger.debug("no hints: %s", error)
+            heard(Cause.JOURNAL_HINTS, error, logger, "readers poll the journal", logging.INFO)
         finally:
             self._listening = None
 

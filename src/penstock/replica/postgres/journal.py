@@ -7,11 +7,13 @@ for others). Each is made when it is needed and made again when it was lost.
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import psycopg
 
-from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.model.errors import NotFoundError
 from penstock.ports.journal import JournalHead, JournalRow
+from penstock.replica.beginning import is_beginning
 from penstock.replica.postgres.appends import Appends
 from penstock.replica.postgres.checks import check_durability
 from penstock.replica.postgres.hints import Hints
@@ -23,12 +25,8 @@ from penstock.replica.postgres.pipeline import (
     read_int8,
 )
 from penstock.replica.postgres.settings import PostgresSettings
-from penstock.replica.postgres.statements import FORMAT_VERSION, Statements
-
-_UNDEFINED_TABLE = "42P01"
-_CREATE_TRIES = 5
-"""Of several that create one journal at once, those who come second are told so in many ways, by
-each database in its own; each failure means that another got further."""
+from penstock.replica.postgres.statements import Statements
+from penstock.replica.postgres.tables import open_tables
 
 
 class PostgresJournal:
@@ -92,11 +90,14 @@ class PostgresJournal:
         """
         settings = settings or PostgresSettings()
         statements = Statements(name)
+        first_rows = None
+        if new_cluster_id is not None:
+            first_rows = partial(_first_rows, statements, new_cluster_id)
         connection = await connect(url, timeout_s=settings.connect_timeout_s)
         try:
             async with asyncio.timeout(2 * settings.call_timeout_s):
                 await check_durability(connection, allow_fsync_off=settings.allow_fsync_off)
-                cluster_id = await _open_tables(connection, statements, name, new_cluster_id)
+                cluster_id = await open_tables(connection, statements, name, first_rows)
         except (TimeoutError, psycopg.Error) as error:
             raise_lost("open journal", error)
         finally:
@@ -114,6 +115,13 @@ class PostgresJournal:
         rows = [_row(values) for values in found]
         if rows:
             self._hints.read()
+        if rows and is_beginning(rows[0].body):
+            raise NotFoundError(
+                "read journal",
+                f"position {rows[0].position}",
+                "this restored journal begins after it, with a snapshot",
+                "bootstrap from that snapshot",
+            )
         if rows and rows[0].position != after + 1:
             # A gap, or a trimmed stretch; the mark was set before rows below it went.
             ((mark,),) = await self._read_lane.call(self._statements.trimmed)
@@ -168,54 +176,10 @@ class PostgresJournal:
             lane.close()
 
 
-async def _open_tables(
-    connection: psycopg.AsyncConnection,
-    statements: Statements,
-    name: str,
-    new_cluster_id: Callable[[], str] | None,
-) -> str:
-    """The cluster's id, after creating what isn't there."""
-    info = await _read_info(connection, statements)
-    failure: psycopg.Error | None = None
-    for _ in range(_CREATE_TRIES):
-        if info is not None:
-            break
-        if new_cluster_id is None:
-            raise NotFoundError("open journal", name, "there is no such journal")
-        try:
-            for sql in statements.create:
-                await connection.execute(sql.encode())
-            await connection.execute(statements.insert_info.encode(), (new_cluster_id(),))
-        except psycopg.Error as error:
-            # Somebody else's creation, if there is a journal now; else what is raised at last.
-            failure = error
-        info = await _read_info(connection, statements)
-    if info is None:
-        if failure is not None:
-            raise failure
-        raise ConflictError("create journal", name, "its tables come and go")
-    cluster_id, version = info
-    if version > FORMAT_VERSION:
-        raise InvalidRequestError(
-            "open journal",
-            name,
-            f"format version {version}, this release knows {FORMAT_VERSION}",
-            "upgrade this agent",
-        )
-    return cluster_id
-
-
-async def _read_info(
-    connection: psycopg.AsyncConnection, statements: Statements
-) -> tuple[str, int] | None:
-    try:
-        cursor = await connection.execute(statements.select_info.encode())
-        row = await cursor.fetchone()
-    except psycopg.Error as error:
-        if error.sqlstate == _UNDEFINED_TABLE:
-            return None
-        raise
-    return None if row is None else (str(row[0]), int(row[1]))
+def _first_rows(
+    statements: Statements, new_cluster_id: Callable[[], str]
+) -> tuple[str, tuple[Any, ...]]:
+    return statements.insert_info, (new_cluster_id(),)
 
 
 def _row(values: list[bytes]) -> JournalRow:

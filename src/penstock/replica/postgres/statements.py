@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.model.errors import InvalidRequestError
+from penstock.replica.beginning import RESTORED_POSITION
 
 FORMAT_VERSION: Final = 1
 TRIM_ROWS_MAX: Final = 1_000
@@ -55,6 +56,15 @@ class Statements:
         self.insert_info = (
             f"INSERT INTO {info} (id, cluster_id, format_version, trimmed)"  # noqa: S608
             f" VALUES (1, %s, {FORMAT_VERSION}, 0) ON CONFLICT (id) DO NOTHING"
+        )
+        # Both rows or neither: an agent must never find a restored cluster's id without where its
+        # journal begins.
+        self.begin = (
+            f"WITH begun AS (INSERT INTO {info} (id, cluster_id, format_version, trimmed)"  # noqa: S608
+            f" SELECT 1, CAST(%s AS TEXT), {FORMAT_VERSION}, {RESTORED_POSITION}"
+            f" WHERE NOT EXISTS (SELECT 1 FROM {rows}) ON CONFLICT (id) DO NOTHING RETURNING id)"
+            f" INSERT INTO {rows} (position, stamp_ms, body)"
+            f" SELECT {RESTORED_POSITION}, {_NOW_MS}, CAST(%s AS BYTEA) FROM begun"
         )
         self.select_info = f"SELECT cluster_id, format_version FROM {info}"  # noqa: S608
         # A position that was sealed meanwhile is a unique violation: the next try takes another.

@@ -19,7 +19,9 @@ from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.registry import BY_MODULE
+from support.replies import encoded as encoded_answer
 from unit.groups import fakes
+from unit.kafka.conftest import NoSink
 
 
 class Face:
@@ -44,7 +46,7 @@ class Face:
     async def call(self, api: str, version: int, **fields: Any) -> Any:
         """Send one request of that version; fields that the version has not are left out."""
         entry = BY_MODULE[api]
-        sink: Any = None
+        sink: Any = NoSink()
         context = RequestContext(
             entry.key, version, 1, "client", "127.0.0.1", self.broker, ConnectionState(1, sink)
         )
@@ -52,7 +54,7 @@ class Face:
         request = schema.build(request_type, **fields)
         decoded = schema.decode_request(api, version, memoryview(schema.encode_request(request)))
         assert decoded == request
-        encoded = schema.encode_response(await entry.load().handle(context, decoded))
+        encoded = await encoded_answer(await entry.load().handle(context, decoded))
         response_type = getattr(schema.response_types(api, version), f"{entry.name}Response")
         response, size = entity_reader(response_type)(encoded, 0)
         assert size == len(encoded)

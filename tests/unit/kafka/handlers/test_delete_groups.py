@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ ALL = range(VERSIONS[0], VERSIONS[1] + 1)
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_groups_are_deleted_one_by_one(on_face: Any, version: int) -> None:
+def test_groups_are_deleted_one_by_one(
+    on_face: Any, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="penstock.kafka.admin_lines")
+
     async def work(face: Any) -> None:
         await face.member()
         await face.commit(9, 1, "simple")
@@ -28,3 +33,4 @@ def test_groups_are_deleted_one_by_one(on_face: Any, version: int) -> None:
         assert face.world.queries.group("g") is not None
 
     on_face(work)
+    assert caplog.messages == ["client 'client' at 127.0.0.1 deleted group 'simple'"]

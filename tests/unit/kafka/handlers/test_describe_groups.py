@@ -54,3 +54,13 @@ def test_a_coordinator_that_ended_says_so(on_face: Any, version: int) -> None:
         assert reply.groups[0].error_code.name == "not_coordinator"
 
     on_face(work)
+
+
+def test_a_group_that_is_named_many_times_is_described_once(on_face: Any) -> None:
+    async def work(face: Any) -> None:
+        await face.member()
+        fields = {"groups": ("g", "other") * 100, "include_authorized_operations": False}
+        answer = await face.call("describe_groups", 5, **fields)
+        assert [group.group_id for group in answer.groups] == ["g", "other"]
+
+    on_face(work)

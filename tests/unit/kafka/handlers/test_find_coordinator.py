@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -30,9 +31,22 @@ def test_this_broker_coordinates_groups(on_face: Any, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_what_is_not_coordinated_is_refused_for_good(on_face: Any, version: int) -> None:
+def test_what_is_not_coordinated_is_refused_for_good_with_one_line_a_minute(
+    on_face: Any, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def work(face: Any) -> None:
-        assert await find(face, version, 1) == ("unsupported_version", -1, "", -1)
+        assert await find(face, version, 1) == (
+            "transactional_id_authorization_failed",
+            -1,
+            "",
+            -1,
+        )
         assert await find(face, version, 2) == ("invalid_request", -1, "", -1)
+        await find(face, version, 1)
 
     on_face(work)
+    lines = [line for line in caplog.messages if "which is not served" in line]
+    assert len(lines) == 2
+    assert "asks for transactions, which is not served" in lines[0]

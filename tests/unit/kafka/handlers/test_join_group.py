@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.kafka.handlers.join_group import VERSIONS
+from penstock.model.errors import InvalidRequestError
 
 ALL = range(VERSIONS[0], VERSIONS[1] + 1)
 
@@ -120,5 +121,26 @@ def test_version_0_rebalances_as_long_as_a_session_lasts(on_face: Any) -> None:
         # Now alone in its group it would wait for its own time.
         described = face.world.groups._memory.groups["g"].machine.roster
         assert described.rebalance_timeout_ms == 8000
+
+    on_face(work)
+
+
+def test_a_member_that_offers_too_many_protocols_is_refused(on_face: Any) -> None:
+    async def work(face: Any) -> None:
+        one = face.part("join_group", 5, "JoinGroupRequestProtocol", name="range", metadata=b"")
+        with pytest.raises(InvalidRequestError, match="101 protocols are offered, 100"):
+            await face.join(5, protocols=(one,) * 101)
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", [0, 9])
+def test_a_member_of_a_further_group_is_refused(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        face.broker.groups._memory._room._groups_max = 1
+        assert (await face.join(version, "first")).error_code.value == 0
+        assert (await face.join(version, "second")).error_code.value == 44
+        assert (await face.commit(8, 5, "third")).topics[0].partitions[0].error_code.value == 44
+        assert (await face.join(version, "first")).error_code.value in (0, 79)
 
     on_face(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from penstock.groups.offsets import CommittedOffset
 from penstock.kafka.handlers.offset_commit import VERSIONS
+from unit.kafka.handlers.test_leave_group import leave
 
 ALL = range(VERSIONS[0], VERSIONS[1] + 1)
 
@@ -29,11 +31,34 @@ def test_a_simple_consumer_commits_without_a_group(on_face: Any, version: int) -
         else:
             assert reply.topics[0].name == "flights"
         epoch = 3 if version >= 6 else -1
-        assert face.world.groups.fetch_offsets("g") == {
+        assert (await face.world.groups.fetch_offsets("g")) == {
             (topic_id.bytes, 0): CommittedOffset(17, epoch, "note")
         }
 
     on_face(work)
+
+
+def test_offsets_that_an_administrator_sets_leave_a_line_and_a_simple_consumers_none(
+    on_face: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="penstock.kafka.admin_lines")
+
+    async def work(face: Any) -> None:
+        await face.commit(9, 5, "simple")
+        joined = await face.member()
+        member = {
+            "generation_id_or_member_epoch": joined.generation_id,
+            "member_id": joined.member_id,
+        }
+        await face.commit(9, 30, **member)
+        await face.world.groups.fetch_offsets("g")
+        await leave(face, 3, "g", (joined.member_id, None))
+        assert errors(await face.commit(9, 7)) == ["none"]
+
+    on_face(work)
+    assert caplog.messages == [
+        "client 'client' at 127.0.0.1 altered 1 offsets of group 'g': flights-0: 30 -> 7"
+    ]
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -102,7 +127,7 @@ def test_each_partition_has_its_own_outcome(on_face: Any, version: int) -> None:
             "none",
             unknown,
         ]
-        stored = face.world.groups.fetch_offsets("g")
+        stored = await face.world.groups.fetch_offsets("g")
         assert sorted(stored) == [(flights.bytes, 1), (flights.bytes, 3)]
 
     on_face(work)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+import pytest
 
 
 async def delete(face: Any, group_id: str, *topics: tuple[str, list[int]]) -> tuple[str, list[str]]:
@@ -28,16 +31,23 @@ async def delete(face: Any, group_id: str, *topics: tuple[str, list[int]]) -> tu
     return reply.error_code.name, codes
 
 
-def test_offsets_of_topics_that_nobody_reads_are_deleted(on_face: Any) -> None:
+def test_offsets_of_topics_that_nobody_reads_are_deleted(
+    on_face: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="penstock.kafka.admin_lines")
+
     async def work(face: Any) -> None:
         await face.commit(9, 17)
         error, codes = await delete(face, "g", ("flights", [0, 1, 99]), ("nowhere", [0]))
         assert error == "none"
         unknown = "unknown_topic_or_partition"
         assert codes == ["none", "none", unknown, unknown]
-        assert face.world.groups.fetch_offsets("g") == {}
+        assert (await face.world.groups.fetch_offsets("g")) == {}
 
     on_face(work)
+    assert caplog.messages == [
+        "client 'client' at 127.0.0.1 deleted 2 offsets of group 'g': flights-0, flights-1"
+    ]
 
 
 def test_refusals_have_kafkas_codes(on_face: Any) -> None:

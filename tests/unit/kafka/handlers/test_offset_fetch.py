@@ -147,3 +147,44 @@ def test_a_coordinator_that_ended_says_so(on_face: Any, version: int) -> None:
         assert (error if version >= 2 else rows[0][4]) == "not_coordinator"
 
     on_face(work)
+
+
+@pytest.mark.parametrize("version", range(8, 11))
+def test_a_group_that_is_named_many_times_is_answered_once(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        await face.commit(5, 42)
+        topic_id = face.topic_id("flights")
+
+        def group(*partitions: int | None) -> Any:
+            topics = tuple(
+                face.part(
+                    "offset_fetch",
+                    version,
+                    "OffsetFetchRequestTopics",
+                    name="flights",
+                    topic_id=topic_id,
+                    partition_indexes=(number, number),
+                )
+                for number in partitions
+            )
+            return face.part(
+                "offset_fetch",
+                version,
+                "OffsetFetchRequestGroup",
+                group_id="g",
+                member_id=None,
+                member_epoch=-1,
+                topics=None if None in partitions else topics,
+            )
+
+        async def fetched(*groups: Any) -> Any:
+            answer = await face.call("offset_fetch", version, groups=groups, require_stable=False)
+            (found,) = answer.groups
+            (topic,) = found.topics
+            return [(one.partition_index, one.committed_offset) for one in topic.partitions]
+
+        assert await fetched(*[group(None)] * 100) == [(0, 42)]
+        assert await fetched(group(0, 0), group(1), group(0)) == [(0, 42), (1, -1)]
+        assert await fetched(group(0), group(None), group(1)) == [(0, 42)]
+
+    on_face(work)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.lake.tables.offsets import (
     OFFSETS_PROPERTY,
     SILENT_PROPERTY,
+    Holdings,
     Lineage,
     decode_offsets,
     encode_offsets,
@@ -23,17 +24,38 @@ GOLDEN = '{"version":1,"topics":{"aa":{"0":5,"2":0,"10":7},"bb":{}}}'
 
 def test_the_format_stays() -> None:
     topics = {"bb": {}, "aa": {10: 7, 0: 5, 2: 0}}
-    assert encode_offsets(topics) == GOLDEN
-    assert decode_offsets(GOLDEN, subject="") == topics
+    assert encode_offsets(Holdings(topics)) == GOLDEN
+    assert decode_offsets(GOLDEN, subject="") == Holdings(topics)
 
 
-@given(st.dictionaries(st.text(), st.dictionaries(st.integers(0), st.integers(0, 2**62))))
-def test_what_goes_in_comes_out(topics: dict[str, dict[int, int]]) -> None:
-    assert decode_offsets(encode_offsets(topics), subject="") == topics
+def test_the_format_with_leader_epochs_stays() -> None:
+    holdings = Holdings({"aa": {0: 5, 2: 1}}, {"aa": {2: 0, 0: 9}})
+    text = '{"version":1,"topics":{"aa":{"0":5,"2":1}},"epochs":{"aa":{"0":9,"2":0}}}'
+    assert encode_offsets(holdings) == text
+    assert decode_offsets(text, subject="") == holdings
+
+
+NUMBERS = st.dictionaries(st.text(), st.dictionaries(st.integers(0), st.integers(0, 2**62)))
+
+
+@given(NUMBERS, NUMBERS)
+def test_what_goes_in_comes_out(
+    topics: dict[str, dict[int, int]], epochs: dict[str, dict[int, int]]
+) -> None:
+    holdings = Holdings(topics, epochs)
+    assert decode_offsets(encode_offsets(holdings), subject="") == holdings
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", '{"version":2,"topics":{}}', '{"version":1,"topics":{"a":{"x":1}}}', "[]"]
+    "text",
+    [
+        "",
+        "{",
+        '{"version":2,"topics":{}}',
+        '{"version":1,"topics":{"a":{"x":1}}}',
+        '{"version":1,"topics":{},"epochs":{"a":{"x":1}}}',
+        "[]",
+    ],
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(CorruptDataError, match="read a table's offsets t"):
@@ -41,7 +63,7 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def offsets(number: int) -> dict[str, str]:
-    return {OFFSETS_PROPERTY: encode_offsets({"t": {0: number}})}
+    return {OFFSETS_PROPERTY: encode_offsets(Holdings({"t": {0: number}}))}
 
 
 def lineage(*summaries: dict[str, str], newest: int = 0, whole: bool = True) -> Lineage:
@@ -52,7 +74,7 @@ def lineage(*summaries: dict[str, str], newest: int = 0, whole: bool = True) -> 
 
 
 CUT = lineage({}, newest=7, whole=False)
-SILENT_AT_7 = encode_silent(CUT, {"t": {0: 5}}, known=None, left=[7], subject="")
+SILENT_AT_7 = encode_silent(CUT, Holdings({"t": {0: 5}}), known=None, left=[7], subject="")
 assert SILENT_AT_7 is not None
 GOLDEN_SILENT = '{"version":1,"groups":[{"sequences":[7],"topics":{"t":{"0":5}}}]}'
 
@@ -100,10 +122,10 @@ def test_the_nearest_snapshot_that_says_it_is_believed(
 
 
 def test_offsets_of_another_topic_are_none_of_this_one() -> None:
-    summary = {OFFSETS_PROPERTY: encode_offsets({"old": {0: 3}})}
+    summary = {OFFSETS_PROPERTY: encode_offsets(Holdings({"old": {0: 3}}))}
     held = find_held("new", table="x", lineage=lineage(summary), properties={}, progress=None)
     assert held.offsets == {}
-    assert held.topics == {"old": {0: 3}}
+    assert held.holdings == Holdings({"old": {0: 3}})
 
 
 @pytest.mark.parametrize(
@@ -140,16 +162,18 @@ def test_whether_snapshots_may_go_since_the_property_says_the_same(
 
 def test_what_silent_snapshots_held_is_kept_as_long_as_they_are() -> None:
     assert SILENT_AT_7 == GOLDEN_SILENT
-    assert encode_silent(lineage(offsets(1)), {}, known=None, left=[1], subject="") is None
+    assert encode_silent(lineage(offsets(1)), Holdings(), known=None, left=[1], subject="") is None
     later = lineage({}, {}, offsets(6), newest=12, whole=False)
 
     def added(left: list[int]) -> str | None:
-        return encode_silent(later, {"t": {0: 6}}, known=SILENT_AT_7, left=left, subject="")
+        return encode_silent(
+            later, Holdings({"t": {0: 6}}), known=SILENT_AT_7, left=left, subject=""
+        )
 
     of_later = '{"sequences":[11,12],"topics":{"t":{"0":6}}}'
     assert added([7, 10, 11, 12]) == GOLDEN_SILENT.removesuffix("]}") + f",{of_later}]}}"
     assert added([10, 11, 12]) == f'{{"version":1,"groups":[{of_later}]}}'
-    again = encode_silent(CUT, {"t": {0: 4}}, known=SILENT_AT_7, left=[7], subject="")
+    again = encode_silent(CUT, Holdings({"t": {0: 4}}), known=SILENT_AT_7, left=[7], subject="")
     assert again == GOLDEN_SILENT.replace("5", "4")
 
 
@@ -160,6 +184,15 @@ def test_what_silent_snapshots_held_is_kept_as_long_as_they_are() -> None:
 def test_notes_that_are_no_such_are_refused(text: str) -> None:
     with pytest.raises(CorruptDataError, match="read a table's offsets x"):
         find_held("t", table="x", lineage=CUT, properties={SILENT_PROPERTY: text}, progress=None)
+
+
+def test_silent_snapshots_hold_leader_epochs_too() -> None:
+    text = encode_silent(
+        CUT, Holdings({"t": {0: 5}}, {"t": {0: 9}}), known=None, left=[7], subject=""
+    )
+    assert text is not None
+    held = find_held("t", table="x", lineage=CUT, properties={SILENT_PROPERTY: text}, progress=None)
+    assert (held.offsets, held.epochs, held.source) == ({0: 5}, {0: 9}, "silent")
 
 
 class TableModel:
@@ -199,7 +232,7 @@ class TableModel:
         before = self.found()
         silent = encode_silent(
             self.lineage(),
-            {"t": {0: before}},
+            Holdings({"t": {0: before}}),
             known=self.properties.get(SILENT_PROPERTY),
             left=self.snapshots.keys(),
             subject="t",

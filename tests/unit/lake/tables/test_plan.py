@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from penstock.lake.door import PartitionState, Range
 from penstock.lake.tables.plan import (
     RunExtent,
     cut_ranges,
+    epochs_before,
     offsets_after,
     plan_wanted,
     share_out,
@@ -44,6 +46,45 @@ def test_a_log_that_has_gone_back_is_nothing_to_go_on_in(held: dict[int, int]) -
     with pytest.raises(ConflictError, match="gone back"):
         plan_wanted(TOPIC, partitions, held)
     assert plan_wanted(TOPIC, partitions, {0: 10, 1: 10, 2: 0}).ranges == ()
+
+
+RESTORED = ((0, 0), (7, 60), (9, 90))
+"""Restored at offset 60 as of epoch 7, and at 90 as of epoch 9."""
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "found"),
+    [
+        (61, 0, "leader epoch 0, of which the last record was, ends at 60"),
+        (100, 0, "ends at 60"),
+        (91, 7, "leader epoch 7, of which the last record was, ends at 90"),
+        (80, 8, "no records of leader epoch 8"),  # another restore of the same backup,
+        (80, 6, "no records of leader epoch 6"),  # whichever was the earlier one
+        (50, 6, "no records of leader epoch 6"),
+        (100, 10, "no records of leader epoch 10"),
+        (121, 9, "its high watermark is 120"),
+    ],
+)
+def test_a_log_with_other_records_is_known_once_it_has_grown_past_the_table(
+    offset: int, epoch: int, found: str
+) -> None:
+    grown = msgspec.structs.replace(state(0, 120), epoch_starts=list(RESTORED))
+    with pytest.raises(ConflictError, match=found):
+        plan_wanted(TOPIC, [grown], {0: offset}, {0: epoch})
+
+
+@pytest.mark.parametrize("offset", [0, 1, 60, 61, 90, 91, 120])
+def test_a_log_with_the_same_records_is_followed_whatever_was_restored(offset: int) -> None:
+    grown = msgspec.structs.replace(state(0, 120), epoch_starts=list(RESTORED))
+    epochs = epochs_before({0: offset}, [grown])
+    assert epochs == ({0: next(e for e, s in reversed(RESTORED) if s < offset)} if offset else {})
+    wanted = plan_wanted(TOPIC, [grown], {0: offset}, epochs)
+    assert wanted.ranges == ((area(0, offset, 120),) if offset < 120 else ())
+    # A table of a release that noted no epochs is believed.
+    assert plan_wanted(TOPIC, [grown], {0: offset}) == wanted
+    if 0 < offset <= 60:
+        # It was followed before any restore.
+        assert epochs_before({0: offset}, [state(0, 60)]) == epochs
 
 
 @st.composite

@@ -11,7 +11,12 @@ import psutil
 import pytest
 
 from penstock.lake.door import Range
-from penstock.lake.tables.offsets import COMMIT_PROPERTY, OFFSETS_PROPERTY, decode_offsets
+from penstock.lake.tables.offsets import (
+    COMMIT_PROPERTY,
+    OFFSETS_PROPERTY,
+    Holdings,
+    decode_offsets,
+)
 from penstock.model.errors import InDoubtError, NotFoundError, RetryableError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables import job
@@ -77,7 +82,7 @@ def test_offsets_are_in_the_snapshot_and_at_the_door(door: Door, lake: Lake, top
     assert lineage_of(lake.table(topic)).is_whole
     topic_id = door.topics[topic][0]
     text = summary_of(snapshot)[OFFSETS_PROPERTY]
-    assert decode_offsets(text, subject="") == {topic_id: {0: 2}}
+    assert decode_offsets(text, subject="") == Holdings({topic_id: {0: 2}}, {topic_id: {0: 0}})
     (progress,) = door.client.tables(topic_id)
     assert progress.offsets == [(0, 2)]
     assert progress.snapshot_id == summary.snapshot_id == snapshot.snapshot_id

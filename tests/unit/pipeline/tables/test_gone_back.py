@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.errors import ConflictError
+from penstock.objects import open_store
 from penstock.pipeline.tables import job
+from support.backups import copy_to, restore_to
 from support.door import Door, serve_in_thread
 from support.tables import Lake, follow, produce_values
 
@@ -40,6 +43,46 @@ def test_a_log_that_has_gone_back_stops_the_table(lake: Lake, tmp_path: Path) ->
         lake.table(TOPIC).manage_snapshots().rollback_to_snapshot(first).commit()
         assert follow(door, lake, TOPIC).rows == 1
     assert lake.rows(TOPIC, "value") == [(b"a",), (b"b",), (b"C",)]
+
+
+def test_a_restored_log_that_has_grown_past_the_table_stops_it(lake: Lake, tmp_path: Path) -> None:
+    """Its own log, by then grown past, and another restore of the same backup, which has as many
+    records at the same offsets."""
+    now, backup = tmp_path / "now", open_store(tmp_path / "backup")
+    with serve_in_thread(now) as door:
+        door.create(TOPIC)
+        produce_values(door, TOPIC, [b"a", b"b"])
+        first = follow(door, lake, TOPIC).snapshot_id
+        topics = door.topics
+    copy_to(now, backup)
+    with serve_in_thread(now) as door:
+        door.topics |= topics
+        produce_values(door, TOPIC, [b"c"])
+        follow(door, lake, TOPIC)
+    restores = {}
+    for name, second in (("one", 1), ("other", 2)):
+        restores[name] = tmp_path / name
+        restore_to(restores[name], backup, now_ms=EPOCH_ORIGIN_MS + 1000 * second)
+        with serve_in_thread(restores[name]) as door:
+            door.topics |= topics
+            produce_values(door, TOPIC, [f"{name} {n}".encode() for n in range(3)])
+            with pytest.raises(
+                ConflictError,
+                match=r"up to offset 3, and leader epoch 0, .*, ends at 2 .*\(.*--restart\)",
+            ):
+                follow(door, lake, TOPIC)
+            (progress,) = door.client.tables(topics[TOPIC][0])
+            assert progress.offsets == [(0, 2)], "what this log never had is not noted in it"
+            assert '"status":"stopped"' in progress.state
+    lake.table(TOPIC).manage_snapshots().rollback_to_snapshot(first).commit()
+    with serve_in_thread(restores["one"]) as door:
+        door.topics |= topics
+        assert follow(door, lake, TOPIC).rows == 3
+    with serve_in_thread(restores["other"]) as door:
+        door.topics |= topics
+        with pytest.raises(ConflictError, match="no records of leader epoch 1"):
+            follow(door, lake, TOPIC)
+    assert lake.rows(TOPIC, "value") == [(b"a",), (b"b",), (b"one 0",), (b"one 1",), (b"one 2",)]
 
 
 def test_a_driver_that_is_slow_does_not_take_another_one_s_rows_for_that(

@@ -1,0 +1,55 @@
+"""Long work under way as lines of JSON: how far it is, and at the end what it came to.
+
+`{"done": BYTES, "total": BYTES}` now and then, then `{RESULT: {...}}` or `{"error": "..."}`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from penstock.model.errors import PenstockError
+
+CONTENT_TYPE: Final = "application/x-ndjson"
+
+_LINE_S: Final = 0.5
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+Work = Callable[[Progress], Awaitable[dict[str, Any]]]
+
+
+async def progress_lines(work: Work, *, result: str) -> AsyncIterator[bytes]:
+    """Do the work and say how far it is.
+
+    A client that stops reading cancels the work.
+
+    Args:
+        result: the name under which the last line holds what the work gave.
+    """
+    far = (0, 0)
+
+    def note(done: int, total: int) -> None:
+        nonlocal far
+        far = (done, total)
+
+    async def run() -> dict[str, Any]:
+        return await work(note)
+
+    task = asyncio.get_running_loop().create_task(run(), name=f"work for a {result}")
+    try:
+        while not (await asyncio.wait([task], timeout=_LINE_S))[0]:
+            yield _line({"done": far[0], "total": far[1]})
+        try:
+            yield _line({result: task.result()})
+        except PenstockError as error:
+            yield _line({"error": str(error)})
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(value) + b"\n"

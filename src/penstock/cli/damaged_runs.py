@@ -1,0 +1,264 @@
+"""What `penstock repair` asks of every server of a log, and makes one list of.
+
+In a cluster each agent, and on a host each worker, knows the damage that it has met itself, and
+reads its own WAL alone. So all are asked; a run that lies in a WAL is looked at by its owner.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.cli.client.http import base_url, call, open_call
+from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
+
+_PATH: Final = "/v1/repair/damage"
+_LINES_SILENT_S: Final = 60.0
+"""A scan sends a line twice a second."""
+_PLACES_MAX: Final = 10_000
+_WEIGHT: Final = {"damaged": 1, "right": 0, "unknown": -1}
+"""Of several servers' answers about one run the one that counts: "unknown" mostly is the answer
+of a server that can't read the run's place, and a copy is what is looked for."""
+
+Run = dict[str, Any]
+"""A run as POST /v1/repair/damage describes it, and `server`: whose answer it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server, worker or agent. `name`: for people."""
+
+    name: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A server that wasn't asked, or gave no answer, and why. What it alone knows isn't listed."""
+
+    name: str
+    reason: str
+
+
+class DamagedRuns:
+    """The servers of one log.
+
+    Args:
+        url: of one of them.
+        only: ask that one alone.
+        timeout_s: longest to wait for each answer.
+    """
+
+    def __init__(self, url: str, *, only: bool, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.absent: list[Absent] = []
+        self.servers = [Server("this server", base_url(url))]
+        if not only:
+            self._find_others(url)
+
+    def look(self, source: str = "") -> list[Run]:
+        """All runs that any of the servers knows to be damaged, read again, and where there are
+        copies of them.
+
+        Args:
+            source: a directory or URL in which the servers look for copies, too.
+
+        Raises:
+            PenstockError: the first server refused, or doesn't answer.
+        """
+        found: dict[tuple[int, int, str], Run] = {}
+        for server in self.servers:
+            for run in self._ask(server, "find", None, source=source):
+                _merge(found, run)
+        for server in self.servers:
+            # A run in another's WAL, or one whose copy may be in another's memory or WAL.
+            sought = [
+                run
+                for run in found.values()
+                if run["server"] != server.name and run["state"] != "right" and not run["copy"]
+            ]
+            for at in range(0, len(sought), _PLACES_MAX):
+                part = sought[at : at + _PLACES_MAX]
+                for seen in self._ask(server, "find", part, source=source):
+                    _merge(found, seen)
+        return sorted(found.values(), key=lambda run: (run["partition_key"], run["start"]))
+
+    def act(self, action: str, runs: Sequence[Run], **others: Any) -> list[Run]:
+        """Let the servers do something about runs, each about those that it has judged."""
+        results: list[Run] = []
+        for server in self.servers:
+            own = [run for run in runs if run["server"] == server.name]
+            for at in range(0, len(own), _PLACES_MAX):
+                part = own[at : at + _PLACES_MAX]
+                results += self._ask(server, action, part, **others)
+        return results
+
+    def scan(self, bytes_per_s: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
+        """Let the servers read all that is stored: the first of them the objects, each its WALs.
+
+        Returns:
+            "bytes", "runs" and "damaged", added up.
+        """
+        lock = threading.Lock()
+        done: dict[str, tuple[int, int]] = {}
+        total: dict[str, int] = {"bytes": 0, "runs": 0, "damaged": 0}
+
+        def read(numbered: tuple[int, Server]) -> None:
+            number, server = numbered
+
+            def watch(far: int, whole: int) -> None:
+                with lock:
+                    done[server.name] = (far, whole)
+                    progress(sum(one for one, _ in done.values()),
+                             sum(one for _, one in done.values()))  # fmt: skip
+
+            try:
+                scanned = self._scan(server, bytes_per_s, objects=not number, watch=watch)
+            except PenstockError as error:
+                if not number:
+                    raise
+                with lock:
+                    self._is_absent(server, str(error))
+                return
+            with lock:
+                for name in total:
+                    total[name] += scanned[name]
+
+        with ThreadPoolExecutor(len(self.servers)) as threads:
+            list(threads.map(read, enumerate(self.servers)))
+        return total
+
+    def lost(self) -> list[dict[str, Any]]:
+        """Offsets whose loss was accepted, as all servers know them by the journal."""
+        ranges: list[dict[str, Any]] = []
+        while True:
+            after = [ranges[-1]["partition_key"], ranges[-1]["start"]] if ranges else [-1, -1]
+            page = call(
+                "repair",
+                self.servers[0].url,
+                "/v1/repair/lost",
+                method="POST",
+                body={"after": after},
+                timeout_s=self._timeout_s,
+            )["ranges"]
+            if not page:
+                return ranges
+            ranges += page
+
+    def rebuild(
+        self, server: str, key: int, start: int, end: int, batches: bytes, *, accept_loss: bool
+    ) -> dict[str, Any]:
+        """Fill what is lost of offsets by batches.
+
+        Args:
+            server: the name of the one that has judged the run; another one's stands for any.
+
+        Raises:
+            PenstockError: the server refused the batches, or doesn't answer.
+        """
+        chosen = next((one for one in self.servers if one.name == server), self.servers[0])
+        query = f"partition_key={key}&start={start}&end={end}&accept_loss={int(accept_loss)}"
+        with open_call(
+            "rebuild",
+            chosen.url,
+            f"/v1/repair/rebuild?{query}",
+            method="POST",
+            data=batches,
+            timeout_s=self._timeout_s,
+        ) as response:
+            done: dict[str, Any] = json.load(response)
+            return done
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _find_others(self, url: str) -> None:
+        status = call("repair", url, "/v1/status", timeout_s=self._timeout_s)
+        if status.get("agents") is None and status.get("workers") is None:
+            return
+        listed = call("repair", url, "/v1/agents", timeout_s=self._timeout_s)["agents"]
+        first = self.servers[0].url
+        self.servers = []
+        for agent in listed:
+            name = f"agent {agent['id']}"
+            if agent["id"] == status["node_id"]:
+                self.servers.insert(0, Server(name, first))
+            elif agent["status"] == "fenced":
+                if agent["wal_runs"]:
+                    reason = f"it is not running; {agent['wal_runs']} runs lie in its WAL"
+                    self.absent.append(Absent(name, reason))
+            elif not agent["http"]:
+                self.absent.append(Absent(name, "its HTTP port is not known"))
+            else:
+                self.servers.append(Server(name, base_url(agent["http"])))
+
+    def _is_absent(self, server: Server, reason: str) -> None:
+        if all(absent.name != server.name for absent in self.absent):
+            self.absent.append(Absent(server.name, reason))
+
+    def _ask(
+        self, server: Server, action: str, runs: Sequence[Run] | None, **others: Any
+    ) -> list[Run]:
+        places = None if runs is None else [[run["partition_key"], run["start"]] for run in runs]
+        try:
+            answer = call(
+                "repair",
+                server.url,
+                _PATH,
+                method="POST",
+                body={"action": action, "places": places, **others},
+                timeout_s=self._timeout_s,
+            )
+        except PenstockError as error:
+            if server is self.servers[0] or action != "find":
+                raise
+            self._is_absent(server, str(error))
+            return []
+        return [run | {"server": server.name} for run in answer["runs"]]
+
+    def _scan(
+        self,
+        server: Server,
+        bytes_per_s: int,
+        *,
+        objects: bool,
+        watch: Callable[[int, int], None],
+    ) -> dict[str, int]:
+        try:
+            with open_call(
+                "scan",
+                server.url,
+                "/v1/repair/scan",
+                method="POST",
+                body={"bytes_per_s": bytes_per_s, "objects": objects},
+                timeout_s=_LINES_SILENT_S,
+            ) as lines:
+                return _follow(lines, server, watch)
+        except (TimeoutError, ConnectionError) as error:
+            raise RetryableError("scan", server.url, str(error)) from error
+
+
+def _follow(
+    lines: Iterable[bytes], server: Server, watch: Callable[[int, int], None]
+) -> dict[str, int]:
+    for line in lines:
+        value: dict[str, Any] = json.loads(line)
+        if "scanned" in value:
+            scanned: dict[str, int] = value["scanned"]
+            return scanned
+        if "error" in value:
+            raise InvalidRequestError("scan", server.url, value["error"])
+        watch(value["done"], value["total"])
+    raise RetryableError("scan", server.url, "the server ended before the scan did")
+
+
+def _merge(found: dict[tuple[int, int, str], Run], run: Run) -> None:
+    name = (run["partition_key"], run["start"], run["place"])
+    known = found.get(name)
+    if known is None or _weight(run) > _weight(known):
+        found[name] = run
+
+
+def _weight(run: Run) -> tuple[int, bool]:
+    return _WEIGHT[run["state"]], bool(run["copy"])

@@ -1,0 +1,94 @@
+"""How long an answer may become, from its request, before it is made.
+
+Here are the answers that follow from the request's own items. Those that follow from the catalog
+(topics, groups, offsets, configs) are bounded by their handlers, which look at it.
+
+A bound is never below the answer's length, and may be far above: it is reserved for as long as the
+answer is made. JoinGroup and SyncGroup have none: what they give is in the group's memory already.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.kafka.context import RequestContext
+from penstock.kafka.resources import topic_entries
+
+BASE_BYTES: Final = 1024
+"""What no item makes longer."""
+TEXT_BYTES: Final = 600
+"""An error's message, without what it repeats of the request."""
+REPEATED: Final = 12
+"""How often a byte of the request is in the answer at most: a name, and in a message as `repr` has
+it, up to ten signs for four bytes."""
+NODE_BYTES: Final = 600
+"""A broker's host and rack."""
+CONFIGS_FROM: Final = 5
+"""CreateTopics gives a topic's configs from this version on."""
+
+_ECHOES: Final = {
+    "heartbeat": 2,
+    "leave_group": 4,
+    "offset_commit": 2,
+    "list_offsets": 4,
+    "offset_for_leader_epoch": 3,
+    "delete_records": 3,
+    "delete_groups": 4,
+    "offset_delete": 3,
+    "init_producer_id": 2,
+}
+"""Bytes of the answer for each of the request, where items are answered by numbers."""
+_MESSAGES: Final = {
+    "create_topics": "topics",
+    "create_partitions": "topics",
+    "alter_configs": "resources",
+    "incremental_alter_configs": "resources",
+}
+"""Where each item may get a message: the name of the items."""
+
+
+def text_bytes(text: str | None) -> int:
+    """What a string takes at most, with its length."""
+    if text is None:
+        return 2
+    return 5 + (len(text) if text.isascii() else 4 * len(text))
+
+
+def bound_of(context: RequestContext, module: str, request: Any, frame_bytes: int) -> int:
+    """The most bytes that follow from a request's items; what the catalog adds isn't in it.
+
+    Args:
+        module: the API's, as in the registry.
+        frame_bytes: length of the request's frame.
+    """
+    echo = _ECHOES.get(module)
+    if echo is not None:
+        return BASE_BYTES + echo * frame_bytes
+    items = _MESSAGES.get(module)
+    if items is not None:
+        each = TEXT_BYTES
+        if module == "create_topics" and context.api_version >= CONFIGS_FROM:
+            each += _configs_bytes(context)
+        return BASE_BYTES + REPEATED * frame_bytes + each * len(getattr(request, items))
+    special = _SPECIAL.get(module)
+    return 0 if special is None else special(request, frame_bytes)
+
+
+def _configs_bytes(context: RequestContext) -> int:
+    entries = topic_entries({}, context.broker.view.cluster_configs)
+    return sum(text_bytes(entry.name) + text_bytes(entry.value) + 4 for entry in entries)
+
+
+def _delete_topics(request: Any, frame_bytes: int) -> int:
+    items: Sequence[Any] = getattr(request, "topics", ()) or getattr(request, "topic_names", ())
+    return BASE_BYTES + REPEATED * frame_bytes + TEXT_BYTES * len(items)
+
+
+def _find_coordinator(request: Any, frame_bytes: int) -> int:
+    keys = getattr(request, "coordinator_keys", ())
+    return BASE_BYTES + 2 * frame_bytes + (NODE_BYTES + TEXT_BYTES) * (1 + len(keys))
+
+
+_SPECIAL: Final[dict[str, Callable[[Any, int], int]]] = {
+    "delete_topics": _delete_topics,
+    "find_coordinator": _find_coordinator,
+}

@@ -1,0 +1,22 @@
+"""Reading a block of an object for the block cache."""
+
+from penstock.log.fetch.blocks import Block, BlockCache
+from penstock.ports.objects import ObjectStore, get_directly, get_versioned
+
+
+async def read_block(
+    store: ObjectStore, blocks: BlockCache, key: str, start: int, end: int
+) -> Block:
+    """Bytes [start, end) of an object.
+
+    Where the object's blocks in the cache are of another version, either is out of date, perhaps
+    since it came from a peer: then the store itself is asked, once, and its answer counts.
+
+    Raises:
+        PenstockError: what the store raised.
+    """
+    found = await get_versioned(store, key, start, end)
+    kept = blocks.version_of(key)
+    if kept is not None and kept != found.version:
+        found = await get_directly(store, key, start, end)
+    return Block(memoryview(found.data), found.version)

@@ -1,0 +1,138 @@
+"""For each API and version, long requests of the cheapest items: none holds the event loop.
+
+The work between two turns of the loop is counted in calls of functions, by a callback that has its
+turn each time; seconds are `bench/bench_requests.py`'s. A turn's share is a tenth of a server's, so
+that requests may be a tenth as long. Produce and Fetch are in `unit.kafka.test_long_requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import typing
+import uuid
+from typing import Any
+
+import pytest
+
+from penstock.kafka import schema
+from penstock.kafka.context import ConnectionState, PiecedReply, RequestContext
+from penstock.kafka.decode import without_none
+from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.registry import APIS, BY_MODULE
+from penstock.model.errors import InvalidRequestError
+from penstock.system.turns import Turns
+from support.loop_probe import Probe
+from unit.kafka.conftest import NoSink, StandInLog
+from unit.kafka.test_decode import SAMPLES
+
+ITEMS = 2_500
+TURN_ITEMS = 100
+CALLS_MAX = 25_000
+"""Of 250 items that are read or written at a time, or of 100 that a handler looks at."""
+WHOLE = ("produce", "fetch")
+
+CASES = [
+    (api.module, version)
+    for api in APIS.values()
+    for version in range(api.versions_min, api.versions_max + 1)
+    if api.module not in WHOLE
+]
+
+
+def value(field: Any, kind: Any, number: int) -> Any:
+    kafka_type = field.metadata["kafka_type"]
+    if kafka_type == "string":
+        return f"n{number}"
+    if kafka_type == "uuid":
+        return uuid.UUID(int=number + 1)
+    if kafka_type == "int32":
+        return number
+    if kafka_type in ("int16", "int8"):
+        return 2
+    return SAMPLES[kafka_type]
+
+
+def entity(kind: Any, number: int, grown: str) -> Any:
+    """An entity whose arrays are empty, but for those called `grown`, and what leads there."""
+    values = {}
+    for field in dataclasses.fields(kind):
+        inner, nullable = without_none(field.type)
+        if typing.get_origin(inner) is tuple:
+            item, _ = without_none(typing.get_args(inner)[0])
+            count = ITEMS if field.name == grown else int(grown in arrays_of(item))
+            values[field.name] = tuple(
+                entity(item, at, grown)
+                if dataclasses.is_dataclass(item)
+                else value(field, item, at)
+                for at in range(count)
+            )
+        elif dataclasses.is_dataclass(inner):
+            values[field.name] = None if nullable else entity(inner, number, grown)
+        else:
+            values[field.name] = value(field, inner, number)
+    return kind(**values)
+
+
+def arrays_of(kind: Any) -> list[str]:
+    """Names of all arrays in an entity, nested ones too."""
+    if not dataclasses.is_dataclass(kind):
+        return []
+    names = []
+    for field in dataclasses.fields(kind):
+        inner, _ = without_none(field.type)
+        if typing.get_origin(inner) is tuple:
+            names += [field.name, *arrays_of(without_none(typing.get_args(inner)[0])[0])]
+    return names
+
+
+async def answer(broker: Any, api: str, version: int, body: memoryview) -> None:
+    """As a connection does it."""
+    entry = BY_MODULE[api]
+    sink: Any = NoSink()
+    context = RequestContext(
+        entry.key, version, 1, "client", "127.0.0.1", broker, ConnectionState(1, sink)
+    )
+    handler = entry.load()
+    if entry.raw:
+        reply = handler.serve(context, body)
+        if asyncio.isfuture(reply):
+            reply = await reply
+        await take(broker, reply)
+        return
+    request = await schema.decode_in_turns(broker.turns, api, version, body)
+    try:
+        response = await handler.handle(context, request)
+    except InvalidRequestError:
+        return
+    if isinstance(response, LongAnswer):
+        await take(broker, await response.reply(broker.turns))
+        return
+    await schema.encode_in_turns(broker.turns, response)
+
+
+async def take(broker: Any, reply: Any) -> None:
+    """Make all pieces of a reply, as `PieceSender` does for a peer that takes them at once."""
+    if isinstance(reply, PiecedReply):
+        for piece, items in reply.pieces:
+            if broker.turns.spend(items, len(bytes(piece))):
+                await broker.turns.wait()
+
+
+@pytest.mark.parametrize(("api", "version"), CASES)
+def test_no_request_holds_the_loop(on_face: Any, api: str, version: int) -> None:
+    kind = schema._entity_type(api, version, "Request")
+    schema.response_types(api, version)
+
+    async def work(face: Any) -> None:
+        broker = face.broker
+        broker.log = StandInLog()
+        broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
+        for name in arrays_of(kind) or [""]:
+            body = memoryview(schema.encode_request(entity(kind, 0, name)))
+            # Compiled readers and writers are there, as after the first requests.
+            with Probe() as probe:
+                await asyncio.wait_for(answer(broker, api, version, body), 60)
+            assert probe.most < CALLS_MAX, (name, probe.most, probe.total, probe.turns)
+
+    on_face(work)

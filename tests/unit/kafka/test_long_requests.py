@@ -1,0 +1,271 @@
+"""Produce and Fetch of many partitions: they take turns, keep their place, and are answered as
+short ones are."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.serial import entity_reader
+
+from penstock.kafka import schema
+from penstock.kafka.broker import Broker
+from penstock.kafka.context import ConnectionState, LateReply, RequestContext
+from penstock.kafka.errors import MalformedRequestError
+from penstock.kafka.fetch_codec import STEP_ITEMS, encode_fetch
+from penstock.kafka.handlers import fetch, produce
+from penstock.kafka.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS
+from penstock.system.turns import Turns
+from support.log_rig import Rig, run_rig
+from support.loop_probe import Probe
+from support.loopback import until
+from unit.kafka.test_fetch_sharing import Sink, broker_of
+from unit.kafka.test_produce import batch, by_name
+
+MANY = 20_000
+TURN_ITEMS = 100
+CALLS_MAX = 15_000
+"""Between two turns: of the MANY partitions some thousand are looked at."""
+BATCH = batch()
+
+
+def of_topics(*topics: tuple[str, list[bytes]]) -> bytes:
+    """An array of topics with their partitions, before flexible versions."""
+    body = struct.pack(">i", len(topics))
+    for name, partitions in topics:
+        body += struct.pack(">h", len(name)) + name.encode()
+        body += struct.pack(">i", len(partitions)) + b"".join(partitions)
+    return body
+
+
+def produce_body(*topics: tuple[str, list[bytes]], acks: int = -1) -> bytes:
+    """Of versions 3 to 8."""
+    return struct.pack(">hhi", -1, acks, 30_000) + of_topics(*topics)
+
+
+def records(partition: int, batch: bytes | None) -> bytes:
+    length = -1 if batch is None else len(batch)
+    return struct.pack(">ii", partition, length) + (batch or b"")
+
+
+def fetch_body(
+    *topics: tuple[str, list[bytes]],
+    forgotten: bytes = struct.pack(">i", 0),
+    session: tuple[int, int] = (0, -1),
+    wait_ms: int = 0,
+    bytes_min: int = 1,
+) -> bytes:
+    """Of version 10."""
+    head = struct.pack(">iiiibii", -1, wait_ms, bytes_min, 1 << 20, 0, *session)
+    return head + of_topics(*topics) + forgotten
+
+
+def wanted(partition: int, offset: int = 0) -> bytes:
+    return struct.pack(">iiqqi", partition, -1, offset, -1, 1 << 20)
+
+
+class Client:
+    """One connection's requests, as `KafkaConnection` hands them on."""
+
+    def __init__(self, broker: Broker, keys: list[Any]) -> None:
+        self.broker = broker
+        self.keys = keys
+        self.state = ConnectionState(1, Sink(1 << 20, files=False))
+
+    def send(self, handler: Any, version: int, body: bytes) -> Any:
+        context = RequestContext(
+            handler.API_KEY, version, 1, "c", "127.0.0.1", self.broker, self.state
+        )
+        return handler.serve(context, memoryview(bytearray(body)))
+
+    async def ask(self, handler: Any, version: int, body: bytes) -> bytes:
+        reply = self.send(handler, version, body)
+        if asyncio.isfuture(reply):
+            reply = await reply
+        return b"".join(map(bytes, reply or ()))
+
+
+def in_rig(path: Path, test: Callable[[Rig, Client], Any]) -> None:
+    async def run(rig: Rig) -> None:
+        broker = broker_of(rig)
+        broker.turns = Turns(items_max=TURN_ITEMS)
+        await test(rig, Client(broker, await rig.topic("t", 3)))
+
+    run_rig(path, run)
+
+
+EMPTY = [records(0, None)] * MANY
+MANY_TOPICS = [("nosuch", [])] * MANY
+LONG = {
+    "unknown": (produce, 3, produce_body(("nosuch", EMPTY))),
+    "without records": (produce, 3, produce_body(("t", EMPTY))),
+    "topics": (produce, 8, produce_body(*MANY_TOPICS)),
+    "topics of one": (produce, 8, produce_body(*[("nosuch", EMPTY[:1])] * (MANY // 2))),
+    "acks=0": (produce, 3, produce_body(("t", [records(0, BATCH)] * 2_000), acks=0)),
+    "batches": (produce, 3, produce_body(("t", [records(0, BATCH)] * 10_000))),
+    "unknown wanted": (fetch, 10, fetch_body(("nosuch", [wanted(0)] * MANY))),
+    "one wanted": (fetch, 10, fetch_body(("t", [wanted(0)] * MANY))),
+    "one wanted of each": (fetch, 10, fetch_body(*[("t", [wanted(0)])] * (MANY // 2))),
+    "topics wanted": (fetch, 10, fetch_body(*MANY_TOPICS)),
+    "forgotten": (
+        fetch,
+        10,
+        fetch_body(forgotten=of_topics(("t", [struct.pack(">i", 0)] * MANY))),
+    ),
+    "a session": (fetch, 10, fetch_body(("t", [wanted(n) for n in range(MANY)]), session=(0, 0))),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_no_request_of_many_partitions_holds_the_loop(tmp_path: Path, name: str) -> None:
+    async def test(_: Rig, client: Client) -> None:
+        handler, version, body = LONG[name]
+        with Probe() as probe:
+            await client.ask(handler, version, body)
+        assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
+        assert probe.turns > 10
+
+    in_rig(tmp_path, test)
+
+
+def test_a_session_of_many_partitions_takes_turns_at_each_fetch(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        await rig.topic("wide", 5_000)
+        body = fetch_body(("wide", [wanted(n) for n in range(5_000)]), session=(0, 0))
+        answer = await client.ask(fetch, 10, body)
+        (session_id,) = struct.unpack_from(">i", answer, 6)
+        assert session_id > 0
+        with Probe() as probe:
+            answer = await client.ask(fetch, 10, fetch_body(session=(session_id, 1)))
+        assert answer == b"".join(map(bytes, encode_fetch([], 10, session_id=session_id)))
+        assert probe.most < 8_000, (probe.most, probe.total)
+
+    in_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("version", [3, 8])
+def test_a_long_produce_is_answered_as_a_short_one(tmp_path: Path, version: int) -> None:
+    part = [records(0, BATCH), records(1, None), records(7, BATCH), records(2, BATCH)]
+    times = PRODUCE_STEP_ITEMS // 2
+    read = entity_reader(schema.response_types("produce", version).ProduceResponse)
+
+    async def test(rig: Rig, client: Client) -> None:
+        async def told(body: bytes) -> list[tuple[int, int, int, str | None]]:
+            answer, _ = read(await client.ask(produce, version, body), 0)
+            (topic,) = answer.responses
+            return [
+                (
+                    one.index,
+                    one.error_code.value,
+                    one.base_offset,
+                    getattr(one, "error_message", None),
+                )
+                for one in topic.partition_responses
+            ]
+
+        first, *refused, last = await told(produce_body(("t", part)))
+        assert (first[1:3], last[1:3]) == ((0, 0), (0, 0))
+        many = await told(produce_body(("t", part * times)))
+        assert [one for one in many if one[1]] == refused * times
+        offsets = list(range(1, times + 1))
+        for partition in (0, 2):
+            assert [one[2] for one in many if one[0] == partition] == offsets
+
+    in_rig(tmp_path, test)
+
+
+def test_what_comes_later_on_a_connection_is_appended_later(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        long = client.send(produce, 3, produce_body(("t", [records(0, BATCH)] * 3_000)))
+        short = client.send(produce, 3, by_name("t", BATCH))
+        (reply,) = await short
+        assert struct.unpack_from(">q", reply, 17) == (3_000,)
+        await long
+
+    in_rig(tmp_path, test)
+
+
+def test_a_long_produce_that_is_malformed_holds_up_nothing(tmp_path: Path) -> None:
+    async def test(_: Rig, client: Client) -> None:
+        long = client.send(produce, 3, produce_body(("t", EMPTY))[:-3])
+        short = client.send(produce, 3, by_name("t", BATCH))
+        with pytest.raises(MalformedRequestError):
+            await long
+        (reply,) = await short
+        assert struct.unpack_from(">hq", reply, 15) == (0, 0)
+        assert not client.state.produces
+
+    in_rig(tmp_path, test)
+
+
+WIDE = STEP_ITEMS + 500
+
+
+def test_a_long_fetch_is_answered_by_what_comes(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        keys = await rig.topic("wide", WIDE)
+        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+        reply = client.send(fetch, 10, body)
+        await until(lambda: len(rig.log.waiters) > 0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not reply.done()
+        await rig.append(keys[-1], b"x")
+        assert b"x" in b"".join(map(bytes, await reply))
+        await until(lambda: len(rig.log.waiters) == 0)
+
+    in_rig(tmp_path, test)
+
+
+def test_a_long_fetch_is_answered_at_its_time(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        await rig.topic("wide", WIDE)
+        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=20)
+        short = await client.ask(fetch, 10, fetch_body(("wide", [wanted(0)])))
+        answer = await client.ask(fetch, 10, body)
+        assert len(answer) - len(short) == (WIDE - 1) * (len(short) - 10 - 4 - 6 - 4)
+
+    in_rig(tmp_path, test)
+
+
+def test_a_long_fetch_that_nobody_waits_for_is_forgotten(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        await rig.topic("wide", WIDE)
+        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+        reply = client.send(fetch, 10, body)
+        await until(lambda: len(rig.log.waiters) > 0)
+        reply.cancel()
+        await until(lambda: len(rig.log.waiters) == 0)
+        assert not client.broker.long_fetches.locked()
+
+    in_rig(tmp_path, test)
+
+
+def test_a_long_fetch_gives_a_partition_once_as_it_was_named_last(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        key = (await rig.topic("one"))[0]
+        await rig.append(key, b"first")
+        await rig.append(key, b"second")
+        body = fetch_body(("one", [wanted(0, 9)] * MANY + [wanted(0, 1)]))
+        answer = await client.ask(fetch, 10, body)
+        assert answer == await client.ask(fetch, 10, fetch_body(("one", [wanted(0, 1)])))
+        assert b"second" in answer
+
+    in_rig(tmp_path, test)
+
+
+def test_requests_of_few_partitions_are_answered_without_a_task(tmp_path: Path) -> None:
+    async def test(_: Rig, client: Client) -> None:
+        tasks = asyncio.all_tasks()
+        few = [records(number % 3, BATCH) for number in range(50)]
+        assert type(client.send(produce, 3, produce_body(("t", few)))) is LateReply
+        parts = [wanted(number % 3) for number in range(50)]
+        assert isinstance(client.send(fetch, 10, fetch_body(("t", parts))), list)
+        assert asyncio.all_tasks() == tasks
+        await asyncio.sleep(0.01)
+
+    in_rig(tmp_path, test)

@@ -1,0 +1,261 @@
+"""Agents of a restored cluster begin with the restored state, whatever a listing shows."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.log.point_in_time import Moment, RestoredState, restore_state
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.order import restore
+from penstock.metadata.queries import Queries
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    RetryableError,
+)
+from penstock.ports.objects import ObjectInfo
+from penstock.replica import Replica, SnapshotInfo
+from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
+from penstock.replica.beginning import Beginning
+from penstock.replica.snapshot import write_snapshot
+from penstock.testing.journal import SimulatedJournal
+from support.cluster_rig import Cluster, ScriptedStore, run_cluster
+from unit.log.test_archive import archiver_of, keys, open_order, write
+from unit.log.test_point_in_time import archive_in, history_of, kill, restored
+
+
+class LaggingStore(ScriptedStore):
+    """Its listings don't show these keys."""
+
+    hidden: frozenset[str] = frozenset()
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
+        async for info in super().list(prefix, after=after):
+            if info.key not in self.hidden:
+                yield info
+
+
+Restored = tuple[Cluster, LaggingStore, RestoredState]
+
+
+async def restored_cluster(
+    cluster: Cluster, *, of: Callable[[Beginning], Beginning] = lambda right: right
+) -> Restored:
+    """A journal and a bucket as a restore leaves them, and listings show nothing of it.
+
+    Args:
+        of: gives what the journal says that it begins with.
+    """
+    await history_of(cluster)
+    await kill(cluster)
+    state = await restored(cluster, Moment())
+    other, store = empty_cluster(cluster, state.cluster_id)
+    await archive_in(other, store).put_snapshot(state.snapshot, state.info)
+    other.journal.begin(of(state.beginning))
+    store.hidden = frozenset(store.objects)
+    return other, store, state
+
+
+def empty_cluster(cluster: Cluster, cluster_id: str) -> tuple[Cluster, LaggingStore]:
+    other = Cluster(cluster.loop, cluster.folder / "other", seed=5)
+    cluster.descendants.append(other)
+    other.folder.mkdir()
+    other.journal = SimulatedJournal(random=other.random, clock=other.clock, cluster_id=cluster_id)
+    store = LaggingStore(cluster.loop)
+    other.store = store
+    return other, store
+
+
+def topics_in(path: Path) -> list[str]:
+    queries = Queries(path)
+    try:
+        return sorted(name for _, _, name, _, _ in queries.topic_rows())
+    finally:
+        queries.close()
+
+
+def test_what_no_listing_shows_is_found_by_its_key(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        other, store, state = await restored_cluster(cluster)
+        assert [info.key async for info in store.list("")] == []
+        path = other.folder / "a.sqlite"
+        order = await open_order(other, path)
+        assert order.digest() == (1, state.info.digest)
+        await order.close()
+        assert "t" in topics_in(path)
+
+    run_cluster(tmp_path, test)
+
+
+def test_without_it_the_start_waits_and_nothing_is_made(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        other, store, state = await restored_cluster(cluster)
+        key = state.beginning.snapshot.key
+        put = store.objects.pop(key)
+        path = other.folder / "a.sqlite"
+        for _ in range(2):
+            with pytest.raises(RetryableError, match=f"bootstrap {key}.*does not hold"):
+                await open_order(other, path)
+            assert not path.exists()
+        assert other.journal.head == 1, "nothing was journaled"
+        store.objects[key] = put
+        order = await open_order(other, path)
+        assert order.digest() == (1, state.info.digest)
+        await order.close()
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_later_snapshot_that_is_listed_does_as_well(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        other, store, state = await restored_cluster(cluster)
+        await open_first(other)
+        agent = await other.agent(1)
+        await write(agent, topic="later")
+        agent.pause_heartbeats()
+        archiver = archiver_of(agent)
+        await archiver.snapshot()
+        del store.objects[state.beginning.snapshot.key]
+        path = other.folder / "b.sqlite"
+        order = await open_order(other, path)
+        assert order.digest() == agent.order.digest()
+        await order.close()
+
+    run_cluster(tmp_path, test)
+
+
+async def open_first(cluster: Cluster) -> None:
+    """Agent 1's replica, where the rig looks for it."""
+    path = cluster.folder / "agent1" / "replica.sqlite"
+    path.parent.mkdir()
+    order = await open_order(cluster, path)
+    await order.close()
+
+
+def test_an_agent_that_stands_at_nothing_begins_again(tmp_path: Path) -> None:
+    """An empty replica (a start that was cut) must not read on past the row."""
+
+    async def test(cluster: Cluster) -> None:
+        other, _, state = await restored_cluster(cluster)
+        path = other.folder / "a.sqlite"
+        Replica.open(path, LogMachine(), fsync=False, keeps_journal=False).close()
+        order = await open_order(other, path)
+        assert order.digest() == (1, state.info.digest)
+        await order.close()
+        assert list(other.folder.glob("lost-*")) == [], "it was of no lost history"
+
+    run_cluster(tmp_path, test)
+
+
+def test_another_state_under_the_key_is_refused(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        # The key has the digest's first half alone.
+        other, _, _ = await restored_cluster(
+            cluster, of=lambda right: replace(right, digest=right.digest[:-1] + b"x")
+        )
+        path = other.folder / "a.sqlite"
+        with pytest.raises(CorruptDataError, match="the journal begins with that of"):
+            await open_order(other, path)
+        assert not path.exists()
+
+    run_cluster(tmp_path, test)
+
+
+def test_tables_of_two_journals_are_not_mixed(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        other, _, _ = await restored_cluster(
+            cluster, of=lambda right: replace(right, cluster_id="another-cluster-000001")
+        )
+        with pytest.raises(InvalidRequestError, match="of cluster another-cluster-000001"):
+            await open_order(other, other.folder / "a.sqlite")
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_cluster_that_an_older_release_restored_is_opened_as_ever(tmp_path: Path) -> None:
+    """Its state lies at position 0, and nothing in its journal says so."""
+
+    async def test(cluster: Cluster) -> None:
+        await history_of(cluster)
+        await kill(cluster)
+        state = await restored(cluster, Moment())
+        other, store = empty_cluster(cluster, state.cluster_id)
+        snapshot = tmp_path / "at-0.sqlite"
+        info = at_position_0(state.snapshot, snapshot)
+        await archive_in(other, store).put_snapshot(snapshot, info)
+        await open_first(other)
+        agent = await other.agent(1)
+        assert "t" in {name for _, _, name, _, _ in agent.queries.topic_rows()}
+        await write(agent, topic="later")
+        path = other.folder / "b.sqlite"
+        order = await open_order(other, path)
+        assert order.position >= agent.order.position
+        await order.close()
+        assert {"t", "later"} <= set(topics_in(path))
+
+    run_cluster(tmp_path, test)
+
+
+def at_position_0(snapshot: Path, target: Path) -> SnapshotInfo:
+    """The same state where releases before docs/decisions/0018 put it."""
+    database = target.with_suffix(".database")
+    restore(snapshot, database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE replica SET position = 0")
+    return write_snapshot(database, target)
+
+
+def test_the_archive_of_a_restored_cluster_begins_after_its_beginning(tmp_path: Path) -> None:
+    """Also where the archiver sees no snapshot; and what it archives is compared with the named
+    one and the rows since."""
+
+    async def test(cluster: Cluster) -> None:
+        other, store, _ = await restored_cluster(cluster)
+        await open_first(other)
+        agent = await other.agent(1)
+        await write(agent, topic="later")
+        archiver = archiver_of(agent)
+        await archiver.snapshot()
+        assert (archiver.refused_count, archiver.uncompared_count) == (0, 0)
+        first = min(key for key in store.objects if key.startswith(JOURNAL_PREFIX))
+        assert int(first.removeprefix(JOURNAL_PREFIX)[:20]) == 2
+        assert len(keys(other, SNAPSHOTS_PREFIX)) == 2
+
+    run_cluster(tmp_path, test)
+
+
+def test_a_restore_of_the_restored_never_begins_with_nothing(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        other, store, state = await restored_cluster(cluster)
+        await open_first(other)
+        agent = await other.agent(1)
+        await write(agent, topic="later")
+        archiver = archiver_of(agent)
+        await archiver.run_once()
+        await kill(other)
+        store.hidden = frozenset(keys(other, SNAPSHOTS_PREFIX))
+        with pytest.raises(NotFoundError, match="no archive that begins so early"):
+            await restore_again(cluster, other, tmp_path / "again")
+        store.hidden = frozenset()
+        again = await restore_again(cluster, other, tmp_path / "again2")
+        assert again.parent_cluster_id == state.cluster_id
+
+    run_cluster(tmp_path, test)
+
+
+async def restore_again(cluster: Cluster, parent: Cluster, scratch: Path) -> RestoredState:
+    return await restore_state(
+        parent.store,
+        "s3://second/one",
+        cluster_id="third-cluster-00000001",
+        moment=Moment(),
+        scratch=scratch,
+        executor=None,
+        clock=cluster.clock,
+        random=cluster.random,
+    )

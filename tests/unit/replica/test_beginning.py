@@ -1,0 +1,83 @@
+"""The row by which a restored journal says which snapshot it begins with."""
+
+import asyncio
+
+import pytest
+
+from penstock.metadata.apply import LogMachine
+from penstock.metadata.commands import Noop
+from penstock.metadata.entries import Entry, decode_entry, encode_entry
+from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.replica.archive_format import SnapshotName
+from penstock.replica.beginning import (
+    Beginning,
+    decode_beginning,
+    encode_beginning,
+    is_beginning,
+    read_beginning,
+)
+from penstock.testing.clock import ManualClock
+from penstock.testing.journal import SimulatedJournal
+from penstock.testing.randomness import SeededRandom
+
+DIGEST = bytes(range(32))
+BEGINNING = Beginning(cluster_id="restored-cluster-00001", position=1, digest=DIGEST)
+
+
+def test_it_is_read_as_it_was_written_and_names_the_snapshot() -> None:
+    body = encode_beginning(BEGINNING)
+    assert is_beginning(body)
+    assert decode_beginning(body, position=1) == BEGINNING
+    assert BEGINNING.snapshot == SnapshotName(1, "0001020304050607")
+    assert body[:2] == b"\xff\x01", "as docs/formats/cluster-journal.md says"
+
+
+def test_entries_and_seals_are_none() -> None:
+    entry = Entry(agent=1, epoch=1, n=0, stamp_ms=5, commands=[Noop()])
+    assert not is_beginning(encode_entry(entry))
+    assert not is_beginning(b"")
+
+
+def test_a_newer_release_is_named() -> None:
+    newer = b"\xff\x02" + encode_beginning(BEGINNING)[2:]
+    with pytest.raises(InvalidRequestError, match="version 2, this release knows 1"):
+        decode_beginning(newer, position=1)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, -1])
+def test_a_cut_one_is_damaged(cut: int) -> None:
+    with pytest.raises(CorruptDataError, match="position 1"):
+        decode_beginning(encode_beginning(BEGINNING)[:cut], position=1)
+
+
+def test_it_is_no_entry_and_is_never_applied() -> None:
+    """What has none of the state would else pass over it, and go on with nothing."""
+    body = encode_beginning(BEGINNING)
+    with pytest.raises(CorruptDataError, match=BEGINNING.snapshot.key):
+        decode_entry(body, position=1)
+    with pytest.raises(CorruptDataError, match="not an entry"):
+        LogMachine().apply(1, 5, body)
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_only_a_restored_journal_has_it(*, is_restored: bool) -> None:
+    async def test() -> None:
+        server = SimulatedJournal(random=SeededRandom(1), clock=ManualClock(now_ms=5))
+        journal = server.connect()
+        if is_restored:
+            server.begin(BEGINNING)
+        for number in range(3):
+            await journal.append(encode_entry(entry_of(number)))
+        found = await read_beginning(journal, await journal.head())
+        assert found == (BEGINNING if is_restored else None)
+        # A trim takes it like any other row, and it is no other row's either.
+        while await journal.trim(1):
+            pass
+        assert await read_beginning(journal, await journal.head()) is None
+        await journal.close()
+
+    asyncio.run(test())
+
+
+def entry_of(number: int) -> Entry:
+    return Entry(agent=1, epoch=1, n=number, stamp_ms=5, commands=[Noop()])
