@@ -2,10 +2,11 @@
 
 `planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
 which violations show it (`finds: kind, kind`). A header may name a profile (`profile: NAME`) whose
-runs are eager for it, and a seed that has shown it (`seed: N`): of the SEEDS_MAX seeds these come
-first. A bug is found by a seed that fails with it and passes without it, by whatever violation:
-what a bug leads to in the end can't all be foreseen. A bug that isn't found within SEEDS_MAX seeds
-is a hole in the simulation; a patch that doesn't apply any more is to be made anew.
+runs are eager for it, and a seed that has shown it (`seed: N`): that seed is tried first, also when
+it is none of the SEEDS_MAX, and seeds of the profile next. A bug is found by a seed that fails with
+it and passes without it, by whatever violation: what a bug leads to in the end can't all be
+foreseen. A bug that isn't found within SEEDS_MAX seeds is a hole in the simulation; a patch that
+doesn't apply any more has to be written again.
 """
 
 from __future__ import annotations
@@ -84,10 +85,12 @@ def seeds_for(patch: Path, *, first_seed: int, seeds_max: int) -> list[int]:
     from sim.profiles import profile_of
 
     profile, known = header(patch, "profile"), header(patch, "seed")
-    return sorted(
-        range(first_seed, first_seed + seeds_max),
-        key=lambda seed: (str(seed) != known, bool(profile) and profile_of(seed).name != profile),
+    first = [int(known)] if known else []
+    others = sorted(
+        set(range(first_seed, first_seed + seeds_max)) - set(first),
+        key=lambda seed: (bool(profile) and profile_of(seed).name != profile, seed),
     )
+    return first + others
 
 
 def plant(patch: Path, folder: Path) -> Path:
