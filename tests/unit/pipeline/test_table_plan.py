@@ -18,6 +18,7 @@ from penstock.pipeline.tables.settings import CatalogSettings
 from support.door import Door, serve_in_thread
 
 ENABLED = {"penstock.table": "iceberg"}
+SCHEMAS = "http://schemas.test:8081"
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_table_that_cannot_be_says_why(door: Door) -> None:
     door.create("t", 1, ENABLED | {"penstock.table.schema": "registry"})
     (planned,) = plan_tables(door.client)
     assert "needs the registry's URL" in planned.reason
-    (planned,) = plan_tables(door.client, registry="http://schemas.test:8081")
+    (planned,) = plan_tables(door.client, registry=SCHEMAS)
     assert planned.table == "penstock.t"
 
 
