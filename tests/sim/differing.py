@@ -36,7 +36,7 @@ REFUSED_S = 2.0
 
 async def differ(world: World, chance: Chance) -> None:
     """Damage one replica, write on, and see that it is found."""
-    live = _live(world)
+    live = live_agents(world)
     if len(live) < 2:
         return
     archiver = owner_of(b"archive", [agent.agent_id for agent in live])
@@ -47,7 +47,7 @@ async def differ(world: World, chance: Chance) -> None:
     if victim.agent_id == archiver:
         world.history.count("rot in the archiver's replica")
     world.differing = victim
-    if not await _damage(victim, chance):
+    if not await damage(victim, chance):
         return
     if chance.happens(0.3):
         # The damage outlives a restart.
@@ -60,7 +60,7 @@ async def differ(world: World, chance: Chance) -> None:
         writes = _write(world, count)
         is_found = await _until(world, victim, lambda: victim.life > lives[victim], others=live)
     else:
-        is_found = await _until(world, victim, lambda: all(map(_has_stopped, live)), others=[])
+        is_found = await _until(world, victim, lambda: all(map(has_stopped, live)), others=[])
         writes = _write(world, count)
         if is_found:
             await _resolve(world, victim, live)
@@ -77,7 +77,8 @@ def _write(world: World, count: int) -> asyncio.Task[None]:
     return world.loop.spawn(world.loop.world, world.produce_to("differs", "differs", count))
 
 
-def _live(world: World) -> list[Agent]:
+def live_agents(world: World) -> list[Agent]:
+    """Those that serve and that the others know as live."""
     ids = {
         known.agent_id
         for agent in world.agents
@@ -88,7 +89,8 @@ def _live(world: World) -> list[Agent]:
     return [agent for agent in world.agents if agent.agent_id in ids and agent.ready.is_set()]
 
 
-def _has_stopped(agent: Agent) -> bool:
+def has_stopped(agent: Agent) -> bool:
+    """Whether it writes nothing since its state and another's differ."""
     order = None if agent.parts is None else agent.parts.order
     return order is not None and order.write_stop.error is not None
 
@@ -103,7 +105,7 @@ async def _until(
     """
     until_s = world.loop.time() + FOUND_S
     while not is_found():
-        stopped = [agent for agent in others if agent is not victim and _has_stopped(agent)]
+        stopped = [agent for agent in others if agent is not victim and has_stopped(agent)]
         if stopped:
             world.history.violate("stopped-writing", f"{stopped}, though {victim} alone differs")
         if world.loop.time() > until_s:
@@ -120,17 +122,22 @@ async def _resolve(world: World, victim: Agent, live: list[Agent]) -> None:
     await asyncio.sleep(REFUSED_S)
     if world.history.counts["acked"] > acked:
         world.history.violate("stopped-writing", "records are acknowledged by one of two states")
-    victim.crash()
-    shutil.rmtree(victim.folder, ignore_errors=True)
-    victim.start()
+    replace_replica(victim)
     until_s = world.loop.time() + FOUND_S
-    while not victim.ready.is_set() or any(map(_has_stopped, live)):
+    while not victim.ready.is_set() or any(map(has_stopped, live)):
         if world.loop.time() > until_s:
             world.history.violate("stuck", f"nothing is written: {live}\n{world.loop.dump()}")
         await asyncio.sleep(0.2)
 
 
-async def _damage(victim: Agent, chance: Chance) -> bool:
+def replace_replica(victim: Agent) -> None:
+    """Do what an operator does with a replica that is wrong."""
+    victim.crash()
+    shutil.rmtree(victim.folder, ignore_errors=True)
+    victim.start()
+
+
+async def damage(victim: Agent, chance: Chance) -> bool:
     """Change one bit of a cell; False: there is none."""
     for table, column in chance.shuffled(CELLS):
         for _ in range(100):

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.kafka.errors import ErrorCode
+from sim.history import ViolationError
 from sim.identity import is_keyed
 from sim.readers import Watcher
 from sim.wire import BrokenError
@@ -112,19 +113,7 @@ async def _listed(reader: Watcher, agent: Agent, place: Place, *, latest: bool) 
 async def compare_replicas(world: World) -> None:
     """Each replica, once it is where the journal is, holds what a replay of it gives."""
     for agent in world.agents:
-        # Heartbeats go on, so it is caught at a moment at which it is where the journal is.
-        for _ in range(10_000):
-            world.oracle.catch_up()
-            if agent.replica_position() == world.oracle.position:
-                position, dump = agent.dump()
-                if position == world.oracle.position:
-                    break
-            await asyncio.sleep(0.001)
-        else:
-            world.history.violate(
-                "stuck-replica",
-                f"{agent} at {agent.replica_position()} of {world.oracle.position}",
-            )
+        position, dump = await _caught_up(world, agent)
         expected = world.oracle.dump()
         if dump != expected:
             first = next(
@@ -137,3 +126,26 @@ async def compare_replicas(world: World) -> None:
             )
             world.history.violate("replica-differs", f"{agent} at {position}: {first}")
     world.history.count("replicas compared")
+
+
+async def is_as_the_journal(world: World, agent: Agent) -> bool:
+    """Whether a replica holds what a replay of the journal gives."""
+    await world.within(world.heal_s, agent.ready.wait(), f"{agent} doesn't start")
+    _, dump = await _caught_up(world, agent)
+    return dump == world.oracle.dump()
+
+
+async def _caught_up(world: World, agent: Agent) -> tuple[int, list[bytes]]:
+    """A replica's position and dump, when it and the oracle are where the journal is."""
+    # Heartbeats go on, so it is caught at a moment at which it is where the journal is.
+    for _ in range(10_000):
+        world.oracle.catch_up()
+        if agent.replica_position() == world.oracle.position:
+            position, dump = agent.dump()
+            if position == world.oracle.position:
+                return position, dump
+        await asyncio.sleep(0.001)
+    position = agent.replica_position()
+    raise world.violated(
+        ViolationError("stuck-replica", f"{agent} at {position} of {world.oracle.position}")
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.metadata.cluster_tables import group_shard
 from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from sim.differing_in_life import damage_one
 from sim.oracle import CLOCKS_AGREE_MS
 
 if TYPE_CHECKING:
@@ -290,6 +291,9 @@ class Faults:
         self.world.rot.reply_permille = 300
         await self._for(0.2, 3)
         self.world.rot.reply_permille = 0
+
+    async def _damage_replica(self) -> None:
+        await damage_one(self.world, self.chance)
 
     async def _stray(self) -> None:
         """An agent is started with the settings of another cluster, and then with its own."""

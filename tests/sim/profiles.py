@@ -16,6 +16,7 @@ LATER_STREAM = 0x6578747261
 LAST_STREAM = 0x6C6F7374
 NEAR_STREAM = 0x6E656172
 REPLACED_STREAM = 0x7265711B
+DIFFERING_STREAM = 0x646966666572
 """Such that the seeds which tests and planted bugs name stay what they are."""
 
 
@@ -57,6 +58,8 @@ class Profile:
     """Of the other runs with an archive at whose end a cluster is restored from it."""
     differing_share: float = 0.0
     """Of the other runs at whose end a replica comes to differ from the others."""
+    differing_in_life: bool = False
+    """Whether replicas come to differ while there are faults."""
     digest_interval_ms: int = 60_000
     """Between comparisons of the agents' states."""
     restore_window_ms: int = -1
@@ -269,10 +272,24 @@ REPLACED = Profile(
 """Objects are replaced by another cluster's of the same layout while agents have parts of them:
 runs are longer than blocks, and are not in memory whole."""
 REPLACED_SHARE = 0.04
+DIFFERING_IN_LIFE = Profile(
+    name="differing in life",
+    archives=True,
+    older_share=0.0,
+    restored_share=0.0,
+    differing_in_life=True,
+    digest_interval_ms=3_000,
+    faults=("damage_replica", "damage_replica"),
+    between_s_max=1.0,
+)
+"""Cells of replicas change under agents that crash, bootstrap, hang and are cut off."""
+DIFFERING_SHARE = 0.03
 
 
 def profile_of(seed: int) -> Profile:
     """Of a run."""
+    if Chance(seed ^ DIFFERING_STREAM).happens(DIFFERING_SHARE):
+        return DIFFERING_IN_LIFE
     if Chance(seed ^ REPLACED_STREAM).happens(REPLACED_SHARE):
         return REPLACED
     if Chance(seed ^ NEAR_STREAM).happens(NEAR_SHARE):

@@ -31,6 +31,7 @@ from sim.cast import prepare
 from sim.chance import Chance
 from sim.clocks import Clocks
 from sim.differing import differ
+from sim.differing_in_life import all_found, operate
 from sim.ending import compare_replicas, final_check
 from sim.faults import Faults
 from sim.history import History, Place, ViolationError
@@ -340,6 +341,8 @@ class World:
         await prepare(self)
         faults = Faults(self)
         loop = self.loop
+        if self.profile.differing_in_life:
+            loop.spawn(loop.world, operate(self), name="operator")
         for actor in self.actors:
             self.begin(actor)
         if self.profile.restored_in_life:
@@ -355,6 +358,8 @@ class World:
                 waiting = [actor.name for actor, task in self.tasks.items() if not task.done()]
                 self.history.violate("stuck-client", f"{', '.join(waiting)}\n{loop.dump()}")
             await asyncio.sleep(0.5)
+        if self.profile.differing_in_life:
+            await all_found(self)
         await final_check(self)
         chance = Chance(self.seed ^ OLDER_STREAM)
         if chance.happens(self.profile.older_share):
