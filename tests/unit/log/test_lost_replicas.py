@@ -10,12 +10,10 @@ from penstock.metadata.apply import LogMachine
 from penstock.metadata.rows import LostReason
 from penstock.model.errors import JournalOlderError, RetryableError
 from penstock.replica import Replica
-from penstock.replica.archive_format import (
-    SnapshotName,
-)
+from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import find_aside, find_damaged, set_aside
 from penstock.replica.marks import LOCAL_MARK, RowMark
-from support.cluster_rig import Cluster, run_cluster
+from support.cluster_rig import Cluster, ClusterAgent, run_cluster
 from unit.log.lost_journals import LOST_ROWS, close_history, lose, lost_of
 from unit.log.test_archive import (
     archive_of,
@@ -25,16 +23,20 @@ from unit.log.test_archive import (
 )
 
 
+async def replica_of(cluster: Cluster, agent: ClusterAgent) -> tuple[Path, tuple[int, bytes]]:
+    """A closed replica of what the agent wrote: its file, its state's position and digest."""
+    await write(agent, 6)
+    path = cluster.folder / "other" / "replica.sqlite"
+    path.parent.mkdir()
+    order = await open_order(cluster, path)
+    state = order.digest()
+    await order.close()
+    return path, state
+
+
 def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await write(agent, 6)
-        path = cluster.folder / "other" / "replica.sqlite"
-        path.parent.mkdir()
-        order = await open_order(cluster, path)
-        state = order.digest()
-        await order.close()
-        position = state[0]
+        path, (position, digest) = await replica_of(cluster, await cluster.agent(1))
         mark = RowMark.of(cluster.journal.rows()[position - 1])
         await lose(cluster, position)
         with pytest.raises(JournalOlderError):
@@ -60,7 +62,7 @@ def test_a_replica_of_the_lost_history_is_set_aside_noted_and_archived(tmp_path:
         (name,) = await archive_of(cluster).lost(1)
         assert isinstance(name, SnapshotName)
         assert name.position == position
-        assert state[1].hex().startswith(name.digest_hex)
+        assert digest.hex().startswith(name.digest_hex)
         puts = len(cluster.store.puts)
         await lost.run_once()
         assert len(cluster.store.puts) == puts, "once is enough"
@@ -76,13 +78,7 @@ def test_a_replica_that_cannot_be_set_aside_now_is_not_dropped(tmp_path: Path) -
     """Nothing else may name the acknowledged records of the lost history."""
 
     async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await write(agent, 6)
-        path = cluster.folder / "other" / "replica.sqlite"
-        path.parent.mkdir()
-        order = await open_order(cluster, path)
-        position = order.position
-        await order.close()
+        path, (position, _) = await replica_of(cluster, await cluster.agent(1))
         await lose(cluster, position)
         with closing(sqlite3.connect(path, isolation_level=None)) as reader:
             # A backup that somebody makes of the file, say.
@@ -107,13 +103,7 @@ def test_a_damaged_replica_of_the_lost_history_is_kept(
     """What it alone names is not lost quietly: the file is renamed, and log and status name it."""
 
     async def test(cluster: Cluster) -> None:
-        agent = await cluster.agent(1)
-        await write(agent, 6)
-        path = cluster.folder / "other" / "replica.sqlite"
-        path.parent.mkdir()
-        order = await open_order(cluster, path)
-        position = order.position
-        await order.close()
+        path, (position, _) = await replica_of(cluster, await cluster.agent(1))
         mark = RowMark.of(cluster.journal.rows()[position - 1])
         spoil(path, damage)
         before = path.read_bytes()
@@ -167,10 +157,7 @@ def spoil(path: Path, damage: str) -> None:
 def test_a_damaged_replica_whose_last_row_the_journal_holds_is_made_again(tmp_path: Path) -> None:
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)
-        await write(agent, 6)
-        path = cluster.folder / "other" / "replica.sqlite"
-        path.parent.mkdir()
-        await (await open_order(cluster, path)).close()
+        path, _ = await replica_of(cluster, agent)
         spoil(path, "a table")
         order = await open_order(cluster, path)
         assert order.digest() == await true_state(agent)
