@@ -45,6 +45,31 @@ def clients(count: int) -> tuple[Server, list[Client]]:
     return server, [Client(server) for _ in range(count)]
 
 
+def two_receivers() -> tuple[Server, Client, Client]:
+    """Full lanes, and two clients that ask to receive a long request above the limit."""
+    server, (one, other) = clients(2)
+    server.data.take(LIMIT)
+    for client in (one, other):
+        client.held.set_partial(FREE_BYTES)
+    assert one.held.may_receive(is_idle=True)
+    assert not other.held.may_receive(is_idle=True)
+    return server, one, other
+
+
+def a_fetch_before_an_answer() -> tuple[Client, Client]:
+    """A fetch whose frame counts, which was let in above the limit, and an answer that waits."""
+    server, (one, other, first) = clients(3)
+    assert first.held.reserve_answer(LIMIT + 1, of_groups=False)
+    one.held.add_request(FREE_BYTES + 1, of_groups=False)
+    server.data.take(LIMIT)
+    assert not one.held.may_fetch()
+    assert not other.held.reserve_answer(1, of_groups=False)
+    first.held.leave()
+    assert len(one.granted) == 1
+    assert not other.granted
+    return one, other
+
+
 def test_a_request_above_what_is_free_is_given_back_whole() -> None:
     server, (one,) = clients(1)
     one.held.set_partial(FREE_BYTES)
@@ -88,13 +113,8 @@ def test_while_the_lanes_are_full_an_idle_connection_receives_what_is_free() -> 
 
 
 def test_one_long_request_at_a_time_is_received_above_the_limit() -> None:
-    server, (one, other) = clients(2)
-    server.data.take(LIMIT)
-    for client in (one, other):
-        client.held.set_partial(FREE_BYTES)
-    assert one.held.may_receive(is_idle=True)
+    server, one, other = two_receivers()
     assert one.held.receive_max() == UNLIMITED
-    assert not other.held.may_receive(is_idle=True)
     assert other.held.receive_max() == 1
     assert server.events == ["waited:request"]
     # With a request under way the place is left to the other.
@@ -104,11 +124,7 @@ def test_one_long_request_at_a_time_is_received_above_the_limit() -> None:
 
 
 def test_a_request_that_is_no_longer_received_leaves_the_place_above() -> None:
-    server, (one, other) = clients(2)
-    server.data.take(LIMIT)
-    for client in (one, other):
-        client.held.set_partial(FREE_BYTES)
-        client.held.may_receive(is_idle=True)
+    _, one, other = two_receivers()
     one.held.set_partial(0)
     one.held.may_receive(is_idle=True)
     assert len(other.granted) == 1
@@ -127,14 +143,7 @@ def test_a_place_above_that_was_given_back_is_asked_for_once_more() -> None:
 
 
 def test_a_fetch_that_was_let_in_above_the_limit_keeps_its_turn() -> None:
-    server, (one, other, first) = clients(3)
-    assert first.held.reserve_answer(LIMIT + 1, of_groups=False)
-    one.held.add_request(FREE_BYTES + 1, of_groups=False)
-    server.data.take(LIMIT)
-    assert not one.held.may_fetch()
-    assert not other.held.reserve_answer(1, of_groups=False)
-    first.held.leave()
-    assert len(one.granted) == 1
+    one, other = a_fetch_before_an_answer()
     assert one.held.may_fetch()
     assert len(other.granted) == 1
 
@@ -188,24 +197,13 @@ def test_the_next_one_is_told_as_an_answer_leaves() -> None:
 
 
 def test_the_next_one_is_told_as_a_connection_goes_that_received_above_the_limit() -> None:
-    server, (one, other) = clients(2)
-    server.data.take(LIMIT)
-    for client in (one, other):
-        client.held.set_partial(FREE_BYTES)
-        client.held.may_receive(is_idle=True)
+    _, one, other = two_receivers()
     one.held.leave()
     assert len(other.granted) == 1
 
 
 def test_the_next_one_is_told_as_a_connection_goes_that_might_have_fetched() -> None:
-    server, (one, other, first) = clients(3)
-    assert first.held.reserve_answer(LIMIT + 1, of_groups=False)
-    one.held.add_request(FREE_BYTES + 1, of_groups=False)
-    server.data.take(LIMIT)
-    assert not one.held.may_fetch()
-    assert not other.held.reserve_answer(1, of_groups=False)
-    first.held.leave()
-    assert not other.granted
+    one, other = a_fetch_before_an_answer()
     one.held.leave()
     assert len(other.granted) == 1
 
