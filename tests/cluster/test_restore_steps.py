@@ -37,11 +37,10 @@ from penstock.replica.postgres.tables import open_tables
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from support.agents import PATIENCE, Agents
-from support.cluster_rig import Cluster, run_cluster
 from support.old_release import unpack_release
 from support.postgres import PATIENT
+from support.restored_clusters import bucket_on_disk
 from support.server import ServerFailedError
-from unit.log.test_point_in_time import history_of, kill
 
 SETTINGS = PostgresSettings(**PATIENT)
 
@@ -154,19 +153,7 @@ def store_at(folder: Path) -> ObjectStore:
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bucket of a cluster of which nothing else is left."""
-    folder = tmp_path_factory.mktemp("parent")
-    bucket = folder / "bucket"
-
-    async def live(cluster: Cluster) -> None:
-        await history_of(cluster)
-        await kill(cluster)
-        for key, (stored, _) in cluster.store.objects.items():
-            path = bucket / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(stored)
-
-    run_cluster(folder / "cluster", live)
-    return bucket
+    return bucket_on_disk(tmp_path_factory.mktemp("parent"))
 
 
 @pytest.fixture

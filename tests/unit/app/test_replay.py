@@ -12,8 +12,8 @@ from penstock.metadata.apply import LogMachine
 from penstock.ports.journal import JournalRow
 from penstock.replica import Replica
 from penstock.replica.snapshot import write_snapshot
+from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, passing, run_cluster
-from unit.log.test_archive import archive_of, archiver_of, write
 
 
 @pytest.mark.parametrize("snapshots", [1, 3])

@@ -23,8 +23,7 @@ from penstock.model.errors import InvalidRequestError
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
-from support.cluster_rig import Cluster, run_cluster
-from unit.log.test_point_in_time import history_of, kill
+from support.restored_clusters import bucket_on_disk
 
 
 def topics_of(data: Path) -> list[str]:
@@ -42,22 +41,6 @@ def serve(data: Path, *, topic: str = "") -> list[str]:
     order.close()
     (data / "metadata.sqlite.left").unlink(missing_ok=True)
     return topics_of(data)
-
-
-def bucket_of(tmp_path: Path) -> Path:
-    """A cluster's, with an archive."""
-    bucket = tmp_path / "bucket"
-
-    async def test(cluster: Cluster) -> None:
-        await history_of(cluster)
-        await kill(cluster)
-        for key, (stored, _) in cluster.store.objects.items():
-            path = bucket / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(stored)
-
-    run_cluster(tmp_path / "cluster", test)
-    return bucket
 
 
 def restore(bucket: Path, data: Path, *, copies: bool = False) -> None:
@@ -87,7 +70,7 @@ def test_a_restore_that_is_cut_before_its_database_is_there_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
 ) -> None:
     """No server takes for a lost database what is a restore's first half."""
-    bucket, data = bucket_of(tmp_path), tmp_path / "data"
+    bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
     data.mkdir()
     with monkeypatch.context() as patch:
 
@@ -115,7 +98,7 @@ def test_a_restore_that_is_cut_before_its_database_is_there_begins_anew(
 
 
 def test_a_restore_that_is_cut_while_it_copies_is_no_servers_directory(tmp_path: Path) -> None:
-    bucket, data = bucket_of(tmp_path), tmp_path / "data"
+    bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
     data.mkdir()
 
     def die(*_: object) -> None:
@@ -154,7 +137,7 @@ async def start(settings: ServerSettings) -> None:
 
 
 def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_path: Path) -> None:
-    bucket, data = bucket_of(tmp_path), tmp_path / "data"
+    bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
     data.mkdir()
     restore(bucket, data)
     inherited = topics_of(data)

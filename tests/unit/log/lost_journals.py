@@ -6,12 +6,8 @@ from penstock.log.lost_histories import LostHistories
 from penstock.metadata.answers import Done
 from penstock.metadata.commands import CloseHistory
 from penstock.testing.inline_executor import InlineExecutor
+from support.archives import archive_of, write
 from support.cluster_rig import Cluster, ClusterAgent
-from unit.log.test_archive import (
-    archive_of,
-    open_order,
-    write,
-)
 
 LOST_ROWS = 4
 
@@ -25,14 +21,6 @@ async def lose(cluster: Cluster, position: int) -> None:
     survivor = await cluster.agent(2)
     await write(survivor, 8, topic="u")
     assert survivor.order.position > position
-
-
-async def made_anew(cluster: Cluster, name: str = "late") -> tuple[int, bytes]:
-    order = await open_order(cluster, cluster.folder / f"{name}.sqlite")
-    try:
-        return order.digest()
-    finally:
-        await order.close()
 
 
 def lost_of(agent: ClusterAgent, folder: Path | None = None) -> LostHistories:

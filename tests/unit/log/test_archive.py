@@ -2,18 +2,14 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from penstock.log.archive import Archiver, ArchiveSettings
-from penstock.log.archived_loss import NoteLost
-from penstock.log.cluster_opening import open_cluster_order
-from penstock.log.snapshot_check import SnapshotCheck
+from penstock.log.archive import ArchiveSettings
 from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.model.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -21,9 +17,7 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
-from penstock.model.ids import TopicKey, partition_key
 from penstock.ports.objects import ObjectInfo
-from penstock.replica.archive import Archive
 from penstock.replica.archive_format import (
     JOURNAL_PREFIX,
     SNAPSHOTS_PREFIX,
@@ -33,105 +27,9 @@ from penstock.replica.archive_format import (
 )
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.dump import state_digest
-from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.virtual_loop import VirtualClock
+from support.archives import archive_of, archiver_of, keys, open_order, state_of, true_state, write
 from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing, run_cluster
-
-SETTINGS = ArchiveSettings(interval_ms=1_000, snapshot_interval_ms=10_000, snapshot_entries=1_000)
-
-
-def archive_of(
-    cluster: Cluster, name: str = "archive", *, cluster_id: str | None = None
-) -> Archive:
-    return Archive(
-        cluster.store,
-        cluster_id=cluster.journal.cluster_id if cluster_id is None else cluster_id,
-        scratch=cluster.folder / name,
-        executor=InlineExecutor(cluster.random),
-    )
-
-
-def archiver_of(
-    agent: ClusterAgent,
-    *,
-    settings: ArchiveSettings = SETTINGS,
-    is_chosen: Callable[[], bool] = lambda: True,
-    note_lost: NoteLost | None = None,
-    drop_lost: Callable[[int], Awaitable[None]] | None = None,
-    held_from: Callable[[], int | None] = lambda: None,
-    ask_digest: Callable[[], None] = lambda: None,
-    equal_position: Callable[[], int] = lambda: 0,
-) -> Archiver:
-    cluster = agent.cluster
-    archive = archive_of(cluster, f"archive{agent.agent_id}")
-    scratch = cluster.folder / f"scratch{agent.agent_id}"
-    executor = InlineExecutor(cluster.random)
-    check = SnapshotCheck(
-        journal=agent.journal, archive=archive, scratch=scratch, executor=executor
-    )
-    return Archiver(
-        journal=agent.journal,
-        order=agent.order,
-        archive=archive,
-        compare_snapshot=check.compare,
-        ask_digest=ask_digest,
-        equal_position=equal_position,
-        note_lost=note_lost,
-        drop_lost=drop_lost,
-        held_from=held_from,
-        is_chosen=is_chosen,
-        scratch=scratch,
-        clock=agent.clock,
-        age_ms=agent.ages.now_ms,
-        executor=executor,
-        settings=settings,
-    )
-
-
-async def write(agent: ClusterAgent, count: int = 3, topic: str = "t") -> None:
-    """Some entries of several kinds."""
-    known = {name: topic_key for topic_key, _, name, _, _ in agent.queries.topic_rows()}
-    if topic in known:
-        key = partition_key(TopicKey(known[topic]), 0)
-    else:
-        (key,) = await agent.topic(topic)
-    for number in range(count):
-        status, _ = await agent.append(key, b"value %d" % number)
-        assert status is not None
-
-
-async def open_order(
-    cluster: Cluster, path: Path, *, cluster_id: str | None = None, journal: object = None
-) -> ClusterOrder:
-    return await open_cluster_order(
-        cluster.journal.connect(),
-        archive_of(cluster, f"scratch-{path.stem}", cluster_id=cluster_id),
-        path,
-        identity=AgentIdentity(agent_id=99, level_max=2),
-        cluster_id=cluster.journal.cluster_id,
-        clock=cluster.clock,
-        random=cluster.random,
-        executor=InlineExecutor(cluster.random, workers=1),
-    )
-
-
-async def state_of(cluster: Cluster, name: str) -> tuple[int, bytes]:
-    """Position and digest of a replica that is made anew."""
-    order = await open_order(cluster, cluster.folder / f"{name}.sqlite")
-    try:
-        return order.digest()
-    finally:
-        await order.close()
-
-
-async def true_state(agent: ClusterAgent) -> tuple[int, bytes]:
-    agent.pause_heartbeats()
-    await agent.catch_up()
-    return agent.order.digest()
-
-
-def keys(cluster: Cluster, prefix: str) -> list[str]:
-    return sorted(key for key in cluster.store.objects if key.startswith(prefix))
 
 
 def damage(cluster: Cluster, key: str, at: int = -1) -> None:

@@ -10,9 +10,9 @@ from penstock.metadata.answers import BatchStatus
 from penstock.model.errors import ConflictError, RetryableError
 from penstock.ports.journal import JournalRow
 from penstock.segment import object_key
+from support.archives import archive_of, archiver_of, keys, write
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from support.log_rig import Rig, run_rig
-from unit.log.test_archive import archive_of, archiver_of, keys, write
 
 OBJECT: dict[str, Any] = {}
 WAL: dict[str, Any] = {"wal": True, "durability": "wal", "segment_age_ms": 1_000}

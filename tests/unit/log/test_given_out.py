@@ -17,11 +17,11 @@ from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.objects.origins import OriginStore, origin_digest
 from penstock.testing.clock import ManualClock
+from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from support.log_rig import NOW, Rig, run_rig
-from unit.log.test_archive import archiver_of
-from unit.log.test_point_in_time import URL, another_cluster, kill, restored
+from support.restored_clusters import URL, another_cluster, kill, restored
 
 
 @dataclass

@@ -18,9 +18,9 @@ from penstock.model.ids import PartitionKey
 from penstock.replica.archive_format import LOST_PREFIX
 from penstock.replica.aside import set_aside
 from penstock.testing.inline_executor import InlineExecutor
+from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from unit.log.lost_journals import lost_of
-from unit.log.test_archive import archive_of, archiver_of, write
 
 STORED = BatchStatus.STORED
 

@@ -17,12 +17,12 @@ from penstock.model.ids import PartitionKey, partition_key
 from penstock.objects.bucket import BucketStore
 from penstock.objects.origins import OriginStore, origin_digest
 from penstock.records.batch import stored_header
+from support.archives import archiver_of
 from support.backups import copy_to, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
-from unit.log.test_archive import archiver_of
-from unit.log.test_point_in_time import URL, another_cluster, kill, restored
+from support.restored_clusters import URL, another_cluster, kill, restored
 
 DURABILITIES = ("wal", "object")
 

@@ -18,16 +18,10 @@ from penstock.replica.archive_format import (
 )
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from support.archives import archive_of, archiver_of, keys, state_of, true_state, write
 from support.cluster_rig import Cluster, passing, run_cluster
-from unit.log.lost_journals import LOST_ROWS, lose, lost_of, made_anew
-from unit.log.test_archive import (
-    archive_of,
-    archiver_of,
-    keys,
-    replayed_from_rows,
-    true_state,
-    write,
-)
+from unit.log.lost_journals import LOST_ROWS, lose, lost_of
+from unit.log.test_archive import replayed_from_rows
 
 
 def test_a_mark_tells_rows_apart_by_each_of_its_parts() -> None:
@@ -90,7 +84,7 @@ def test_a_new_agent_does_not_begin_with_a_snapshot_of_the_lost_history(
         await lose(cluster, agent.order.position)
         truth = await true_state(cluster.agents[0])
         with caplog.at_level(logging.ERROR):
-            assert await made_anew(cluster) == truth
+            assert await state_of(cluster, "late") == truth
         assert "of a history that the journal has lost" in caplog.text
 
     run_cluster(tmp_path, test)
@@ -111,7 +105,7 @@ def test_an_older_snapshot_of_both_histories_is_taken_instead(tmp_path: Path) ->
         # Only what the archive still holds can give the rows up to the common snapshot.
         cluster.journal.trim(common.position)
         assert cluster.journal.first > 1
-        assert await made_anew(cluster) == await true_state(cluster.agents[0])
+        assert await state_of(cluster, "late") == await true_state(cluster.agents[0])
 
     run_cluster(tmp_path, test)
 
@@ -139,7 +133,7 @@ def test_archived_rows_of_the_lost_history_are_not_replayed(tmp_path: Path) -> N
         cluster.journal.trim(lost[-1].position - 2)
         common = sum(row == other for row, other in zip(lost, present, strict=False))
         assert lost[0].position + common < cluster.journal.first <= lost[-1].position < end
-        assert await made_anew(cluster) == await true_state(cluster.agents[0])
+        assert await state_of(cluster, "late") == await true_state(cluster.agents[0])
 
     run_cluster(tmp_path, test)
 
@@ -185,7 +179,7 @@ def test_a_first_agent_after_a_loss_of_all_snapshots_replays_the_journal(tmp_pat
         await agent.close(0)
         cluster.agents.clear()
         cluster.journal.come_back_older(position - 1)
-        position, _ = await made_anew(cluster)
+        position, _ = await state_of(cluster, "late")
         assert position == cluster.journal.head
 
     run_cluster(tmp_path, test)
@@ -233,7 +227,7 @@ def test_the_archive_goes_on_after_the_lost_part_was_set_aside(tmp_path: Path) -
         assert [row async for some in archive.rows(after=0, until=start) for row in some][
             -LOST_ROWS:
         ] != lost_rows
-        assert await made_anew(cluster) == await true_state(survivor)
+        assert await state_of(cluster, "late") == await true_state(survivor)
         # It happens again while the first is open.
         await (await cluster.agent(3)).close(0)
         cluster.agents.pop()
@@ -254,7 +248,7 @@ def test_the_archive_goes_on_after_the_lost_part_was_set_aside(tmp_path: Path) -
             (True, end),
         ]
         assert await archive.lost(2)
-        assert await made_anew(cluster, "third") == await true_state(third)
+        assert await state_of(cluster, "third") == await true_state(third)
 
     run_cluster(tmp_path, test)
 

@@ -13,14 +13,9 @@ from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import find_aside, find_damaged, set_aside
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from support.archives import archive_of, open_order, true_state, write
 from support.cluster_rig import Cluster, ClusterAgent, run_cluster
 from unit.log.lost_journals import LOST_ROWS, close_history, lose, lost_of
-from unit.log.test_archive import (
-    archive_of,
-    open_order,
-    true_state,
-    write,
-)
 
 
 async def replica_of(cluster: Cluster, agent: ClusterAgent) -> tuple[Path, tuple[int, bytes]]:

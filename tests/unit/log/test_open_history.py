@@ -10,14 +10,9 @@ from penstock.metadata.answers import BatchStatus, Condemned, Done
 from penstock.metadata.commands import CondemnObjects, Fence
 from penstock.model.errors import RetryableError
 from penstock.replica.aside import set_aside
+from support.archives import archive_of, archiver_of, keys, write
 from support.cluster_rig import Cluster, passing, run_cluster
 from unit.log.lost_journals import close_history, lose, lost_of
-from unit.log.test_archive import (
-    archive_of,
-    archiver_of,
-    keys,
-    write,
-)
 
 
 def test_objects_of_the_lost_history_are_kept_until_it_is_closed(tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of
 from penstock.segment import job_object_key
+from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, run_cluster
 from support.log_rig import NOW, Rig, run_rig
-from unit.log.test_archive import archiver_of
-from unit.log.test_point_in_time import another_cluster, kill, restored
+from support.restored_clusters import another_cluster, kill, restored
 
 SIZE = 500
 BATCH = bytes(

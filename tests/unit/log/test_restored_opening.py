@@ -23,10 +23,9 @@ from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.replica.beginning import Beginning
 from penstock.replica.snapshot import write_snapshot
-from penstock.testing.journal import SimulatedJournal
+from support.archives import archive_of, archiver_of, keys, open_order, write
 from support.cluster_rig import Cluster, ScriptedStore, run_cluster
-from unit.log.test_archive import archiver_of, keys, open_order, write
-from unit.log.test_point_in_time import archive_in, history_of, kill, restored
+from support.restored_clusters import empty_cluster, history_of, kill, restored
 
 
 class LaggingStore(ScriptedStore):
@@ -54,21 +53,12 @@ async def restored_cluster(
     await history_of(cluster)
     await kill(cluster)
     state = await restored(cluster, Moment())
-    other, store = empty_cluster(cluster, state.cluster_id)
-    await archive_in(other, store).put_snapshot(state.snapshot, state.info)
+    store = LaggingStore(cluster.loop)
+    other = empty_cluster(cluster, state.cluster_id, "other", store=store)
+    await archive_of(other).put_snapshot(state.snapshot, state.info)
     other.journal.begin(of(state.beginning))
     store.hidden = frozenset(store.objects)
     return other, store, state
-
-
-def empty_cluster(cluster: Cluster, cluster_id: str) -> tuple[Cluster, LaggingStore]:
-    other = Cluster(cluster.loop, cluster.folder / "other", seed=5)
-    cluster.descendants.append(other)
-    other.folder.mkdir()
-    other.journal = SimulatedJournal(random=other.random, clock=other.clock, cluster_id=cluster_id)
-    store = LaggingStore(cluster.loop)
-    other.store = store
-    return other, store
 
 
 def topics_in(path: Path) -> list[str]:
@@ -184,10 +174,10 @@ def test_a_cluster_that_an_older_release_restored_is_opened_as_ever(tmp_path: Pa
         await history_of(cluster)
         await kill(cluster)
         state = await restored(cluster, Moment())
-        other, store = empty_cluster(cluster, state.cluster_id)
+        other = empty_cluster(cluster, state.cluster_id, "other")
         snapshot = tmp_path / "at-0.sqlite"
         info = at_position_0(state.snapshot, snapshot)
-        await archive_in(other, store).put_snapshot(snapshot, info)
+        await archive_of(other).put_snapshot(snapshot, info)
         await open_first(other)
         agent = await other.agent(1)
         assert "t" in {name for _, _, name, _, _ in agent.queries.topic_rows()}

@@ -9,9 +9,9 @@ from penstock.log.point_in_time import Moment
 from penstock.log.set_backs import last_set_back
 from penstock.metadata.commands import SetJournalTime
 from penstock.replica.archive_format import JOURNAL_PREFIX, MARKED_HEADER_BYTES
+from support.archives import SETTINGS, archive_of, archiver_of, keys
 from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing, run_cluster
-from unit.log.test_archive import SETTINGS, archive_of, archiver_of, keys
-from unit.log.test_point_in_time import kill, restored
+from support.restored_clusters import kill, restored
 from unit.log.test_wrong_clocks import DAY_MS, AheadClock
 
 NO_SNAPSHOTS = replace(SETTINGS, snapshot_interval_ms=10 * DAY_MS, snapshot_entries=100_000)

@@ -12,8 +12,8 @@ from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.model.errors import CorruptDataError
 from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.testing.inline_executor import InlineExecutor
+from support.archives import archive_of, archiver_of, keys, state_of, true_state, write
 from support.cluster_rig import Cluster, ClusterAgent, run_cluster
-from unit.log.test_archive import archive_of, archiver_of, keys, state_of, true_state, write
 
 FLIP = 'UPDATE topics SET configs = \'{"a":"b"}\''
 UNFLIP = "UPDATE topics SET configs = '{}'"

@@ -32,10 +32,10 @@ from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.wal.recovery import FOLDER, holds_frames
+from support.archives import archive_of
 from support.cluster_rig import Cluster, ClusterAgent, run_cluster
 from support.log_contents import contents
 from support.log_rig import Rig, run_rig
-from unit.log.test_archive import archive_of
 
 OTHER = "another-cluster-000002"
 WAL = {"wal": True, "durability": "wal", "segment_age_ms": 600_000}
