@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.app.server import Server
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.about import MIB
+from penstock.config.settings import ServerSettings
 from penstock.lake.door import (
     RUN_FIELDS,
     OutputObject,

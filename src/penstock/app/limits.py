@@ -2,9 +2,10 @@
 
 from penstock.app.http_gate import HttpLimits
 from penstock.cluster.membership import MembershipSettings
+from penstock.config.about import MIB
 from penstock.config.addresses import parse_counts
 from penstock.config.checks import is_cluster
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.settings import ServerSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.limits import LogLimits

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from penstock.config.settings import About, ServerSettings
+from penstock.config.about import About
+from penstock.config.settings import ServerSettings
 from penstock.config.values import (
     format_duration,
     format_size,

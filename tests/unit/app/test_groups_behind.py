@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.app.server import Server
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.about import MIB
+from penstock.config.settings import ServerSettings
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import NotServedError
 from penstock.metadata.answers import TopicCreated

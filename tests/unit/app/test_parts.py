@@ -7,8 +7,9 @@ import pytest
 from penstock.app.banner import banner
 from penstock.app.instruments import KafkaInstruments
 from penstock.app.limits import group_settings, kafka_settings, log_limits
+from penstock.config.about import MIB
 from penstock.config.addresses import Address
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.settings import ServerSettings
 from penstock.kafka.registry import APIS
 from penstock.observability.metrics import Metrics
 

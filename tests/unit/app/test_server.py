@@ -20,7 +20,8 @@ from penstock.cli.client.cluster import Client
 from penstock.cli.client.fetching import fetch
 from penstock.cli.client.offsets import TopicPartition, leaders_of
 from penstock.cli.client.producing import NewRecord, Producer
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.about import MIB
+from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom

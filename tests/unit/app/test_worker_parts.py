@@ -17,7 +17,8 @@ import pytest
 from penstock.app.offline import find_data, verify_directory
 from penstock.app.server import Server
 from penstock.app.worker_parts import WorkerParts
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.about import MIB
+from penstock.config.settings import ServerSettings
 from penstock.log.append import lane
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend

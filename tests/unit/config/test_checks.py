@@ -5,9 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.config.about import MIB
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, check_together, warnings
-from penstock.config.settings import MIB, ServerSettings
+from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
 
 
