@@ -170,6 +170,7 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "reserved_bytes",
     )
 
     def __init__(
@@ -189,6 +190,8 @@ class RequestContext:
         self.client_host = client_host
         self.broker = broker
         self.connection = connection
+        self.reserved_bytes = 0
+        """What was reserved last."""
 
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
         """As `ReplySink.reserve_answer`, and nothing where the answer is small.
@@ -197,4 +200,5 @@ class RequestContext:
         """
         if byte_count <= SMALL_ANSWER_BYTES:
             return None
+        self.reserved_bytes = byte_count
         return self.connection.reserve_answer(byte_count)

@@ -32,6 +32,30 @@ class EncodedParts(tuple[bytes, ...]):
     __slots__ = ()
 
 
+class PartsBuffer(bytearray):
+    """Takes what is written in parts, so that an array in parts goes into an item of another one
+    without a copy."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def cut(self) -> None:
+        """End the part here."""
+        if self:
+            self.parts.append(bytes(self))
+            self.clear()
+
+    def add_array(self, values: EncodedParts) -> None:
+        """Add an array; a short one goes into the part."""
+        if len(values) <= SHORT_PARTS:
+            self += b"".join(values)
+        else:
+            self.cut()
+            self.parts += values
+
+
 Writer = Callable[[bytearray, Any], None]
 SteppedWriter = Callable[[bytearray, Any], Steps[None]]
 ITEM_BYTES: Final = 1_000
@@ -40,6 +64,8 @@ PARTS: Final = 10
 """Copying so many, likewise."""
 LONG_PART_BYTES: Final = 16 << 10
 """After such a part a piece may end."""
+SHORT_PARTS: Final = 2
+"""An array's length and one part of items, which is not long."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _LAYOUTS: Final = {
     "bool": "?",
@@ -104,15 +130,16 @@ def _write(out: bytearray, entity: Any) -> Steps[None]:
 
 @cache
 def stepped_writer(entity_type: type) -> SteppedWriter | None:
-    """The writer of a kio dataclass that has arrays, compiled once per type; None: it has none."""
+    """The writer of a kio dataclass that has arrays or bytes, compiled once per type; None: it has
+    neither."""
     flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
     parts: list[tuple[Writer | None, str, SteppedWriter | None]] = []
     for run in _runs(entity_type):
-        array = _stepped_array(run[0], flexible=flexible) if len(run) == 1 else None
-        if array is None:
+        stepped = _stepped_field(run[0], flexible=flexible) if len(run) == 1 else None
+        if stepped is None:
             parts.append((_run_writer(run, flexible=flexible), "", None))
         else:
-            parts.append((None, run[0].name, array))
+            parts.append((None, run[0].name, stepped))
     if all(stepped is None for _, _, stepped in parts):
         return None
     tags = _tags_writer(entity_type) if flexible else None
@@ -218,6 +245,12 @@ def _array_writer(item: Writer, *, flexible: bool) -> Writer:
         if values is None:
             out += null
             return
+        if isinstance(values, EncodedParts):
+            if isinstance(out, PartsBuffer):
+                out.add_array(values)
+            else:
+                out += b"".join(values)
+            return
         out += array_length(len(values), flexible=flexible)
         for value in values:
             item(out, value)
@@ -225,11 +258,37 @@ def _array_writer(item: Writer, *, flexible: bool) -> Writer:
     return write
 
 
-def _stepped_array(field: _Field, *, flexible: bool) -> SteppedWriter | None:
-    """Writes an array some items at a time; None: the field is no array."""
+def _stepped_field(field: _Field, *, flexible: bool) -> SteppedWriter | None:
+    """Writes what may be long some of it at a time; None: the field is neither array nor bytes."""
     inner, _ = without_none(field.type)
-    if typing.get_origin(inner) is not tuple:
-        return None
+    if typing.get_origin(inner) is tuple:
+        return _stepped_array(field, inner, flexible=flexible)
+    if not dataclasses.is_dataclass(inner) and _kafka_type(field) == "bytes":
+        return _stepped_bytes(
+            _field_writer(field, flexible=flexible, tagged=False), flexible=flexible
+        )
+    return None
+
+
+def _stepped_bytes(write_short: Writer, *, flexible: bool) -> SteppedWriter:
+    """Writes bytes some of them at a time, so that long ones need no copy of their own."""
+
+    def write(out: bytearray, value: Any) -> Steps[None]:
+        if value is None or len(value) < LONG_PART_BYTES:
+            write_short(out, value)
+            return
+        out += uvarint(len(value) + 1) if flexible else _pack_int32(len(value))
+        view = memoryview(value)
+        for start in range(0, len(view), LONG_PART_BYTES):
+            some = view[start : start + LONG_PART_BYTES]
+            out += some
+            yield 1 + len(some) // ITEM_BYTES
+
+    return write
+
+
+def _stepped_array(field: _Field, inner: Any, *, flexible: bool) -> SteppedWriter:
+    """Writes an array some items at a time."""
     item_type, item_nullable = without_none(typing.get_args(inner)[0])
     item = _value_writer(field, item_type, flexible=flexible, nullable=item_nullable)
     stepped = None
@@ -252,8 +311,12 @@ def _stepped_array(field: _Field, *, flexible: bool) -> SteppedWriter | None:
         for start in range(0, len(values), STEP_ITEMS):
             some = values[start : start + STEP_ITEMS]
             if stepped is None:
+                written = len(out)
                 for value in some:
                     item(out, value)
+                    if len(out) - written >= LONG_PART_BYTES:
+                        yield 1 + (len(out) - written) // ITEM_BYTES
+                        written = len(out)  # what was written may have been taken
             else:
                 for value in some:
                     yield from stepped(out, value)

@@ -87,6 +87,9 @@ class Exchange:
                 if type(response) is LongAnswer:
                     return await response.reply(turns)
                 if not asyncio.isfuture(response):
+                    if context.reserved_bytes:
+                        long = LongAnswer(response, held_bytes=context.reserved_bytes)
+                        return await long.reply(turns)
                     return [await schema.encode_in_turns(turns, response)]
                 waiting = response
             # Many may wait: each holds its frame alone.

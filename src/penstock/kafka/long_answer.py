@@ -1,14 +1,24 @@
-"""A long answer of a handler: an entity that is encoded in pieces, as its peer takes them."""
+"""A long answer: an entity that is encoded in pieces, as its peer takes them.
+
+`Exchange` makes one of each answer whose bytes were reserved. A handler makes it by itself where
+the entity holds less than was reserved.
+"""
 
 from typing import Any
 
-from penstock.kafka.context import PIECE_BYTES, PIECE_ITEMS, PiecedReply
-from penstock.kafka.encode import length_in_steps, pieces_of
+from penstock.kafka.context import (
+    PIECE_BYTES,
+    PIECE_ITEMS,
+    SMALL_ANSWER_BYTES,
+    AnyReply,
+    PiecedReply,
+)
+from penstock.kafka.encode import encode_in_steps, length_in_steps, pieces_of
 from penstock.system.turns import Turns
 
 
 class LongAnswer:
-    """What a handler returns in place of an entity, where it has reserved the answer's bytes.
+    """What is sent of an entity whose bytes were reserved.
 
     The entity is written twice: a reply begins with its length. So it must not change.
 
@@ -22,10 +32,14 @@ class LongAnswer:
         self.entity = entity
         self.held_bytes = held_bytes
 
-    async def reply(self, turns: Turns) -> PiecedReply:
-        """The reply; its length is found in turns of the event loop."""
+    async def reply(self, turns: Turns) -> AnyReply:
+        """The reply; its length is found in turns of the event loop. One that turns out to be
+        small is whole."""
+        byte_count = await turns.run(length_in_steps(self.entity))
+        if byte_count <= SMALL_ANSWER_BYTES:
+            return [await turns.run(encode_in_steps(self.entity))]
         return PiecedReply(
             pieces_of(self.entity, piece_bytes=PIECE_BYTES, piece_items=PIECE_ITEMS),
-            byte_count=await turns.run(length_in_steps(self.entity)),
+            byte_count=byte_count,
             held_bytes=self.held_bytes,
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.kafka.altering import alter
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
@@ -19,23 +20,17 @@ async def handle(context: RequestContext, request: Any) -> Any:
     outcomes = await alter(
         context, request.resources, _new_configs, apply=not request.validate_only
     )
-    return build(
-        types.AlterConfigsResponse,
-        responses=tuple(
-            [
-                build(
-                    types.AlterConfigsResourceResponse,
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                async for resource, outcome in context.broker.turns.each(
-                    zip(request.resources, outcomes, strict=True)
-                )
-            ]
-        ),
-    )
+    responses = ArrayWriter(types.AlterConfigsResourceResponse)
+    async for resource, outcome in context.broker.turns.each(
+        zip(request.resources, outcomes, strict=True)
+    ):
+        responses.add(
+            error_code=outcome.error,
+            error_message=outcome.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    return build(types.AlterConfigsResponse, responses=responses.encoded())
 
 
 def _new_configs(

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from penstock.kafka import fresh
 from penstock.kafka.admin import commit
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
@@ -36,20 +37,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
             outcomes.append(None)
     answers = iter(await commit(context, commands, request.timeout))
     finished = [next(answers) if outcome is None else outcome for outcome in outcomes]
-    return build(
-        types.CreatePartitionsResponse,
-        results=tuple(
-            [
-                build(
-                    types.CreatePartitionsTopicResult,
-                    name=topic.name,
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                )
-                async for topic, outcome in turns.each(zip(request.topics, finished, strict=True))
-            ]
-        ),
-    )
+    results = ArrayWriter(types.CreatePartitionsTopicResult)
+    async for topic, outcome in turns.each(zip(request.topics, finished, strict=True)):
+        results.add(name=topic.name, error_code=outcome.error, error_message=outcome.message)
+    return build(types.CreatePartitionsResponse, results=results.encoded())
 
 
 async def _plan_all(

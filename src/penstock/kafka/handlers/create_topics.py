@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from penstock.kafka import fresh
 from penstock.kafka.admin import commit
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
+from penstock.kafka.encode import EncodedParts
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.resources import topic_entries
@@ -62,7 +64,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.CreateTopicsResponse, topics=tuple(results))
 
 
-_Shown = dict[tuple[tuple[str, str], ...], tuple[Any, ...]]
+_Shown = dict[tuple[tuple[str, str], ...], EncodedParts]
 """What is answered of a topic's configs, by those that it has of its own: most have the same."""
 
 
@@ -174,22 +176,21 @@ def _result(
             replication_factor=-1,
             configs=(),
         )
-    configs: tuple[Any, ...] = ()
+    configs: tuple[Any, ...] | EncodedParts = ()
     if context.api_version >= 5:
         own = tuple(command.configs.items())
         if own not in shown:
             entries = topic_entries(command.configs, context.broker.view.cluster_configs)
-            shown[own] = tuple(
-                build(
-                    types.CreatableTopicConfigs,
+            encoded = ArrayWriter(types.CreatableTopicConfigs)
+            for entry in entries:
+                encoded.add(
                     name=entry.name,
                     value=entry.value,
                     read_only=entry.read_only,
                     config_source=entry.source,
                     is_sensitive=False,
                 )
-                for entry in entries
-            )
+            shown[own] = encoded.encoded()
         configs = shown[own]
     return build(
         types.CreatableTopicResult,

@@ -6,6 +6,7 @@ from typing import Any, Final
 from penstock.groups.errors import GroupError
 from penstock.kafka import fresh
 from penstock.kafka.admin_lines import LINES_MAX, note_changes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -30,12 +31,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     gone = (name for name, error in zip(group_ids, errors, strict=True) if not error)
     first = [f"deleted group {name!r}" for name in islice(gone, LINES_MAX)]
     note_changes(context, first, count=errors.count(GroupError.NONE))
-    return build(
-        types.DeleteGroupsResponse,
-        results=tuple(
-            [
-                build(types.DeletableGroupResult, group_id=group_id, error_code=error)
-                async for group_id, error in turns.each(zip(group_ids, errors, strict=True))
-            ]
-        ),
-    )
+    results = ArrayWriter(types.DeletableGroupResult)
+    async for group_id, error in turns.each(zip(group_ids, errors, strict=True)):
+        results.add(group_id=group_id, error_code=error)
+    return build(types.DeleteGroupsResponse, results=results.encoded())

@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.kafka import fresh
 from penstock.kafka.admin import TIMEOUT_MAX_S, TIMEOUT_MIN_S
 from penstock.kafka.admin_lines import LINES_MAX, note_changes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.outcomes import duplicates
@@ -47,29 +48,20 @@ async def handle(context: RequestContext, request: Any) -> Any:
     ]
     more = sum(not isinstance(start, ErrorCode) for start in starts[LINES_MAX:])
     note_changes(context, changes, count=len(changes) + more)
-    return build(
-        types.DeleteRecordsResponse,
-        topics=tuple(
-            [
-                build(
-                    types.DeleteRecordsTopicResult,
-                    name=topic.name,
-                    partitions=tuple(
-                        [
-                            _result(
-                                types,
-                                partition.partition_index,
-                                refused.get((topic.name, partition.partition_index)),
-                                results.get((topic.name, partition.partition_index)),
-                            )
-                            async for partition in turns.each(topic.partitions)
-                        ]
-                    ),
-                )
-                async for topic in turns.each(request.topics)
-            ]
-        ),
-    )
+    topics = ArrayWriter(types.DeleteRecordsTopicResult)
+    async for topic in turns.each(request.topics):
+        partitions = ArrayWriter(types.DeleteRecordsPartitionResult)
+        async for partition in turns.each(topic.partitions):
+            place = (topic.name, partition.partition_index)
+            answer = results.get(place)
+            error = refused.get(place) or (answer if isinstance(answer, ErrorCode) else None)
+            partitions.add(
+                partition_index=partition.partition_index,
+                low_watermark=NO_WATERMARK if error else answer,
+                error_code=error or ErrorCode.NONE,
+            )
+        topics.add(name=topic.name, partitions=partitions.encoded())
+    return build(types.DeleteRecordsResponse, topics=topics.encoded())
 
 
 _Place = tuple[str, int]
@@ -136,15 +128,3 @@ async def _delete(
     except PenstockError as error:
         return [error_code(error)] * len(items)
     return [answer if answer >= 0 else refusal_code(-answer) for answer in answers]
-
-
-def _result(
-    types: Any, partition: int, refused: ErrorCode | None, answer: int | ErrorCode | None
-) -> Any:
-    error = refused or (answer if isinstance(answer, ErrorCode) else ErrorCode.NONE)
-    return build(
-        types.DeleteRecordsPartitionResult,
-        partition_index=partition,
-        low_watermark=NO_WATERMARK if error is not ErrorCode.NONE else answer,
-        error_code=error,
-    )

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.kafka import fresh
 from penstock.kafka.admin import commit
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import Outcome, duplicates
@@ -49,20 +50,17 @@ async def handle(context: RequestContext, request: Any) -> Any:
             commands.append(DeleteTopic(topic_id=topic.topic_id))
             outcomes.append(None)
     answers = iter(await commit(context, commands, request.timeout))
-    responses = []
+    responses = ArrayWriter(types.DeletableTopicResult)
     async for one, topic, early in turns.each(zip(asked, found, outcomes, strict=True)):
         outcome = next(answers) if early is None else early
         known = topic if isinstance(topic, _Found) and early is None else None
-        responses.append(
-            build(
-                types.DeletableTopicResult,
-                name=known.name if known is not None else one.name,
-                topic_id=uuid.UUID(bytes=known.topic_id) if known is not None else one.topic_id,
-                error_code=outcome.error,
-                error_message=outcome.message,
-            )
+        responses.add(
+            name=known.name if known is not None else one.name,
+            topic_id=uuid.UUID(bytes=known.topic_id) if known is not None else one.topic_id,
+            error_code=outcome.error,
+            error_message=outcome.message,
         )
-    return build(types.DeleteTopicsResponse, responses=tuple(responses))
+    return build(types.DeleteTopicsResponse, responses=responses.encoded())
 
 
 class _Found(NamedTuple):

@@ -4,13 +4,16 @@ A group that is not there is "Dead"; from version 6 on it is GROUP_ID_NOT_FOUND 
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
+from penstock.groups.administration import MemberDescription
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.ownership import told
 from penstock.kafka import fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.arrays import MadeItems
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
@@ -46,6 +49,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if turns.spend(len(described[-1].members), rows=1):
             await turns.wait()
     return build(types.DescribeGroupsResponse, groups=tuple(described))
+
+
+def _member(types: Any, member: MemberDescription) -> Any:
+    return build(
+        types.DescribedGroupMember,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata,
+        member_assignment=member.assignment,
+    )
 
 
 async def _bound(context: RequestContext, group_ids: Iterable[str]) -> int:
@@ -88,18 +103,7 @@ def _described(context: RequestContext, types: Any, group_id: str) -> Any:
         group_state=group.state.value,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_name,
-        members=tuple(
-            build(
-                types.DescribedGroupMember,
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in group.members
-        ),
+        members=MadeItems(group.members, partial(_member, types)),
         authorized_operations=OPERATIONS_UNKNOWN,
     )
 

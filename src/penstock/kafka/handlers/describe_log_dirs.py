@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import CHEAP
@@ -48,13 +49,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
     if waiting is not None:
         return waiting
     leaders, me = context.broker.nodes.leaders(""), context.broker.node_id
-    error, topics = ErrorCode.NONE, []
+    error, topics = ErrorCode.NONE, ArrayWriter(types.DescribeLogDirsTopic)
     try:
         for name, indexes in wanted.items():
             known = view.topic(name)
             if known is None:  # deleted meanwhile
                 continue
-            shown = []
+            shown = ArrayWriter(types.DescribeLogDirsPartition)
             for some in _pages(sorted(indexes)):
                 keys = {
                     index: partition_key(known.topic_key, index)
@@ -62,26 +63,23 @@ async def handle(context: RequestContext, request: Any) -> Any:
                     if leaders.sole is not None or leaders.leader(known.topic_id, index) == me
                 }
                 sizes = context.broker.log.partition_bytes(list(keys.values()))
-                shown += [
-                    build(
-                        types.DescribeLogDirsPartition,
+                for index, key in keys.items():
+                    shown.add(
                         partition_index=index,
                         partition_size=sizes.get(key, 0),
                         offset_lag=0,
                         is_future_key=False,
                     )
-                    for index, key in keys.items()
-                ]
                 if turns.spend(len(some), rows=len(keys)):
                     await turns.wait()
-            topics.append(build(types.DescribeLogDirsTopic, name=name, partitions=tuple(shown)))
+            topics.add(name=name, partitions=shown.encoded())
     except PenstockError as failure:
         error = error_code(failure)
     result = build(
         types.DescribeLogDirsResult,
         error_code=error,
         log_dir=context.broker.settings.log_dir,
-        topics=tuple(topics) if error is ErrorCode.NONE else (),
+        topics=topics.encoded() if error is ErrorCode.NONE else (),
     )
     return build(types.DescribeLogDirsResponse, error_code=ErrorCode.NONE, results=(result,))
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.kafka import fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.resources import unknown_topic
@@ -56,7 +57,7 @@ async def _page(context: RequestContext, request: Any, certainty: fresh.Certaint
         names = {name for name in names if name >= cursor.topic_name}
         first_partition = max(0, cursor.partition_index)
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
-    topics: list[Any] = []
+    topics = ArrayWriter(types.DescribeTopicPartitionsResponseTopic)
     next_cursor = None
     turns = context.broker.turns
     async for name in turns.in_order(list(names)):
@@ -65,13 +66,13 @@ async def _page(context: RequestContext, request: Any, certainty: fresh.Certaint
         if topic is None:
             # A topic deleted since the page before is not an error of this one.
             if cursor is None or name != cursor.topic_name:
-                topics.append(_unknown(types, name, certainty))
+                topics.add(**_unknown(name, certainty))
             continue
         if left == 0:
             next_cursor = build(types.Cursor, topic_name=name, partition_index=start)
             break
         end = min(topic.partitions, start + left)
-        topics.append(_topic(context, types, topic, start, end))
+        topics.add(**_topic(context, types, topic, start, end))
         left -= max(0, end - start)
         if turns.spend(end - start):
             await turns.wait()
@@ -79,43 +80,40 @@ async def _page(context: RequestContext, request: Any, certainty: fresh.Certaint
             next_cursor = build(types.Cursor, topic_name=name, partition_index=end)
             break
     return build(
-        types.DescribeTopicPartitionsResponse, topics=tuple(topics), next_cursor=next_cursor
+        types.DescribeTopicPartitionsResponse, topics=topics.encoded(), next_cursor=next_cursor
     )
 
 
-def _unknown(types: Any, name: str, certainty: fresh.Certainty) -> Any:
+def _unknown(name: str, certainty: fresh.Certainty) -> dict[str, Any]:
     error = unknown_topic(name).outcome.error
-    return build(
-        types.DescribeTopicPartitionsResponseTopic,
-        error_code=certainty.no(error, ErrorCode.LEADER_NOT_AVAILABLE),
-        name=name,
-        topic_id=None,
-        partitions=(),
-    )
+    return {
+        "error_code": certainty.no(error, ErrorCode.LEADER_NOT_AVAILABLE),
+        "name": name,
+        "topic_id": None,
+        "partitions": (),
+    }
 
 
-def _topic(context: RequestContext, types: Any, topic: Any, start: int, end: int) -> Any:
+def _topic(context: RequestContext, types: Any, topic: Any, start: int, end: int) -> dict[str, Any]:
     broker = context.broker
     leaders = broker.nodes.leaders(zone_of(context.client_id))
     led_by = leaders.of_topic(topic.topic_id, start, end)
-    return build(
-        types.DescribeTopicPartitionsResponseTopic,
-        error_code=ErrorCode.NONE,
-        name=topic.name,
-        topic_id=uuid.UUID(bytes=topic.topic_id),
-        partitions=tuple(
-            build(
-                types.DescribeTopicPartitionsResponsePartition,
-                error_code=ErrorCode.NONE,
-                partition_index=index,
-                leader_id=leader,
-                leader_epoch=broker.epoch,
-                replica_nodes=(leader,),
-                isr_nodes=(leader,),
-                # Not null: an empty list says that eligible leader replicas are known, none.
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-            )
-            for index, leader in enumerate(led_by, start)
-        ),
-    )
+    partitions = ArrayWriter(types.DescribeTopicPartitionsResponsePartition)
+    for index, leader in enumerate(led_by, start):
+        partitions.add(
+            error_code=ErrorCode.NONE,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=broker.epoch,
+            replica_nodes=(leader,),
+            isr_nodes=(leader,),
+            # Not null: an empty list says that eligible leader replicas are known, none.
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+        )
+    return {
+        "error_code": ErrorCode.NONE,
+        "name": topic.name,
+        "topic_id": uuid.UUID(bytes=topic.topic_id),
+        "partitions": partitions.encoded(),
+    }

@@ -9,6 +9,7 @@ version 6) are not served.
 
 from typing import Any, Final
 
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.nodes import Node
@@ -42,15 +43,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     key_type = getattr(request, "key_type", GROUP)
     if context.api_version < MANY_KEYS_FROM:
         return build(types.FindCoordinatorResponse, **_place(context, key_type, request.key))
-    return build(
-        types.FindCoordinatorResponse,
-        coordinators=tuple(
-            [
-                build(types.Coordinator, key=key, **_place(context, key_type, key))
-                async for key in context.broker.turns.each(dict.fromkeys(request.coordinator_keys))
-            ]
-        ),
-    )
+    coordinators = ArrayWriter(types.Coordinator)
+    async for key in context.broker.turns.each(dict.fromkeys(request.coordinator_keys)):
+        coordinators.add(key=key, **_place(context, key_type, key))
+    return build(types.FindCoordinatorResponse, coordinators=coordinators.encoded())
 
 
 def _place(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:

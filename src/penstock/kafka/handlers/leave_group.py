@@ -5,6 +5,7 @@ from typing import Any, Final
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import Leaver, LeaveResult
 from penstock.kafka import fresh
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -45,18 +46,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if error is GroupError.NONE:
             error = results[0].error
         return build(types.LeaveGroupResponse, error_code=error)
-    return build(
-        types.LeaveGroupResponse,
-        error_code=error,
-        members=tuple(
-            [
-                build(
-                    types.MemberResponse,
-                    member_id=result.member_id,
-                    group_instance_id=result.instance_id,
-                    error_code=result.error,
-                )
-                async for result in turns.each(results)
-            ]
-        ),
-    )
+    members = ArrayWriter(types.MemberResponse)
+    async for result in turns.each(results):
+        members.add(
+            member_id=result.member_id,
+            group_instance_id=result.instance_id,
+            error_code=result.error,
+        )
+    return build(types.LeaveGroupResponse, error_code=error, members=members.encoded())

@@ -6,6 +6,7 @@ Version 0 is the former ListClientMetricsResources (KIP-714), of which there are
 from typing import Any, Final
 
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.resources import ResourceType
@@ -43,13 +44,11 @@ async def handle(context: RequestContext, request: Any) -> Any:
     waiting = context.reserve_answer(bound)
     if waiting is not None:
         return waiting
+    resources = ArrayWriter(types.ConfigResource)
+    async for kind, name in turns.in_order(found):
+        resources.add(resource_name=name, resource_type=int(kind))
     return build(
         types.ListConfigResourcesResponse,
         error_code=ErrorCode.NONE,
-        config_resources=tuple(
-            [
-                build(types.ConfigResource, resource_name=name, resource_type=int(kind))
-                async for kind, name in turns.in_order(found)
-            ]
-        ),
+        config_resources=resources.encoded(),
     )

@@ -7,6 +7,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.ownership import told
 from penstock.kafka import fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import PenstockError
@@ -34,22 +35,18 @@ async def handle(context: RequestContext, request: Any) -> Any:
         waiting = context.reserve_answer(await _bound(context))
         if waiting is not None:
             return waiting
-        groups = tuple(
-            [
-                build(
-                    types.ListedGroup,
+        groups = ArrayWriter(types.ListedGroup)
+        async for group in context.broker.turns.each(context.broker.groups.overviews()):
+            if not states or group.state.value.lower() in states:
+                groups.add(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type,
                     group_state=group.state.value,
                     group_type=GROUP_TYPE,
                 )
-                async for group in context.broker.turns.each(context.broker.groups.overviews())
-                if not states or group.state.value.lower() in states
-            ]
-        )
     except PenstockError as error:
         return build(types.ListGroupsResponse, error_code=told(error), groups=())
-    return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=groups)
+    return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=groups.encoded())
 
 
 async def _bound(context: RequestContext) -> int:

@@ -19,6 +19,7 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from penstock.kafka import fresh
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import duplicates
@@ -90,25 +91,20 @@ async def handle(context: RequestContext, request: Any) -> Any:
                 found.append(one)
     looked_up = iter(await _look_all_up(context, lookups))
     answers = (next(looked_up) if one is None else one for one in found)
-    topics = []
+    topics = ArrayWriter(types.ListOffsetsTopicResponse)
     async for topic in turns.each(request.topics):
-        partitions = []
+        partitions = ArrayWriter(types.ListOffsetsPartitionResponse)
         async for partition in turns.each(topic.partitions):
             one = next(answers)
-            partitions.append(
-                build(
-                    types.ListOffsetsPartitionResponse,
-                    partition_index=partition.partition_index,
-                    error_code=one.error,
-                    timestamp=one.timestamp,
-                    offset=one.offset,
-                    leader_epoch=one.leader_epoch,
-                )
+            partitions.add(
+                partition_index=partition.partition_index,
+                error_code=one.error,
+                timestamp=one.timestamp,
+                offset=one.offset,
+                leader_epoch=one.leader_epoch,
             )
-        topics.append(
-            build(types.ListOffsetsTopicResponse, name=topic.name, partitions=tuple(partitions))
-        )
-    return build(types.ListOffsetsResponse, topics=tuple(topics))
+        topics.add(name=topic.name, partitions=partitions.encoded())
+    return build(types.ListOffsetsResponse, topics=topics.encoded())
 
 
 class _Lookup(NamedTuple):

@@ -12,6 +12,7 @@ from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
 from penstock.kafka import fresh
 from penstock.kafka.admin_lines import SHOWN_MAX, note_changes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, refusal_code
 from penstock.kafka.schema import build, response_types
@@ -129,26 +130,14 @@ def _find_topic(context: RequestContext, topic: Any) -> Any:
 async def _response(context: RequestContext, request: Any, outcomes: list[int]) -> Any:
     types, turns = response_types("offset_commit", context.api_version), context.broker.turns
     errors = iter(outcomes)
-    return build(
-        types.OffsetCommitResponse,
-        topics=tuple(
-            [
-                build(
-                    types.OffsetCommitResponseTopic,
-                    name=getattr(topic, "name", None),
-                    topic_id=getattr(topic, "topic_id", None),
-                    partitions=tuple(
-                        [
-                            build(
-                                types.OffsetCommitResponsePartition,
-                                partition_index=partition.partition_index,
-                                error_code=next(errors),
-                            )
-                            async for partition in turns.each(topic.partitions)
-                        ]
-                    ),
-                )
-                async for topic in turns.each(request.topics)
-            ]
-        ),
-    )
+    topics = ArrayWriter(types.OffsetCommitResponseTopic)
+    async for topic in turns.each(request.topics):
+        partitions = ArrayWriter(types.OffsetCommitResponsePartition)
+        async for partition in turns.each(topic.partitions):
+            partitions.add(partition_index=partition.partition_index, error_code=next(errors))
+        topics.add(
+            name=getattr(topic, "name", None),
+            topic_id=getattr(topic, "topic_id", None),
+            partitions=partitions.encoded(),
+        )
+    return build(types.OffsetCommitResponse, topics=topics.encoded())

@@ -8,6 +8,7 @@ from penstock.groups.errors import GroupError
 from penstock.groups.offsets import PartitionId
 from penstock.kafka import fresh
 from penstock.kafka.admin_lines import SHOWN_MAX, note_changes
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.schema import build, response_types
@@ -41,29 +42,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
         count = len(found) - sum(map(bool, found.values()))
         shown = f"deleted {count} offsets of group {request.group_id!r}: {', '.join(some)}"
         note_changes(context, [shown])
-    return build(
-        types.OffsetDeleteResponse,
-        error_code=GroupError.NONE,
-        topics=tuple(
-            [
-                build(
-                    types.OffsetDeleteResponseTopic,
-                    name=topic.name,
-                    partitions=tuple(
-                        [
-                            build(
-                                types.OffsetDeleteResponsePartition,
-                                partition_index=partition.partition_index,
-                                error_code=found[topic.name, partition.partition_index],
-                            )
-                            async for partition in turns.each(topic.partitions)
-                        ]
-                    ),
-                )
-                async for topic in turns.each(request.topics)
-            ]
-        ),
-    )
+    topics = ArrayWriter(types.OffsetDeleteResponseTopic)
+    async for topic in turns.each(request.topics):
+        partitions = ArrayWriter(types.OffsetDeleteResponsePartition)
+        async for partition in turns.each(topic.partitions):
+            number = partition.partition_index
+            partitions.add(partition_index=number, error_code=found[topic.name, number])
+        topics.add(name=topic.name, partitions=partitions.encoded())
+    return build(types.OffsetDeleteResponse, error_code=GroupError.NONE, topics=topics.encoded())
 
 
 async def _places(

@@ -18,13 +18,12 @@ from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError, told
 from penstock.kafka import fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.context import SMALL_ANSWER_BYTES, RequestContext
-from penstock.kafka.encode import LONG_PART_BYTES, EncodedParts, entity_writer
+from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka.context import RequestContext
+from penstock.kafka.encode import EncodedParts
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.schema import build, response_types
-from penstock.kafka.wire import array_length
 from penstock.model.errors import PenstockError
 from penstock.model.topic_names import NAME_LENGTH_MAX
 
@@ -66,10 +65,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     waiting = context.reserve_answer(bound)
     if waiting is not None:
         return waiting
-    response = await _look_up(context, types, request, known=known)
-    if bound <= SMALL_ANSWER_BYTES:
-        return response
-    return LongAnswer(response, held_bytes=bound)
+    return await _look_up(context, types, request, known=known)
 
 
 async def _look_up(context: RequestContext, types: Any, request: Any, *, known: bool) -> Any:
@@ -84,23 +80,20 @@ async def _look_up(context: RequestContext, types: Any, request: Any, *, known: 
                 context, types.OffsetFetchResponseTopic, types.OffsetFetchResponsePartition, topics
             ),
         )
-    groups = []
+    groups = ArrayWriter(types.OffsetFetchResponseGroup)
     async for group_id, asked in _joined_groups(context, request.groups):
         error, topics = await _of_group(context, group_id, asked, known=known)
-        groups.append(
-            build(
-                types.OffsetFetchResponseGroup,
-                group_id=group_id,
-                error_code=error,
-                topics=await _topics(
-                    context,
-                    types.OffsetFetchResponseTopics,
-                    types.OffsetFetchResponsePartitions,
-                    topics,
-                ),
-            )
+        groups.add(
+            group_id=group_id,
+            error_code=error,
+            topics=await _topics(
+                context,
+                types.OffsetFetchResponseTopics,
+                types.OffsetFetchResponsePartitions,
+                topics,
+            ),
         )
-    return build(types.OffsetFetchResponse, groups=tuple(groups))
+    return build(types.OffsetFetchResponse, groups=groups.encoded())
 
 
 async def _bound(context: RequestContext, request: Any) -> int:
@@ -259,42 +252,18 @@ def _committed(
 
 async def _topics(
     context: RequestContext, topic_type: Any, partition_type: Any, topics: list[_Topic]
-) -> tuple[Any, ...]:
-    turns = context.broker.turns
-    return tuple(
-        [
-            build(
-                topic_type,
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=await _partitions(context, partition_type, topic.partitions),
-            )
-            async for topic in turns.each(topics)
-        ]
-    )
-
-
-async def _partitions(
-    context: RequestContext, partition_type: Any, partitions: list[_Partition]
 ) -> EncodedParts:
-    """Encoded at once: entities of a hundred thousand would take ten times as much memory."""
-    write = entity_writer(partition_type)
-    parts = [array_length(len(partitions), flexible=context.api_version >= FLEXIBLE_FROM)]
-    out = bytearray()
-    async for partition in context.broker.turns.each(partitions):
-        write(
-            out,
-            build(
-                partition_type,
+    turns = context.broker.turns
+    encoded = ArrayWriter(topic_type)
+    async for topic in turns.each(topics):
+        partitions = ArrayWriter(partition_type)
+        async for partition in turns.each(topic.partitions):
+            partitions.add(
                 partition_index=partition.number,
                 committed_offset=partition.committed.offset,
                 committed_leader_epoch=partition.committed.leader_epoch,
                 metadata=partition.committed.metadata,
                 error_code=partition.error,
-            ),
-        )
-        if len(out) >= LONG_PART_BYTES:
-            parts.append(bytes(out))
-            out.clear()
-    parts.append(bytes(out))
-    return EncodedParts(parts)
+            )
+        encoded.add(name=topic.name, topic_id=topic.topic_id, partitions=partitions.encoded())
+    return encoded.encoded()

@@ -9,6 +9,7 @@ and a later one is unknown (KIP-320). Answers are of the present, as those of Li
 from typing import Any, Final
 
 from penstock.kafka import fresh
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.partitions import find_partition, leader_epoch_error
@@ -26,27 +27,16 @@ async def handle(context: RequestContext, request: Any) -> Any:
     types = response_types("offset_for_leader_epoch", context.api_version)
     turns = context.broker.turns
     known = await fresh.confirm(context)
-    return build(
-        types.OffsetForLeaderEpochResponse,
-        topics=tuple(
-            [
-                build(
-                    types.OffsetForLeaderTopicResult,
-                    topic=topic.topic,
-                    partitions=tuple(
-                        [
-                            _end(context, types, topic.topic, partition, known=known)
-                            async for partition in turns.each(topic.partitions)
-                        ]
-                    ),
-                )
-                async for topic in turns.each(request.topics)
-            ]
-        ),
-    )
+    topics = ArrayWriter(types.OffsetForLeaderTopicResult)
+    async for topic in turns.each(request.topics):
+        partitions = ArrayWriter(types.EpochEndOffset)
+        async for partition in turns.each(topic.partitions):
+            partitions.add(**_end(context, topic.topic, partition, known=known))
+        topics.add(topic=topic.topic, partitions=partitions.encoded())
+    return build(types.OffsetForLeaderEpochResponse, topics=topics.encoded())
 
 
-def _end(context: RequestContext, types: Any, topic_name: str, asked: Any, *, known: bool) -> Any:
+def _end(context: RequestContext, topic_name: str, asked: Any, *, known: bool) -> dict[str, Any]:
     broker = context.broker
     epoch, end = UNDEFINED, UNDEFINED
     key = find_partition(broker.view, topic_name, asked.partition)
@@ -63,10 +53,9 @@ def _end(context: RequestContext, types: Any, topic_name: str, asked: Any, *, kn
                 end_offset=broker.log.high_watermark(key),
             )
             epoch, end = found or (UNDEFINED, UNDEFINED)
-    return build(
-        types.EpochEndOffset,
-        error_code=error,
-        partition=asked.partition,
-        leader_epoch=epoch,
-        end_offset=end,
-    )
+    return {
+        "error_code": error,
+        "partition": asked.partition,
+        "leader_epoch": epoch,
+        "end_offset": end,
+    }

@@ -38,6 +38,7 @@ class Reserving(RequestContext):
 
     def reserve_answer(self, byte_count: int) -> None:
         self.reserved = byte_count
+        super().reserve_answer(byte_count)
 
 
 def context_of(broker: Any, api: str, version: int) -> Reserving:

@@ -1,0 +1,63 @@
+"""Answers above 64 KiB, of each API that may have such: they leave in pieces, and are encoded while
+they are looked up where entities would take more memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.kafka import schema
+from penstock.kafka.context import PIECE_BYTES, SMALL_ANSWER_BYTES, PiecedReply
+from penstock.kafka.exchange import Exchange
+from penstock.kafka.registry import APIS, BY_MODULE
+from penstock.system.turns import Turns
+from support.replies import body_of
+from unit.kafka.conftest import StandInLog
+from unit.kafka.handlers import test_answer_bounds
+from unit.kafka.handlers.test_answer_bounds import asked, context_of, fill
+
+SHORT = ("api_versions", "describe_cluster", "heartbeat", "init_producer_id", "sync_group")
+"""No array in the request or in what there is makes these long."""
+CASES = [
+    (api.module, api.versions_max)
+    for api in APIS.values()
+    if api.module not in ("produce", "fetch", *SHORT)
+]
+
+
+async def exchanged(broker: Any, api: str, version: int, body: memoryview) -> Any:
+    """The reply to one request, as a connection gets it."""
+    context = context_of(broker, api, version)
+    exchange = Exchange(BY_MODULE[api], context, body, len(body), 0.0)
+    there = asyncio.Event()
+    exchange.start(asyncio.get_running_loop(), there.set)
+    if not exchange.ready:
+        await there.wait()
+    return None if exchange.error else exchange.reply
+
+
+@pytest.mark.parametrize(("api", "version"), CASES)
+def test_a_long_answer_leaves_in_pieces(
+    on_face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int
+) -> None:
+    monkeypatch.setattr(test_answer_bounds, "TOPICS", 120)
+    monkeypatch.setattr("penstock.kafka.handlers.join_group.PROTOCOLS_MAX", 1 << 20)
+
+    async def work(face: Any) -> None:
+        broker = face.broker
+        broker.log = StandInLog()
+        broker.turns = Turns(items_max=1 << 30, rows_max=1 << 30)
+        await fill(face)
+        for request in asked(api, version):
+            body = memoryview(schema.encode_request(request))
+            reply = await exchanged(broker, api, version, body)
+            if isinstance(reply, PiecedReply):
+                pieces = [bytes(piece) for piece, _ in reply.pieces]
+                assert sum(map(len, pieces)) == reply.byte_count > SMALL_ANSWER_BYTES
+                assert max(map(len, pieces)) < 3 * PIECE_BYTES
+            elif reply is not None:
+                assert len(body_of(reply)) <= SMALL_ANSWER_BYTES
+
+    on_face(work)
