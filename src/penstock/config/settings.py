@@ -474,8 +474,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     create_partitions_max: Annotated[
         int,
         of_topics(
-            "Partitions that one request to create topics, or to add partitions to one, may ask "
-            "for, all its topics together. Kafka's limit is the same, and fixed.",
+            "Partitions that one request may create, all its topics together; also those that the "
+            "requests of one agent create at a time. Kafka's limit is the same, and fixed.",
             1,
             100_000,
         ),

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.kafka.admin_lines import describe_first, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
-from penstock.kafka.outcomes import Outcome
+from penstock.kafka.outcomes import ItemError, Outcome
 from penstock.metadata.answers import AnyAnswer, Refused
 from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import FencedError, PenstockError
@@ -34,8 +34,10 @@ async def commit(
     changes = describe_first(context.broker.view, commands)
     seconds = min(max(timeout.total_seconds(), TIMEOUT_MIN_S), TIMEOUT_MAX_S)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds), context.broker.creations.sending(commands):
             answers = await context.broker.committer.commit(commands)
+    except ItemError as error:
+        return [error.outcome] * len(commands)
     except TimeoutError:
         text = f"not known to be done after {seconds:g} s"
         note_changes(context, [f"{text}: {change}" for change in changes], count=len(commands))

@@ -10,6 +10,7 @@ from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.nodes import Nodes, OneNode
 from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.topic_room import Creations
 from penstock.metadata.committer import Committer
 from penstock.metadata.ordering import Heads
 from penstock.ports.clock import Clock
@@ -55,6 +56,8 @@ class Broker:
     fetch_sessions: FetchSessions = field(init=False)
     auto_creation: AutoCreation = field(init=False)
     """How many topics requests for metadata may create."""
+    creations: Creations = field(init=False)
+    """The topics and partitions that requests create now."""
     seldom: Seldom = field(init=False)
     """Says which of handlers' warnings is worth a line."""
     nodes: Nodes = field(init=False)
@@ -64,6 +67,7 @@ class Broker:
         self.nodes = self.cluster or OneNode(self)
         self.fetch_sessions = FetchSessions(self.settings.fetch_sessions_max)
         self.auto_creation = AutoCreation(self.settings.auto_create_topics_per_s)
+        self.creations = Creations(self.view, self.settings)
         self.seldom = Seldom(self.clock)
 
     @property

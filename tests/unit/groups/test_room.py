@@ -70,3 +70,21 @@ def test_groups_that_are_stored_by_now_are_not_counted_twice(
         assert not rooms.begin("g4")
 
     asyncio.run(main())
+
+
+def test_groups_are_counted_again_once_so_many_have_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So one agent begins BEGUN_MAX groups at most that others don't know of."""
+
+    async def main() -> None:
+        monkeypatch.setattr(room, "BEGUN_MAX", 3)
+        queries: Any = Counted()
+        rooms = GroupRoom(queries, groups_max=10, held=lambda: 0)
+        assert all(rooms.begin(f"g{number}") for number in range(3))
+        queries.stored = 9
+        assert rooms.begin("g3")
+        assert not rooms.begin("g4")
+        assert len(queries.asked) == 2
+
+    asyncio.run(main())

@@ -13,7 +13,9 @@ from penstock.kafka import admin, metadata_codec
 from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import metadata as handler
 from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.topic_plan import new_topic_id
+from penstock.kafka.topic_room import Creations
 from penstock.metadata.commands import DeleteTopic
 from penstock.model.errors import FencedError, OverloadedError
 from penstock.model.steps import at_once
@@ -381,7 +383,9 @@ def test_a_commit_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPat
             await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(admin, "TIMEOUT_MIN_S", 0.01)
-    broker = SimpleNamespace(committer=Never(), view=None)
+    view: Any = None
+    creations = Creations(view, KafkaSettings())
+    broker = SimpleNamespace(committer=Never(), view=view, creations=creations)
     context: Any = SimpleNamespace(broker=broker, client_id="c", client_host="h")
     commands: Any = [None, None]
     outcomes = asyncio.run(admin.commit(context, commands, timedelta(0)))

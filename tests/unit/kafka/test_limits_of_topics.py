@@ -85,7 +85,7 @@ def test_partitions_of_one_request_count_together(create: Any) -> None:
     fits, (error, message) = create(3, 3, prefix="u")
     assert fits == (ErrorCode.NONE, None)
     assert error is ErrorCode.POLICY_VIOLATION
-    assert "the cluster has 8 with those that this request creates" in message
+    assert "the cluster has 8 with those that are being created" in message
 
 
 def test_a_topic_has_so_many_partitions(create: Any) -> None:
@@ -118,3 +118,39 @@ def test_a_client_creates_no_more_topics_than_there_may_be(
     (line,) = caplog.messages
     assert "2 topics that client test" in line
     assert "topics_max = 3" in line
+
+
+def test_a_request_adds_so_many_partitions_to_all_its_topics(
+    broker_with: Any, call_on: Any, request_of: Any, part_of: Any
+) -> None:
+    broker = broker_with(create_partitions_max=4, default_partitions=1)
+    call_on(broker, "metadata", 1, metadata_request(request_of, part_of, 1, ["a", "b"]))
+    topics = tuple(
+        part_of(
+            "create_partitions", 3, "CreatePartitionsTopic", name=name, count=4, assignments=None
+        )
+        for name in ("a", "b")
+    )
+    ask = request_of("create_partitions", 3, topics=topics, timeout=TIMEOUT, validate_only=False)
+    done, refused = call_on(broker, "create_partitions", 3, ask).results
+    assert done.error_code == ErrorCode.NONE
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert "asks for 6 partitions" in refused.error_message
+
+
+def test_a_request_for_metadata_creates_no_more_partitions_than_any(
+    broker_with: Any,
+    call_on: Any,
+    request_of: Any,
+    part_of: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = broker_with(create_partitions_max=9, default_partitions=4)
+    ask = metadata_request(request_of, part_of, 1, ["a", "b", "c"])
+    with caplog.at_level(logging.WARNING):
+        codes = [topic.error_code for topic in call_on(broker, "metadata", 1, ask).topics]
+    assert codes == [0, 0, ErrorCode.LEADER_NOT_AVAILABLE]
+    assert "1 topics that client test" in caplog.text
+    assert "create_partitions_max = 9" in caplog.text
+    codes = [topic.error_code for topic in call_on(broker, "metadata", 1, ask).topics]
+    assert codes == [0, 0, 0]

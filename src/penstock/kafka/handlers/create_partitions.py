@@ -12,7 +12,7 @@ from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.resources import unknown_topic
 from penstock.kafka.schema import build, response_types
 from penstock.kafka.topic_plan import added_partitions
-from penstock.kafka.topic_room import TopicRoom, check_request
+from penstock.kafka.topic_room import TopicRoom
 from penstock.metadata.commands import CreatePartitions
 
 API_KEY: Final = 37
@@ -74,7 +74,6 @@ def _plan(
     assignments = None
     if topic.assignments is not None:
         assignments = [assignment.broker_ids for assignment in topic.assignments]
-    check_request(topic.count - known.partitions, broker.settings)
     added_partitions(
         topic.count,
         known.partitions,

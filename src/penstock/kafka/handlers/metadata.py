@@ -42,7 +42,7 @@ from penstock.kafka.topic_room import TopicRoom
 from penstock.kafka.wire import (
     NO_UUID,
 )
-from penstock.metadata.answers import Refused
+from penstock.metadata.answers import AnyAnswer, Refused
 from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import PenstockError
 from penstock.model.steps import Steps, at_once
@@ -209,11 +209,16 @@ async def _create_and_answer(
     made: list[str] = []
     others: dict[str, str] = {}
     full: list[str | None] = []
+    late: list[str] = []
     room = TopicRoom(broker.view, broker.settings)
+    topics_max = max(1, broker.settings.create_partitions_max // broker.settings.default_partitions)
     async for name in broker.turns.each(missing):
         fold = folded(name)
         if broker.view.similar_name(name) is not None or (fold and others.get(fold, name) != name):
             refused[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+            continue
+        if len(commands) == topics_max:
+            late.append(name)
             continue
         try:
             room.take(broker.settings.default_partitions, topics=1)
@@ -230,18 +235,25 @@ async def _create_and_answer(
                 partitions=broker.settings.default_partitions,
             )
         )
-    if full:
-        _note_limited(context, len(full), f"are refused: {full[0]}", kind="topics_max")
+    if late:
+        setting = f"create_partitions_max = {broker.settings.create_partitions_max}"
+        _note_limited(context, len(late), f"are not created yet: {setting}")
     allowed = broker.auto_creation.take(len(commands), broker.clock.monotonic_s())
     if allowed < len(commands):
         setting = f"auto_create_topics_per_s = {broker.settings.auto_create_topics_per_s}"
         _note_limited(context, len(commands) - allowed, f"are not created yet: {setting}")
-        # Clients ask again for as long as they like.
-        late = ErrorCode.LEADER_NOT_AVAILABLE
-        refused.update((command.name, late) for command in commands[allowed:])
+        late += [command.name for command in commands[allowed:]]
         del commands[allowed:]
+    # Clients ask again for as long as they like.
+    refused.update(dict.fromkeys(late, ErrorCode.LEADER_NOT_AVAILABLE))
+    created: list[AnyAnswer] = []
     try:
-        created = await broker.committer.commit(commands) if commands else []
+        if commands:
+            async with broker.creations.sending(commands):
+                created = await broker.committer.commit(commands)
+    except ItemError as error:
+        refused.update((command.name, error.outcome.error) for command in commands)
+        full += [error.outcome.message] * len(commands)
     except PenstockError as error:
         refused.update((command.name, error_code(error)) for command in commands)
     else:
@@ -251,6 +263,8 @@ async def _create_and_answer(
             # Refused when another request created it meanwhile: then it is in the view by now.
             if isinstance(answer, Refused) and broker.view.topic(command.name) is None:
                 refused[command.name] = ErrorCode.LEADER_NOT_AVAILABLE
+    if full:
+        _note_limited(context, len(full), f"are refused: {full[0]}", kind="topics_max")
     note_changes(context, made)
     # Applied here, the commit is the present; without one it has to be asked for.
     certainty = fresh.FINAL if commands and not refused else await fresh.second(context)
