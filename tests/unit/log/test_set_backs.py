@@ -1,14 +1,27 @@
 """A restore to a time, where journal time was ahead and was set back."""
 
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.log.point_in_time import Moment
 from penstock.log.set_backs import last_set_back
-from penstock.metadata.commands import SetJournalTime
-from penstock.replica.archive_format import JOURNAL_PREFIX, MARKED_HEADER_BYTES
+from penstock.metadata.commands import Noop, SetJournalTime
+from penstock.metadata.entries import Entry, encode_entry
+from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
+from penstock.ports.journal import JournalRow
+from penstock.replica.archive_format import (
+    JOURNAL_PREFIX,
+    MARKED_HEADER_BYTES,
+    StretchName,
+)
+from penstock.system.heard import forget
 from support.archives import SETTINGS, archive_of, archiver_of, keys
 from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing, run_cluster
 from support.restored_clusters import kill, restored
@@ -123,3 +136,113 @@ def test_of_later_stretches_headers_alone_are_read(tmp_path: Path) -> None:
         assert len(cluster.store.gets) <= len(stretches) + 2
 
     run_cluster(tmp_path, test)
+
+
+T_MS = 1_000_000
+"""The time that is looked for in the archives below."""
+
+
+def row_of(position: int, *set_to_ms: int) -> JournalRow:
+    """A row whose commands set journal time, after one that doesn't."""
+    commands = [Noop(), *(SetJournalTime(time_ms=at, rows_max=1, begins=True) for at in set_to_ms)]
+    entry = Entry(agent=1, epoch=1, n=0, stamp_ms=5, commands=list(commands))
+    return JournalRow(position, T_MS, encode_entry(entry))
+
+
+class Stretches:
+    """An archive of stretches whose least stamp is given; an error in the place of the rows is
+    raised where they are read. `whole`: the first positions of those that were read whole."""
+
+    def __init__(
+        self,
+        stretches: Sequence[Sequence[JournalRow]],
+        *,
+        first_ms: Mapping[int, int] | None = None,
+        failing: Mapping[int, PenstockError] | None = None,
+    ) -> None:
+        self._rows = {rows[0].position: rows for rows in stretches}
+        self._first_ms = first_ms or {}
+        self._failing = failing or {}
+        self.whole: list[int] = []
+
+    async def stretches(self) -> list[StretchName]:
+        return [StretchName(rows[0].position, rows[-1].position) for rows in self._rows.values()]
+
+    async def header(self, name: StretchName) -> Any:
+        return SimpleNamespace(first_ms=self._first_ms.get(name.first, T_MS))
+
+    async def read_stretch(self, name: StretchName) -> Sequence[JournalRow]:
+        self.whole.append(name.first)
+        if name.first in self._failing:
+            raise self._failing[name.first]
+        return self._rows[name.first]
+
+
+def found_in(archive: Stretches, *, after: int = 0, until: int = 1_000) -> int | None:
+    read: Any = archive
+    return asyncio.run(last_set_back(read, after=after, until=until, time_ms=T_MS))
+
+
+def test_the_last_row_that_may_set_back_is_found_in_whatever_stretch_it_lies() -> None:
+    """Stretches may overlap, and one that was archived later may hold earlier rows."""
+    rows = [row_of(number, *([T_MS] if number in (3, 41, 77) else [])) for number in range(1, 91)]
+    stretches = [rows[at : at + 2] for at in range(0, 90, 2)]
+    assert found_in(Stretches(stretches)) == 77
+    assert found_in(Stretches(stretches[::-1])) == 77
+    assert found_in(Stretches([rows])) == 77
+
+
+def test_only_rows_past_the_first_and_up_to_the_last_position_count() -> None:
+    archive = Stretches([[row_of(4, T_MS), row_of(5, T_MS)], [row_of(6), row_of(7, T_MS)]])
+    assert found_in(archive, after=4, until=5) == 5
+    assert found_in(archive, after=5, until=6) is None
+    assert found_in(archive, after=5, until=7) == 7
+    assert found_in(archive, after=3, until=4) == 4
+    assert found_in(Stretches([[row_of(4, T_MS), row_of(5)]]), after=4) is None
+
+
+def test_of_stretches_that_lie_elsewhere_not_even_the_headers_are_read() -> None:
+    archive = Stretches([[row_of(4), row_of(5)], [row_of(6), row_of(7)], [row_of(8), row_of(9)]])
+    assert found_in(archive, after=5, until=7) is None
+    assert archive.whole == [6]
+    archive.whole.clear()
+    assert found_in(archive, after=4, until=8) is None
+    assert sorted(archive.whole) == [4, 6, 8], "each has a row that counts"
+
+
+def test_setting_journal_time_to_the_moment_or_before_it_counts_and_to_a_later_one_not() -> None:
+    assert found_in(Stretches([[row_of(1, T_MS)]])) == 1
+    assert found_in(Stretches([[row_of(1, T_MS - 1)]])) == 1
+    assert found_in(Stretches([[row_of(1, T_MS + 1)]])) is None
+    assert found_in(Stretches([[row_of(1, T_MS + 1, T_MS)]])) == 1, "any command of the entry"
+    assert found_in(Stretches([[JournalRow(1, T_MS, b""), row_of(2)]])) is None, "a seal says none"
+
+
+def test_a_stretch_counts_while_its_least_stamp_is_within_the_clocks_agreement() -> None:
+    """A row lowers journal time to within 5 s of its own stamp at most."""
+    near = Stretches([[row_of(1, T_MS)]], first_ms={1: T_MS + 5_000})
+    assert found_in(near) == 1
+    later = Stretches([[row_of(1, T_MS)]], first_ms={1: T_MS + 5_001})
+    assert found_in(later) is None
+    assert not later.whole
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CorruptDataError("read", "stretch", "CRC"), NotFoundError("read", "stretch", "it is gone")],
+)
+def test_a_stretch_that_is_lost_is_named_and_the_others_are_searched(
+    error: PenstockError, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget()
+    archive = Stretches([[row_of(1, T_MS)], [row_of(2)], [row_of(3, T_MS)]], failing={3: error})
+    assert found_in(archive) == 1
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert f"set back in {StretchName(3, 3).key} isn't known" in record.getMessage()
+
+
+def test_a_store_that_does_not_answer_is_no_answer() -> None:
+    away = RetryableError("read", "store", "away")
+    with pytest.raises(RetryableError):
+        found_in(Stretches([[row_of(1, T_MS)], [row_of(2)]], failing={2: away}))
