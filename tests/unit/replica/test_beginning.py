@@ -1,6 +1,7 @@
 """The row by which a restored journal says which snapshot it begins with."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import Noop
 from penstock.metadata.entries import Entry, decode_entry, encode_entry
 from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.ports.journal import JournalHead, JournalRow
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.beginning import (
     Beginning,
@@ -77,6 +79,39 @@ def test_only_a_restored_journal_has_it(*, is_restored: bool) -> None:
         await journal.close()
 
     asyncio.run(test())
+
+
+class Rows:
+    """A journal of given rows, in which only they can be read."""
+
+    def __init__(self, *rows: JournalRow) -> None:
+        self._rows = {row.position: row for row in rows}
+
+    async def row(self, position: int) -> JournalRow | None:
+        assert position == 1, "no other row says where the journal begins"
+        return self._rows.get(position)
+
+
+def read_of(journal: Rows, *, first: int) -> Beginning | None:
+    rows: Any = journal
+    return asyncio.run(read_beginning(rows, JournalHead(9, first, 5)))
+
+
+def test_only_the_row_before_the_first_one_is_taken_for_it() -> None:
+    body = encode_beginning(BEGINNING)
+    named = Rows(JournalRow(1, 5, body))
+    assert read_of(named, first=2) == BEGINNING
+    assert read_of(named, first=1) is None, "a journal that holds all of its rows"
+    assert read_of(named, first=3) is None, "one that was trimmed since"
+    assert read_of(Rows(), first=2) is None
+    for other in (b"", encode_entry(entry_of(0))):
+        assert read_of(Rows(JournalRow(1, 5, other)), first=2) is None
+
+
+def test_one_that_cannot_be_read_is_not_taken_for_none() -> None:
+    """Taken for none, it would begin a restored cluster with nothing."""
+    with pytest.raises(CorruptDataError, match="position 1: 2 bytes"):
+        read_of(Rows(JournalRow(1, 5, b"\xff\x01")), first=2)
 
 
 def entry_of(number: int) -> Entry:
