@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 from obstore.store import MemoryStore
 
+from penstock.log.fetch.object_reads import ObjectReads
 from penstock.log.fetch.placed import PlacedRuns, Proof
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
@@ -50,8 +51,9 @@ def test_only_the_run_that_the_index_names_is_named() -> None:
         assert version is not None
 
         async def names(found: StoredRun) -> bool:
+            reads = ObjectReads(store, clock, again_s=AGAIN_S)
             placed = PlacedRuns(
-                store, topic_id_of=topics.get, now_s=clock.monotonic_s, again_s=AGAIN_S
+                reads, topic_id_of=topics.get, now_s=clock.monotonic_s, again_s=AGAIN_S
             )
             assert await placed.prove(found, "another") is Proof.OTHER_VERSION
             answer = await placed.prove(found, version) is Proof.NAMED

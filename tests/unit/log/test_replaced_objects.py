@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typing_extensions import Buffer
 
 from penstock.log.checking import OTHERS
 from penstock.log.damage import DamagedError
+from penstock.log.fetch import examine
 from penstock.log.fetch.blocks import BlockKey
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
@@ -146,14 +148,16 @@ def test_an_index_that_is_known_proves_the_object_that_it_was_read_of(
 
 
 class VersionedStore(ScriptedStore):
-    """The cluster's bucket with ETags. Of keys in `stale`, caches and peers give another object;
-    of those in `changing`, each answer is of another version."""
+    """The cluster's bucket with ETags. Of keys in `stale`, caches and peers give another object.
+    Of those in `changing`, each answer is of another version; every second one has the bytes in
+    `others`."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster.loop)
         self.objects = cluster.store.objects
         self.stale: dict[str, bytes] = {}
         self.changing: set[str] = set()
+        self.others: dict[str, bytes] = {}
         self.direct: list[str] = []
 
     async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
@@ -163,8 +167,11 @@ class VersionedStore(ScriptedStore):
 
     async def get_directly(self, key: str, start: int, end: int) -> Versioned:
         self.direct.append(key)
+        number = len(self.direct)
         data: Buffer = await super().get_range(key, start, end)
-        return Versioned(data, f"{len(self.direct)}" if key in self.changing else "right")
+        if number % 2 and key in self.others:
+            data = self.others[key][start:end]
+        return Versioned(data, str(number) if key in self.changing else "right")
 
 
 async def _stored(cluster: Cluster) -> tuple[PartitionKey, list[bytes], str, bytes]:
@@ -206,18 +213,68 @@ def test_an_object_that_is_replaced_all_the_time_is_damage_and_not_waited_for(
     tmp_path: Path,
 ) -> None:
     async def test(cluster: Cluster) -> None:
-        key, mine, object_key, _ = await _stored(cluster)
+        key, mine, object_key, theirs = await _stored(cluster)
         store = VersionedStore(cluster)
         store.changing.add(object_key)
+        store.others[object_key] = theirs
         two = await cluster.agent(2, store=store, block_bytes=BLOCK_BYTES)
         with pytest.raises(DamagedError, match="again and again"):
             await two.read_all(key)
-        assert len(store.direct) < 30
+        assert len(store.direct) < 40
+        store.others.clear()
         store.changing.clear()
         await passing(1.5)
         assert await two.read_all(key) == list(enumerate(mine))
 
     run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("cache_blocks", [2, 50], ids=["oversize", "blocks"])
+def test_an_object_whose_version_changes_from_answer_to_answer_is_served_by_its_sum(
+    tmp_path: Path,
+    cache_blocks: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a store behind a load balancer that gives each answer another ETag; also where the
+    cache can't hold the run, so that its blocks are read many times."""
+    monkeypatch.setattr(examine, "PIECE_BYTES", BLOCK_BYTES)
+
+    async def test(cluster: Cluster) -> None:
+        key, mine, object_key, theirs = await _stored(cluster)
+        store = VersionedStore(cluster)
+        store.changing.add(object_key)
+        two = await cluster.agent(
+            2,
+            store=store,
+            block_bytes=BLOCK_BYTES,
+            block_cache_bytes=cache_blocks * BLOCK_BYTES,
+            prefetch_blocks=0,
+        )
+        (run,) = two.queries.runs_from(key, 0, limit=9)
+        await two.log.reader.examiner.examine(run)
+        assert await two.read_all(key) == list(enumerate(mine))
+        assert not two.log.damages.known()
+        assert len(store.direct) < 60
+        # Once known, nothing is asked twice for it.
+        store.direct.clear()
+        for number in range(4):
+            two.log.blocks.drop(BlockKey(object_key, number))
+        assert await two.read_all(key) == list(enumerate(mine))
+        assert len(store.direct) < 12
+        # Other bytes are found by the sum all the same, once the versions count again.
+        await passing(2 * two.log.reader.checks.again_s)
+        store.others[object_key] = theirs
+        for number in range(4):
+            two.log.blocks.drop(BlockKey(object_key, number))
+        with pytest.raises(DamagedError):
+            await two.read_all(key)
+        with pytest.raises(DamagedError):
+            await two.log.reader.examiner.examine(run)
+
+    with caplog.at_level(logging.WARNING, logger="penstock.log.fetch.object_reads"):
+        run_cluster(tmp_path, test)
+    assert "another version (ETag) of segments/" in caplog.text
 
 
 def test_a_right_object_is_proven_without_a_further_request(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from penstock.log.fetch.raw_runs import RawRuns
 from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
+from penstock.ports.objects import ObjectStore
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from support.checks import run_checks
@@ -111,12 +113,8 @@ def test_raw_runs_are_read_with_final_offsets_by_any_blocks_and_cache(
     async def main() -> None:
         cache = BlockCache(limits)
         with ThreadPoolExecutor(1) as pool:
-            raw = RawRuns(
-                blocks=cache,
-                store=MemoryStore(whole),  # type: ignore[arg-type]
-                checks=run_checks(pool),
-                limits=limits,
-            )
+            store = cast("ObjectStore", MemoryStore(whole))
+            raw = RawRuns(blocks=cache, checks=run_checks(pool, store=store), limits=limits)
             stored = [
                 StoredRun(
                     PartitionKey(number),

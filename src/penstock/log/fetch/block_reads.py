@@ -1,11 +1,11 @@
 """Reading a block of an object for the block cache."""
 
 from penstock.log.fetch.blocks import Block, BlockCache
-from penstock.ports.objects import ObjectStore, get_directly, get_versioned
+from penstock.log.fetch.object_reads import ObjectReads
 
 
 async def read_block(
-    store: ObjectStore, blocks: BlockCache, key: str, start: int, end: int
+    reads: ObjectReads, blocks: BlockCache, key: str, start: int, end: int
 ) -> Block:
     """Bytes [start, end) of an object.
 
@@ -15,8 +15,8 @@ async def read_block(
     Raises:
         PenstockError: what the store raised.
     """
-    found = await get_versioned(store, key, start, end)
+    found = await reads.get_versioned(key, start, end)
     kept = blocks.version_of(key)
     if kept is not None and kept != found.version:
-        found = await get_directly(store, key, start, end)
+        found = await reads.get_directly(key, start, end)
     return Block(memoryview(found.data), found.version)

@@ -27,7 +27,6 @@ from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
-from penstock.ports.objects import ObjectStore, get_directly, get_versioned
 from penstock.records.batch import HEADER_BYTES, LENGTH_END
 from penstock.system.tasks import take_error
 
@@ -59,20 +58,17 @@ class ObjectRuns:
         self,
         *,
         blocks: BlockCache,
-        store: ObjectStore,
         limits: LogLimits,
         checks: RunChecks,
         load_failed: LoadFailed,
     ) -> None:
         self._blocks = blocks
-        self._store = store
         self._limits = limits
         self._block_bytes = limits.block_bytes
         self._checks = checks
         self._load_failed = load_failed
         self._again = ReadAgain(
             blocks=blocks,
-            store=store,
             block_bytes=limits.block_bytes,
             checks=checks,
             load_failed=load_failed,
@@ -124,7 +120,7 @@ class ObjectRuns:
                 if base + delta + 1 > offset and LENGTH_END + length == len(whole):
                     self._remember(run, base + delta + 1, position + len(whole))
                     return TailRead([whole], len(whole), base + delta + 1)
-        if self._checks.is_doubted(run):
+        if self._checks.is_doubted(run) or self._checks.reads.is_suspect(place):
             return self._examine(run, run.position, run.base_offset, end - 1) if may_load else None
         begin, begin_offset = position, expected
         start: int | None = None
@@ -374,7 +370,7 @@ class ObjectRuns:
 
     async def _read_ahead(self, run: StoredRun, start: int) -> Block:
         end = min(start + self._block_bytes, run.object_bytes)
-        return await read_block(self._store, self._blocks, run.object_key, start, end)
+        return await read_block(self._checks.reads, self._blocks, run.object_key, start, end)
 
     def _first_missing(
         self, run: StoredRun, offset: int, position: int, *, may_load: bool
@@ -431,9 +427,10 @@ class ObjectRuns:
         checks.look_up(run)
         fault = Fault(position, expected, run.end_offset, f"batch of {size} bytes")
         # The third time, the run that was proven: of the second, its index was of another version.
-        for get in (get_versioned, get_directly, get_directly):
+        directly = checks.reads.get_directly
+        for get in (checks.reads.get_versioned, directly, directly):
             try:
-                data, version = await get(self._store, run.object_key, position, end)
+                data, version = await get(run.object_key, position, end)
             except (NotFoundError, CorruptDataError) as error:
                 raise await self._load_failed(run, expected, error) from error
             batch = memoryview(data)
@@ -442,7 +439,7 @@ class ObjectRuns:
             )
             fault = found.fault or fault
             if not found.batch_count:
-                if get is get_directly:
+                if get is directly:
                     break
                 continue
             if checks.is_proven(run, version) or await self._prove(

@@ -13,10 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from penstock.log.fetch.object_reads import ObjectReads
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey, partition_of
-from penstock.ports.objects import ObjectStore, Versioned, get_directly
+from penstock.ports.objects import Versioned
 from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
 from penstock.system.heard import Cause, heard
 
@@ -48,13 +49,13 @@ class PlacedRuns:
 
     def __init__(
         self,
-        store: ObjectStore,
+        reads: ObjectReads,
         *,
         topic_id_of: Callable[[PartitionKey], bytes | None],
         now_s: Callable[[], float],
         again_s: float,
     ) -> None:
-        self._store = store
+        self._reads = reads
         self._topic_id_of = topic_id_of
         self._now_s = now_s
         self._again_s = again_s
@@ -103,7 +104,7 @@ class PlacedRuns:
     async def _look(self, run: StoredRun, topic_id: bytes, version: str | None) -> Proof:
         key, size_bytes = run.object_key, run.object_bytes
         start = max(0, size_bytes - _TAIL_BYTES)
-        found = await get_directly(self._store, key, start, size_bytes)
+        found = await self._reads.get_directly(key, start, size_bytes)
         if found.version != version:
             return Proof.OTHER_VERSION
         tail = bytes(found.data)
@@ -111,7 +112,7 @@ class PlacedRuns:
         at, end = footer.index_position, footer.index_position + footer.index_length
         block = Versioned(tail[at - start : end - start], version)
         if at < start:
-            block = await get_directly(self._store, key, at, end)
+            block = await self._reads.get_directly(key, at, end)
             if block.version != version:
                 return Proof.OTHER_VERSION
         wanted = (topic_id, partition_of(run.partition_key))

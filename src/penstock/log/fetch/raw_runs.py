@@ -17,7 +17,6 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, checked_run
 from penstock.log.limits import LogLimits
 from penstock.metadata.rows import StoredRun
-from penstock.ports.objects import ObjectStore, get_directly, get_versioned
 
 _INLINE_BATCHES: Final = 100
 """Checking and patching fewer batches costs less than a hop to the pool."""
@@ -26,11 +25,8 @@ _INLINE_BATCHES: Final = 100
 class RawRuns:
     """Reads runs of raw objects whole. Event loop only."""
 
-    def __init__(
-        self, *, blocks: BlockCache, store: ObjectStore, checks: RunChecks, limits: LogLimits
-    ) -> None:
+    def __init__(self, *, blocks: BlockCache, checks: RunChecks, limits: LogLimits) -> None:
         self._blocks = blocks
-        self._store = store
         self._checks = checks
         self._block_bytes = limits.block_bytes
 
@@ -49,7 +45,7 @@ class RawRuns:
             return await self._label(run, await self._gather(run))
         except BadRunError as error:
             end = run.position + run.length
-            again = await get_directly(self._store, run.object_key, run.position, end)
+            again = await self._checks.reads.get_directly(run.object_key, run.position, end)
             data = await self._label(run, memoryview(bytearray(again.data)))
             self._checks.damages.healed(run.object_key, error.fault.position, error.fault.detail)
             for number in self._numbers(run):
@@ -90,7 +86,7 @@ class RawRuns:
                 versions.add(self._blocks.version_of(run.object_key))
             else:
                 # The cache is so small that others pushed it out meanwhile.
-                found = await get_versioned(self._store, run.object_key, first, last)
+                found = await self._checks.reads.get_versioned(run.object_key, first, last)
                 part = memoryview(found.data)
                 versions.add(found.version)
             data[first - run.position : last - run.position] = part
@@ -109,6 +105,6 @@ class RawRuns:
         end = min(start + self._block_bytes, run.object_bytes)
 
         async def read() -> Block:
-            return await read_block(self._store, self._blocks, run.object_key, start, end)
+            return await read_block(self._checks.reads, self._blocks, run.object_key, start, end)
 
         return self._blocks.load(BlockKey(run.object_key, number), read)

@@ -15,12 +15,11 @@ from penstock.log.fetch.placed import Proof
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError
-from penstock.ports.objects import ObjectStore, get_directly
 
 
 class _Again(NamedTuple):
-    """What was read. `blocks`: all of `version`; `failed`: what the store raised in the place of
-    the next one."""
+    """What was read. `blocks`: all of `version`; None: perhaps of several. `failed`: what the store
+    raised in the place of the next one."""
 
     found: Checked
     blocks: list[tuple[BlockKey, memoryview]]
@@ -63,14 +62,12 @@ class ReadAgain:
         self,
         *,
         blocks: BlockCache,
-        store: ObjectStore,
         block_bytes: int,
         checks: RunChecks,
         load_failed: LoadFailed,
         passed: Passed,
     ) -> None:
         self._blocks = blocks
-        self._store = store
         self._block_bytes = block_bytes
         self._checks = checks
         self._load_failed = load_failed
@@ -89,6 +86,7 @@ class ReadAgain:
             PenstockError: what the store raised.
         """
         self._checks.look_up(run)
+        self._checks.reads.looked_at(run.object_key)
         # Twice, since the object may be replaced between two reads; not for ever.
         for _ in range(2):
             again = await self._read(run, begin, expected, until)
@@ -108,9 +106,30 @@ class ReadAgain:
                 await self._settle(run, begin, again)
                 self._checks.damages.healed(run.object_key, until, "what came first was not right")
                 return
-        detail = "the object was replaced again and again while the run was read"
-        fault = Fault(run.position, run.base_offset, run.end_offset, detail)
-        raise self._checks.damaged(run, fault)
+        await self._of_any_versions(run)
+
+    async def _of_any_versions(self, run: StoredRun) -> None:
+        """Read all of a run of which no two answers were of one version. Its sum says whether the
+        store names versions that say nothing, or other bytes came.
+
+        Raises: as `part`.
+        """
+        again = None
+        if self._checks.has_sum(run):
+            end = run.position + run.length
+            again = await self._read(run, run.position, run.base_offset, end - 1, is_one=False)
+        if (
+            again is None
+            or not is_whole(run, run.position, again.found)
+            or (again.found.sum != run.sum)
+        ):
+            detail = "the object was replaced again and again while the run was read"
+            fault = Fault(run.position, run.base_offset, run.end_offset, detail)
+            raise self._checks.damaged(run, fault)
+        self._checks.reads.unsteady(run.object_key)
+        for key, block in again.blocks:
+            self._blocks.put(key, block)
+        await self._settle(run, run.position, again)
 
     async def _settle(self, run: StoredRun, begin: int, again: _Again) -> None:
         """Take note of what was read of a run that the index names, or that is whole.
@@ -142,8 +161,13 @@ class ReadAgain:
         whole = Fault(fault.position, run.base_offset, run.end_offset, detail)
         return self._checks.damaged(run, whole)
 
-    async def _read(self, run: StoredRun, begin: int, expected: int, until: int) -> _Again | None:
+    async def _read(
+        self, run: StoredRun, begin: int, expected: int, until: int, *, is_one: bool = True
+    ) -> _Again | None:
         """What the store has; None: the object was replaced meanwhile.
+
+        Args:
+            is_one: whether all must be of one version. Else nothing is kept in memory.
 
         Raises:
             DamagedError: there is no such object.
@@ -159,8 +183,7 @@ class ReadAgain:
         ) and number * self._block_bytes < end:
             start = number * self._block_bytes
             try:
-                data, found = await get_directly(
-                    self._store,
+                data, found = await self._checks.reads.get_directly(
                     run.object_key,
                     start,
                     min(start + self._block_bytes, run.object_bytes),
@@ -170,12 +193,13 @@ class ReadAgain:
             except CorruptDataError as error:
                 failed = error
                 break
-            if read and found != version:
-                return None
-            version = found
             block = memoryview(data)
+            if is_one:
+                if read and found != version:
+                    return None
+                version = found
+                self._blocks.put(BlockKey(run.object_key, number), block, version)
             read.append((BlockKey(run.object_key, number), block))
-            self._blocks.put(*read[-1], version)
             piece = block[max(begin, start) - start : end - start]
             await self._checks.in_pool(partial(pieces.add, piece))
             if pieces.fault is not None:

@@ -89,17 +89,14 @@ class LogReader:
         self._checks = checks
         self._objects = ObjectRuns(
             blocks=blocks,
-            store=store,
             limits=limits,
             checks=checks,
             load_failed=self._load_failed,
         )
-        self._raw_runs = RawRuns(blocks=blocks, store=store, checks=checks, limits=limits)
+        self._raw_runs = RawRuns(blocks=blocks, checks=checks, limits=limits)
         self._whole = WholeRuns(blocks=blocks, load_failed=self._load_failed)
         self.checks = checks
-        self.examiner = Examiner(
-            store=store, wals=wals, checks=checks, load_failed=self._load_failed
-        )
+        self.examiner = Examiner(wals=wals, checks=checks, load_failed=self._load_failed)
         self._remote_runs = remote_runs
         self._before_stored = before_stored
         self._behind = behind

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from penstock.log.checking import Checked, EpochStarts, Fault, Rules
 from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
+from penstock.log.fetch.object_reads import ObjectReads
 from penstock.log.fetch.placed import PlacedRuns, Proof
 from penstock.metadata.leader_epochs import epoch_of_offset
 from penstock.metadata.rows import StoredRun
@@ -45,7 +46,8 @@ class RunChecks:
         epochs: a partition's leader epochs; empty: not known here.
         seed_of: of a partition's sums; None: its topic is gone.
         again_s: after how long what was checked is checked again.
-        store, topic_id_of: see `PlacedRuns`.
+        store: that of the objects; read by `reads`.
+        topic_id_of: see `PlacedRuns`.
     """
 
     def __init__(
@@ -65,8 +67,9 @@ class RunChecks:
         self.again_s = again_s
         self._clock = clock
         self._pool = pool
+        self.reads = ObjectReads(store, clock, again_s=again_s)
         self._placed = PlacedRuns(
-            store, topic_id_of=topic_id_of, now_s=clock.monotonic_s, again_s=again_s
+            self.reads, topic_id_of=topic_id_of, now_s=clock.monotonic_s, again_s=again_s
         )
         self._ask_clean_end = clean_end
         self._epochs = epochs
@@ -126,7 +129,7 @@ class RunChecks:
         Returns:
             False: all of the run was checked, and its sum is another than the state's.
         """
-        if not self._has_sum(run):
+        if not self.has_sum(run):
             return True
         name = (run.object_key, run.position)
         if start == run.position:
@@ -171,7 +174,7 @@ class RunChecks:
     def is_proven(self, run: StoredRun, version: str | None) -> bool:
         """Return whether right batches at the run's place in that version of its object are the
         run's; so they are taken to be where no sum of it is known."""
-        return not self._has_sum(run) or self._placed.is_known(run, version)
+        return not self.has_sum(run) or self._placed.is_known(run, version)
 
     async def prove(self, run: StoredRun, version: str | None) -> Proof:
         """Look whether the index of that version of the object names the run. Where it doesn't, all
@@ -185,7 +188,8 @@ class RunChecks:
         """As `prove`, for what serves nothing of the run."""
         return await self._placed.prove(run, version)
 
-    def _has_sum(self, run: StoredRun) -> bool:
+    def has_sum(self, run: StoredRun) -> bool:
+        """Return whether a run's sum can be compared."""
         return run.sum is not None and self.seed_of(run.partition_key) is not None
 
     def doubt(self, run: StoredRun) -> None:
@@ -201,7 +205,7 @@ class RunChecks:
     def trust(self, run: StoredRun, version: str | None) -> None:
         """That version of its object has the run."""
         self._doubted.discard((run.object_key, run.position))
-        if self._has_sum(run):
+        if self.has_sum(run):
             self._placed.know(run, version)
 
     # -- what is known ---------------------------------------------------------------------------
