@@ -450,8 +450,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     auto_create_topics_per_s: Annotated[
         int,
         of_topics(
-            "How many topics clients that ask for them by name may create in a second, all "
-            "together. Clients ask for further ones again.",
+            "How many topics clients that ask one agent for them by name may create in a second, "
+            "all together. Clients ask for further ones again.",
             1,
         ),
     ] = 500
