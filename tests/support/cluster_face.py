@@ -154,6 +154,8 @@ class ClusterAgent:
         """Whether it has begun to serve clients."""
         self.closed = False
         self.log: ViewLog | None = None
+        self.alone: set[tuple[int, int]] = set()
+        """Other agents and epochs that say here that the journal is away from them alone."""
         self.connection: ConnectionState | None = None
         """Of all requests, where a test sets it; else each has a new one."""
 
@@ -209,6 +211,7 @@ class ClusterAgent:
             view=self.view,
             clock=self.clock,
             on_fenced=self.fenced.append,
+            is_alone=lambda agent, epoch: (agent, epoch) in self.alone,
             settings=self.membership_settings,
         )
         self.shards.start(self.groups)

@@ -177,6 +177,7 @@ class ClusterAgent:
             view=self.view,
             clock=environment.clock,
             on_fenced=environment.on_fatal,
+            is_alone=self._says_it_is_alone,
             settings=self.plan.membership,
         )
         self.membership.start()
@@ -253,6 +254,9 @@ class ClusterAgent:
         if self.cut_off is None:
             raise RetryableError("tell standing", f"agent {asked.agent}", "this agent is starting")
         return self.cut_off.standing_of(asked)
+
+    def _says_it_is_alone(self, agent: int, epoch: int) -> bool:
+        return self.cut_off is not None and self.cut_off.says_it_is_alone(agent, epoch)
 
     async def _share_journal(self) -> None:
         self.ports.journal.share_among(sum(agent.live for agent in self.view.agents()))

@@ -38,10 +38,14 @@ TICK_S: Final = 0.1
 ASKED_MAX: Final = 3
 """Agents that are asked at once; the next ones in the next round."""
 WORD_S: Final = 1.0
-"""How long another agent's answer that it reaches the journal counts."""
+"""How long another agent's answer that it reaches the journal counts, or its question, which says
+that it does not."""
 LATER_S: Final = 0.3
 """By how much the head that another agent has read must be later than the last one read here: where
 the journal has just gone away from all, theirs are as old as this agent's."""
+SAID_FOR_S: Final = 0.3
+"""For how long another agent must have asked before its word is taken that it is alone. After the
+journal was away from all, some reach it that much later than others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,18 @@ class _Word(NamedTuple):
 
     at_s: float
     standing: Standing
+
+
+class _Asker(NamedTuple):
+    """Another agent, and when it began to ask and asked last while this agent read heads."""
+
+    epoch: int
+    first_s: float
+    last_s: float
+
+    def goes_on(self, epoch: int, now_s: float) -> bool:
+        """Whether it asks still, and in this epoch."""
+        return self.epoch == epoch and now_s - self.last_s <= WORD_S
 
 
 class CutOff:
@@ -94,6 +110,7 @@ class CutOff:
         self._give_up = give_up
         self._settings = settings or CutOffSettings()
         self._words: dict[int, _Word] = {}
+        self._askers: dict[int, _Asker] = {}
         self._asking: asyncio.Task[None] | None = None
         self._round = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -121,9 +138,28 @@ class CutOff:
         return self._is_alone
 
     def standing_of(self, asked: Asked) -> Standing:
-        """Tell another agent what is known here of its epoch."""
-        age_s = max(0.0, self._clock.monotonic_s() - self._head_confirmed_s())
+        """Tell another agent what is known here of its epoch, and keep in mind that it asked."""
+        now_s = self._clock.monotonic_s()
+        age_s = max(0.0, now_s - self._head_confirmed_s())
+        # It has read no head for `ask_after_s`. Where this agent has read none for nearly as long
+        # the journal may be away from all.
+        if age_s <= LATER_S and self._view.agent(asked.agent) is not None:
+            before = self._askers.get(asked.agent)
+            goes_on = before is not None and before.goes_on(asked.epoch, now_s)
+            first_s = before.first_s if before is not None and goes_on else now_s
+            self._askers[asked.agent] = _Asker(asked.epoch, first_s, now_s)
         return Standing(int(1000 * min(age_s, 1e9)), _is_over(self._view, asked))
+
+    def says_it_is_alone(self, agent: int, epoch: int) -> bool:
+        """Whether another agent, in this epoch, has gone on asking while this one read heads: the
+        journal is away from that one alone, by its own word."""
+        asker = self._askers.get(agent)
+        now_s = self._clock.monotonic_s()
+        return (
+            asker is not None
+            and asker.goes_on(epoch, now_s)
+            and asker.last_s - asker.first_s >= SAID_FOR_S
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -134,8 +170,7 @@ class CutOff:
         self._look()
 
     def _look(self) -> None:
-        now_s = self._clock.monotonic_s()
-        age_s = now_s - self._head_confirmed_s()
+        age_s = self._clock.monotonic_s() - self._head_confirmed_s()
         if age_s <= self._settings.ask_after_s:
             self._words.clear()
             self._come_back()
@@ -143,6 +178,12 @@ class CutOff:
         if self._asking is None:
             self._asking = background.start(background.CUT_OFF, self._ask_all)
             self._asking.add_done_callback(self._asked)
+        self._judge()
+
+    def _judge(self) -> None:
+        """Do what follows from what the others have said."""
+        now_s = self._clock.monotonic_s()
+        age_s = now_s - self._head_confirmed_s()
         if age_s <= self._settings.cut_off_s:
             return
         reaching = self._reaching(now_s)
@@ -232,6 +273,8 @@ class CutOff:
         self._asking = None
         if not asking.cancelled():
             asking.result()
+            # Not at the next look: clients wait for what the others have just said.
+            self._judge()
 
 
 def _is_over(view: "MetadataView", asked: Asked) -> bool:

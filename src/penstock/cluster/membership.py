@@ -42,6 +42,9 @@ BEATS_MAX: Final = 6
 """Beats that are not answered yet; an order sends no more than 8 entries that are not."""
 QUIET_BEATS: Final = 1.5
 """Beats' time without a word, after which clients are shown other agents."""
+CUT_OFF_SHARE: Final = 2 / 3
+"""Of the timeout: after so much silence an agent is given up that says itself that the journal is
+away from it. What it has sent and not heard of is in doubt until then, and its clients wait."""
 FENCE_AGAIN_S: Final = 1.0
 END_S: Final = 2.0
 """How long an agent that ends waits until the end of its epoch is in the journal."""
@@ -75,12 +78,15 @@ class Membership:
         view: "MetadataView",
         clock: Clock,
         on_fenced: Callable[[FencedError], None],
+        is_alone: Callable[[int, int], bool] = lambda *_: False,
         settings: MembershipSettings | None = None,
     ) -> None:
         """
         Args:
             me: this agent's id; `epoch`: the one that it has opened.
             on_fenced: called once, when that is over: the process must end.
+            is_alone: whether another agent, in an epoch, says that the journal is away from it
+                alone.
         """
         self._me = me
         self._epoch = epoch
@@ -88,6 +94,7 @@ class Membership:
         self._view = view
         self._clock = clock
         self._on_fenced = on_fenced
+        self._is_alone = is_alone
         self._settings = settings or MembershipSettings()
         self._heartbeat_s = self._settings.heartbeat_ms / 1000
         timeout_s = self._settings.agent_timeout_ms / 1000
@@ -95,8 +102,9 @@ class Membership:
         # What hides an agent for less than this leaves it time for a beat before it is accused.
         self._watch = HeadWatch(max(timeout_s - 1.5 * self._heartbeat_s, self._heartbeat_s / 2))
         self.quiet: frozenset[int] = frozenset()
-        """Agents that have missed a beat. Clients are better sent elsewhere meanwhile, which
-        costs nothing where it was wrong; nothing else may depend on it."""
+        """Agents that have missed a beat, or say that they are alone. Clients are better sent
+        elsewhere meanwhile, which costs nothing where it was wrong; nothing else may depend on
+        it."""
         self._started_s = 0.0
         self._position = -1
         self._answered_s = 0.0
@@ -307,11 +315,14 @@ class Membership:
             answering_since_s=self._answering_since_s(),
             longer_than_s=QUIET_BEATS * self._heartbeat_s,
         )
-        self.quiet = frozenset(standing.agent for standing in quiet)
+        self.quiet = frozenset(standing.agent for standing in quiet) | {
+            agent.agent_id
+            for agent in self._view.agents()
+            if agent.live and self._is_alone(agent.agent_id, agent.epoch)
+        }
 
     def _fence_silent(self, now_s: float) -> None:
-        since_s = self._answering_since_s()
-        for agent, epoch, position in self._silence.suspects(now_s, answering_since_s=since_s):
+        for agent, epoch, position in self._too_silent(now_s):
             again_s = self._proposed.get((agent, epoch), float("-inf")) + FENCE_AGAIN_S
             if now_s < again_s:
                 continue
@@ -324,6 +335,16 @@ class Membership:
             )
             command = Fence(agent=agent, epoch=epoch, seen_position=position)
             self._propose(f"fence agent {agent}", command)
+
+    def _too_silent(self, now_s: float) -> list[Standing]:
+        since_s = self._answering_since_s()
+        suspects = self._silence.suspects(now_s, answering_since_s=since_s)
+        sooner = self._silence.suspects(
+            now_s,
+            answering_since_s=since_s,
+            longer_than_s=self._settings.agent_timeout_ms / 1000 * CUT_OFF_SHARE,
+        )
+        return [one for one in sooner if one in suspects or self._is_alone(one.agent, one.epoch)]
 
     def _raise_level(self, now_s: float) -> None:
         live = [agent for agent in self._view.agents() if agent.live]

@@ -160,7 +160,9 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     agent_timeout_ms: Annotated[
         int,
         of_cluster(
-            "An agent that has been silent so long, while the journal answered, is fenced.", 200
+            "An agent that has been silent so long, while the journal answered, is fenced; after "
+            "two thirds of it where the agent says that it alone does not reach the journal.",
+            200,
         ),
     ] = 1500
     peer_timeout_ms: Annotated[

@@ -85,6 +85,30 @@ def test_a_silent_agent_is_quiet_before_it_is_fenced_and_one_that_beats_never_is
     in_world(tmp_path, main)
 
 
+def test_an_agent_that_says_that_it_is_alone_is_fenced_sooner_once_it_is_silent(
+    tmp_path: Path,
+) -> None:
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await asyncio.sleep(5)
+        one, two, three = agents
+        one.alone |= {(2, two.order.epoch), (3, three.order.epoch - 1)}
+        # Its beats come, whatever it says: clients leave it, and it stays.
+        await world.until(lambda: one.membership.quiet == {2}, timeout_s=1)
+        await asyncio.sleep(10)
+        assert [status(world, agent) for agent in (1, 2, 3)] == [AgentStatus.LIVE] * 3
+        two.kill()
+        three.kill()
+        took_s = await world.until(lambda: status(world, 2) is AgentStatus.FENCED, timeout_s=3)
+        assert took_s < 1.4
+        # What was said of another epoch is not believed of this one.
+        assert status(world, 3) is AgentStatus.LIVE
+        await world.until(lambda: status(world, 3) is AgentStatus.FENCED, timeout_s=3)
+        await world.until(lambda: not one.membership.quiet, timeout_s=1)
+
+    in_world(tmp_path, main)
+
+
 def test_a_paused_agent_is_fenced_by_the_journal_and_accuses_nobody_when_it_wakes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
