@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import socket
 import struct
 import threading
@@ -13,11 +14,13 @@ import urllib.request
 from pathlib import Path
 
 from penstock.kafka.lanes import Lane
+from penstock.kafka.movement import Ending
 from support.loopback import request
 from support.metrics import scrape
 from support.probe import create_topic
 from support.server import ServerProcess, running_server
 from support.strangers import PATIENCE_S
+from support.waiting import eventually
 
 OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 8, 9, 11, 12, 14
 TOPIC, GROUP = "t", "many"
@@ -62,6 +65,13 @@ class Client:
         return bytes(data)
 
 
+def join_of(session_s: float, metadata: bytes) -> bytes:
+    """What follows the group in a new member's JoinGroup 0."""
+    body = struct.pack(">i", int(session_s * 1000)) + text("") + text("consumer")
+    protocol = text("range") + struct.pack(">i", len(metadata)) + metadata
+    return body + struct.pack(">i", 1) + protocol
+
+
 class Member:
     """The only member of a group."""
 
@@ -72,10 +82,8 @@ class Member:
     def close(self) -> None:
         self._client.close()
 
-    def ask_to_join(self) -> None:
-        body = self._group + struct.pack(">i", int(SESSION_S * 1000)) + text("") + text("consumer")
-        protocol = text("range") + struct.pack(">i", 4) + b"meta"
-        self._client.send(JOIN_GROUP, 0, body + struct.pack(">i", 1) + protocol)
+    def ask_to_join(self, metadata: bytes = b"meta") -> None:
+        self._client.send(JOIN_GROUP, 0, self._group + join_of(SESSION_S, metadata))
 
     def sync(self) -> None:
         joined = self._client.receive()
@@ -200,3 +208,61 @@ def test_members_keep_their_places_while_large_answers_lie_unread(tmp_path: Path
         reader.send(OFFSET_FETCH, 2, text(GROUP) + struct.pack(">i", -1))
         assert len(reader.receive()) > ANSWER_BYTES
         reader.close()
+
+
+CROWD = 1_000
+CROWD_METADATA = b"m" * 20_000
+CROWD_BYTES = CROWD * len(CROWD_METADATA)
+GROUP_LIMIT = 1 << 20
+
+
+def group_bytes(server: ServerProcess) -> int:
+    """What counts in the reserve of group calls."""
+    with urllib.request.urlopen(f"http://{server.http}/v1/status", timeout=PATIENCE_S) as got:
+        counted: int = json.load(got)["inflight"]["groups"]["bytes"]
+    return counted
+
+
+def join_crowd(port: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """Members of one group that read nothing yet; the first of them will lead."""
+    ask = request(JOIN_GROUP, 0, 1, text("crowd") + join_of(6 * SESSION_S, CROWD_METADATA))
+    peers = []
+    for _ in range(CROWD):
+        peer = stack.enter_context(socket.socket())
+        peer.settimeout(PATIENCE_S)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", port))
+        peer.sendall(ask)
+        peers.append(peer)
+    return peers
+
+
+def test_a_leader_that_does_not_read_its_members_holds_up_no_other_group(tmp_path: Path) -> None:
+    settings = {"GROUP_INFLIGHT_BYTES_MAX": str(GROUP_LIMIT)}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with running_server(tmp_path, settings) as server, contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        members = [Member(server.kafka_port, number) for number in range(MEMBERS)]
+        for member in members:
+            stack.callback(member.close)
+            member.ask_to_join()
+        for member in members:
+            member.sync()
+        before = resident_kib(server)
+        _, follower, *_ = join_crowd(server.kafka_port, stack)
+        # The round has ended: every follower has its answer, and the leader's is on its way.
+        assert follower.recv(4)
+        reserved = eventually(lambda: group_bytes(server), lambda found: found > CROWD_BYTES)
+        print(f"resident: {before} KiB before, {resident_kib(server)} KiB with {reserved} bytes")
+        for member in members:
+            member.beat()
+        assert {member.beaten() for member in members} == {0}
+        # What needs room itself, a request of 100 KB and its answer, gets it once the leader that
+        # takes nothing has been ended.
+        late = Member(server.kafka_port, MEMBERS)
+        stack.callback(late.close)
+        late.ask_to_join(b"m" * 100_000)
+        late.sync()
+        ended = scrape(server.http)["penstock_ended_connections_total", Ending.SLOW_REPLY.value]
+        assert ended == 1

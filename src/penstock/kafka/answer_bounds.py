@@ -4,7 +4,8 @@ Here are the answers that follow from the request's own items. Those that follow
 (topics, groups, offsets, configs) are bounded by their handlers, which look at it.
 
 A bound is never below the answer's length, and may be far above: it is reserved for as long as the
-answer is made. JoinGroup and SyncGroup have none: what they give is in the group's memory already.
+answer is made. What JoinGroup and SyncGroup answer is known only once their round has ended: their
+handlers reserve it then.
 """
 
 from collections.abc import Callable, Sequence

@@ -202,3 +202,10 @@ class RequestContext:
             return None
         self.reserved_bytes = byte_count
         return self.connection.reserve_answer(byte_count)
+
+    async def wait_for_room(self, byte_count: int) -> None:
+        """Reserve an answer that is known only once its request's work is done: of what the
+        server has in memory anyway, so that waiting for room holds little."""
+        waiting = self.reserve_answer(byte_count)
+        if waiting is not None:
+            await waiting

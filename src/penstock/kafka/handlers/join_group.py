@@ -1,15 +1,19 @@
 """JoinGroup 0 to 9: become a member of a group's next generation.
 
-The answer waits until the generation begins. Version 0 has one timeout for both purposes; from
-version 4 on a new member gets its id first and joins with it (KIP-394); 5 knows static members
-(KIP-345); 9 may skip the assignment (KIP-814).
+The answer waits until the generation begins, and a long one, a leader's, until the reserve of group
+calls has room for it: before that its length is not known. Version 0 has one timeout for both
+purposes; from version 4 on a new member gets its id first and joins with it (KIP-394); 5 knows
+static members (KIP-345); 9 may skip the assignment (KIP-814).
 """
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
-from penstock.groups.messages import JoinRequest, Protocol
+from penstock.groups.messages import JoinedMember, JoinReply, JoinRequest, Protocol
 from penstock.kafka import fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.arrays import MadeItems
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 from penstock.model.errors import InvalidRequestError
@@ -23,6 +27,8 @@ SKIPS_ASSIGNMENT_FROM: Final = 9
 PROTOCOLS_MAX: Final = 100
 """Of one member. Each of them is kept, and compared with those of all others at each rebalance;
 clients offer one or two."""
+MEMBER_BYTES: Final = 8
+"""Length of metadata, and tags."""
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -60,6 +66,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     error = reply.error
     if error:
         error = await fresh.group_error(context, request.group_id, error)
+    await context.wait_for_room(await _bound(context, reply))
     types = response_types("join_group", version)
     no_name = None if version >= NULLABLE_PROTOCOL_FROM else ""
     return build(
@@ -71,15 +78,24 @@ async def handle(context: RequestContext, request: Any) -> Any:
         leader=reply.leader,
         skip_assignment=reply.skip_assignment,
         member_id=reply.member_id,
-        members=tuple(
-            [
-                build(
-                    types.JoinGroupResponseMember,
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    metadata=member.metadata,
-                )
-                async for member in context.broker.turns.each(reply.members)
-            ]
-        ),
+        members=MadeItems(reply.members, partial(_member, types)),
     )
+
+
+def _member(types: Any, member: JoinedMember) -> Any:
+    return build(
+        types.JoinGroupResponseMember,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        metadata=member.metadata,
+    )
+
+
+async def _bound(context: RequestContext, reply: JoinReply) -> int:
+    """The most bytes of the answer: a leader's has the metadata of all members."""
+    found = BASE_BYTES + text_bytes(reply.protocol_type) + text_bytes(reply.protocol_name)
+    found += text_bytes(reply.leader) + text_bytes(reply.member_id)
+    async for member in context.broker.turns.each(reply.members):
+        found += MEMBER_BYTES + text_bytes(member.member_id) + text_bytes(member.instance_id)
+        found += len(member.metadata)
+    return found

@@ -1,6 +1,7 @@
 """SyncGroup 0 to 5: a member's share of the work; the leader brings everybody's.
 
-The answer waits until the assignment is journaled. From version 5 on the member says which
+The answer waits until the assignment is journaled, and a long one until the reserve of group calls
+has room for it. From version 5 on the member says which
 protocol it believes in (KIP-559).
 """
 
@@ -8,6 +9,7 @@ from typing import Any, Final
 
 from penstock.groups.messages import SyncRequest
 from penstock.kafka import fresh
+from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.schema import build, response_types
 
@@ -34,6 +36,8 @@ async def handle(context: RequestContext, request: Any) -> Any:
     error = reply.error
     if error:
         error = await fresh.group_error(context, request.group_id, error)
+    named = text_bytes(reply.protocol_type) + text_bytes(reply.protocol_name)
+    await context.wait_for_room(BASE_BYTES + named + len(reply.assignment))
     return build(
         response_types("sync_group", context.api_version).SyncGroupResponse,
         error_code=error,

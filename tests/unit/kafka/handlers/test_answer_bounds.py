@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ from unit.kafka.handlers.test_turns_of_requests import CASES, arrays_of, entity
 
 TOPICS = 60
 MEMBERS = 5
-UNRESERVED = ("join_group", "sync_group", "api_versions", "describe_cluster")
-"""What the first two give is in the group's memory already; the others are short."""
+UNRESERVED = ("api_versions", "describe_cluster")
+"""These are short."""
 
 
 class Reserving(RequestContext):
@@ -189,6 +190,62 @@ def test_no_answer_is_longer_than_its_bound(on_face: Any, api: str) -> None:
                     assert length < SMALL_ANSWER_BYTES
                 else:
                     assert length <= max(bound, BASE_BYTES), (version, request)
+
+    on_face(work)
+
+
+METADATA = b"m" * 100_000
+
+
+# Version 4 wants an id, and knows no instances that need none.
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 6, 7, 8, 9])
+def test_a_leaders_answer_is_reserved_once_the_round_has_ended(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        context = context_of(face.broker, "join_group", version)
+        protocol = face.part(
+            "join_group", version, "JoinGroupRequestProtocol", name="range", metadata=METADATA
+        )
+        request = schema.build(
+            schema.request_types("join_group", version).JoinGroupRequest,
+            group_id="large",
+            session_timeout=timedelta(seconds=10),
+            rebalance_timeout=timedelta(seconds=60),
+            member_id="",
+            group_instance_id="i",
+            protocol_type="consumer",
+            protocols=(protocol,),
+            reason=None,
+        )
+        body = await encoded(await BY_MODULE["join_group"].load().handle(context, request))
+        assert SMALL_ANSWER_BYTES < len(METADATA) < len(body) <= context.reserved
+
+    on_face(work)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_long_assignment_is_reserved(on_face: Any, version: int) -> None:
+    async def work(face: Any) -> None:
+        joined = await face.join(5, "large")
+        context = context_of(face.broker, "sync_group", version)
+        assignment = face.part(
+            "sync_group",
+            version,
+            "SyncGroupRequestAssignment",
+            member_id=joined.member_id,
+            assignment=METADATA,
+        )
+        request = schema.build(
+            schema.request_types("sync_group", version).SyncGroupRequest,
+            group_id="large",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=(assignment,),
+        )
+        body = await encoded(await BY_MODULE["sync_group"].load().handle(context, request))
+        assert len(METADATA) < len(body) <= context.reserved
 
     on_face(work)
 
