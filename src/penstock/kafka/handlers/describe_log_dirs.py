@@ -6,7 +6,7 @@ asks all of them counts each once. The volume's total
 and usable bytes are unknown (-1): most bytes are in an object store, which has no size.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
@@ -31,32 +31,19 @@ async def handle(context: RequestContext, request: Any) -> Any:
     types = response_types("describe_log_dirs", context.api_version)
     view = context.broker.view
     turns = context.broker.turns
-    wanted: dict[str, set[int]] = {}
-    if request.topics is None:
-        async for topic in turns.each(list(view.topics())):
-            wanted[topic.name] = set(range(topic.partitions))
-            if turns.spend(topic.partitions // CHEAP):
-                await turns.wait()
-    else:
-        async for asked in turns.each(request.topics):
-            known = view.topic(asked.topic)
-            if known is not None:
-                found = wanted.setdefault(asked.topic, set())
-                found.update([index for index in asked.partitions if 0 <= index < known.partitions])
-                if turns.spend(len(asked.partitions) // CHEAP):
-                    await turns.wait()
-    waiting = context.reserve_answer(_bound(context, wanted))
+    wanted = await _wanted(context, request)
+    waiting = context.reserve_answer(await _bound(context, wanted))
     if waiting is not None:
         return waiting
     leaders, me = context.broker.nodes.leaders(""), context.broker.node_id
     error, topics = ErrorCode.NONE, ArrayWriter(types.DescribeLogDirsTopic)
     try:
-        for name, indexes in wanted.items():
+        async for name, indexes in turns.each(wanted.items()):
             known = view.topic(name)
             if known is None:  # deleted meanwhile
                 continue
             shown = ArrayWriter(types.DescribeLogDirsPartition)
-            for some in _pages(sorted(indexes)):
+            for some in _pages(indexes if isinstance(indexes, range) else sorted(indexes)):
                 keys = {
                     index: partition_key(known.topic_key, index)
                     for index in some
@@ -84,15 +71,33 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.DescribeLogDirsResponse, error_code=ErrorCode.NONE, results=(result,))
 
 
-def _bound(context: RequestContext, wanted: Mapping[str, Collection[int]]) -> int:
+async def _wanted(context: RequestContext, request: Any) -> Mapping[str, Collection[int]]:
+    """Partitions by their topic's name."""
+    view, turns = context.broker.view, context.broker.turns
+    if request.topics is None:
+        # No sets: of all partitions of a cluster they would take more memory than the answer.
+        every = turns.each(list(view.topics()))
+        return {topic.name: range(topic.partitions) async for topic in every}
+    wanted: dict[str, set[int]] = {}
+    async for asked in turns.each(request.topics):
+        known = view.topic(asked.topic)
+        if known is not None:
+            found = wanted.setdefault(asked.topic, set())
+            found.update([index for index in asked.partitions if 0 <= index < known.partitions])
+            if turns.spend(len(asked.partitions) // CHEAP):
+                await turns.wait()
+    return wanted
+
+
+async def _bound(context: RequestContext, wanted: Mapping[str, Collection[int]]) -> int:
     """The most bytes of the answer."""
     found = BASE_BYTES + text_bytes(context.broker.settings.log_dir)
-    for name, indexes in wanted.items():
+    async for name, indexes in context.broker.turns.each(wanted.items()):
         found += TOPIC_BYTES + text_bytes(name) + PARTITION_BYTES * len(indexes)
     return found
 
 
-def _pages(indexes: list[int]) -> Iterator[list[int]]:
+def _pages(indexes: Sequence[int]) -> Iterator[Sequence[int]]:
     """Some at a time."""
     for start in range(0, len(indexes), PAGE_PARTITIONS):
         yield indexes[start : start + PAGE_PARTITIONS]

@@ -29,17 +29,19 @@ PAGE_PARTITIONS_MAX: Final = 2000
 
 async def handle(context: RequestContext, request: Any) -> Any:
     """One page."""
-    waiting = context.reserve_answer(_bound(context, request))
+    waiting = context.reserve_answer(await _bound(context, request))
     if waiting is not None:
         return waiting
     return await fresh.settled(context, partial(_page, context, request))
 
 
-def _bound(context: RequestContext, request: Any) -> int:
+async def _bound(context: RequestContext, request: Any) -> int:
     """The most bytes of the answer."""
     limit: int = request.response_partition_limit
     partitions = max(1, min(limit, PAGE_PARTITIONS_MAX))
-    named = sum(text_bytes(topic.name) + TOPIC_BYTES for topic in request.topics)
+    named = 0
+    async for topic in context.broker.turns.each(request.topics):
+        named += TOPIC_BYTES + text_bytes(topic.name)
     # Of topics that are there, each has a partition on the page at least.
     shown = partitions if not request.topics else 0
     shown = min(shown, len(context.broker.view.topics()))
@@ -50,16 +52,17 @@ def _bound(context: RequestContext, request: Any) -> int:
 async def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> Any:
     types = response_types("describe_topic_partitions", context.api_version)
     view = context.broker.view
-    names = {topic.name for topic in request.topics} or {topic.name for topic in view.topics()}
+    turns = context.broker.turns
+    asked = request.topics or list(view.topics())
+    names = {topic.name async for topic in turns.each(asked)}
     first_partition = 0
     cursor = request.cursor
     if cursor is not None:
-        names = {name for name in names if name >= cursor.topic_name}
+        names = {name async for name in turns.each(names) if name >= cursor.topic_name}
         first_partition = max(0, cursor.partition_index)
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     topics = ArrayWriter(types.DescribeTopicPartitionsResponseTopic)
     next_cursor = None
-    turns = context.broker.turns
     async for name in turns.in_order(list(names)):
         start = first_partition if cursor is not None and name == cursor.topic_name else 0
         topic = view.topic(name)

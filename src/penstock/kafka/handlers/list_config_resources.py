@@ -37,10 +37,13 @@ async def handle(context: RequestContext, request: Any) -> Any:
     turns = broker.turns
     found: list[tuple[int, str]] = []
     if ResourceType.TOPIC in asked:
-        found.extend((ResourceType.TOPIC, topic.name) for topic in broker.view.topics())
+        every = turns.each(list(broker.view.topics()))
+        found += [(ResourceType.TOPIC, topic.name) async for topic in every]
     if ResourceType.BROKER in asked:
         found.append((ResourceType.BROKER, str(broker.node_id)))
-    bound = BASE_BYTES + sum(text_bytes(name) + RESOURCE_BYTES for _, name in found)
+    bound = BASE_BYTES
+    async for _, name in turns.each(found):
+        bound += RESOURCE_BYTES + text_bytes(name)
     waiting = context.reserve_answer(bound)
     if waiting is not None:
         return waiting

@@ -20,6 +20,7 @@ from penstock.kafka.context import ConnectionState, PiecedReply, RequestContext
 from penstock.kafka.decode import without_none
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.registry import APIS, BY_MODULE
+from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import InvalidRequestError
 from penstock.system.turns import Turns
 from support.loop_probe import Probe
@@ -134,5 +135,45 @@ def test_no_request_holds_the_loop(on_face: Any, api: str, version: int) -> None
             with Probe() as probe:
                 await asyncio.wait_for(answer(broker, api, version, body), 60)
             assert probe.most < CALLS_MAX, (name, probe.most, probe.total, probe.turns)
+
+    on_face(work)
+
+
+TOPICS = 12_000
+EVERYTHING: list[tuple[str, int, dict[str, Any]]] = [
+    ("describe_log_dirs", 4, {"topics": None}),
+    (
+        "describe_topic_partitions",
+        0,
+        {"topics": (), "response_partition_limit": 2000, "cursor": None},
+    ),
+    ("list_config_resources", 1, {"resource_types": ()}),
+    ("list_groups", 5, {"states_filter": (), "types_filter": ()}),
+]
+"""Short requests about all that there is."""
+
+
+@pytest.mark.parametrize(("api", "version", "fields"), EVERYTHING)
+def test_no_answer_about_everything_holds_the_loop(
+    on_face: Any, api: str, version: int, fields: dict[str, Any]
+) -> None:
+    kind = schema._entity_type(api, version, "Request")
+    body = memoryview(schema.encode_request(schema.build(kind, **fields)))
+
+    async def work(face: Any) -> None:
+        broker = face.broker
+        broker.log = StandInLog()
+        applied = face.world.order.append(
+            [
+                CreateTopic(name=f"n{number}", topic_id=number.to_bytes(16, "big"), partitions=1)
+                for number in range(1, TOPICS)
+            ]
+        )
+        face.world.view.apply(applied.changes)
+        await answer(broker, api, version, body)
+        broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
+        with Probe() as probe:
+            await asyncio.wait_for(answer(broker, api, version, body), 60)
+        assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
 
     on_face(work)
