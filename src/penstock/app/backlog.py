@@ -57,7 +57,7 @@ class Backlog:
         self.is_warned = too_much
 
     def status(self) -> dict[str, Any]:
-        """For /v1/status."""
+        """Return what /v1/status says of it."""
         return {
             "runs": self.run_count,
             "bytes": self.size_bytes,
@@ -65,7 +65,7 @@ class Backlog:
         }
 
     def gauges(self) -> dict[str, float]:
-        """For /metrics."""
+        """Return the values of its gauges by name, for /metrics."""
         return {
             "penstock_compaction_backlog_runs": self.run_count,
             "penstock_compaction_backlog_bytes": self.size_bytes,

@@ -80,9 +80,9 @@ class AgentPorts:
     scratch: Path
     pool: Executor
     applier: Executor
-    """Of one thread."""
+    """Has one thread, which applies entries."""
     calls: Calls
-    """To other agents."""
+    """Makes the calls to other agents."""
     wal_folder: WalFolder
     write_snapshot: WriteSnapshot | None = None
     """See `Archiver`."""
@@ -141,7 +141,7 @@ class ClusterAgent:
 
     @property
     def quiet_agents(self) -> frozenset[int]:
-        """Those that have missed a beat, as far as this agent knows."""
+        """The agents that have missed a beat, as far as this agent knows."""
         return frozenset() if self.membership is None else self.membership.quiet
 
     @property

@@ -82,7 +82,7 @@ class ClusterParts(Parts):
 
     @property
     def membership(self) -> Membership | None:
-        """What beats for this agent, once that has begun."""
+        """The membership that beats for this agent, once it has begun."""
         return self.agent.membership
 
     @property
@@ -97,7 +97,7 @@ class ClusterParts(Parts):
 
     @property
     def quiet_agents(self) -> frozenset[int]:
-        """Those that have missed a beat, as far as this agent knows."""
+        """The agents that have missed a beat, as far as this agent knows."""
         return self.agent.quiet_agents
 
     async def start(self) -> None:

@@ -38,7 +38,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class CopiedObjects:
-    """Of one restore.
+    """The objects that one restore copies.
 
     Args:
         store: the new cluster's.
@@ -77,7 +77,7 @@ class CopiedObjects:
         return True
 
     def noting(self, take: TakeObjects) -> TakeObjects:
-        """What takes objects, after a note of them; to be called in another thread than this."""
+        """Wrap `take` so that it notes the objects first; it is called in another thread."""
         loop = asyncio.get_running_loop()
 
         def taken(listed: Listed, due: DueOf) -> None:
@@ -131,7 +131,7 @@ class CopiedObjects:
 
 
 def _decode(body: Buffer | None) -> _Note | None:
-    """None: there is none, or it is no note."""
+    """Read a note. None: there is none, or the bytes are not one."""
     try:
         return None if body is None else msgspec.json.decode(body, type=_Note)
     except msgspec.MsgspecError:

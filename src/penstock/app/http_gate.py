@@ -129,7 +129,8 @@ class HttpGate:
         self._count = count
         self._seldom = Seldom(clock)
         self._open: dict[Gated, tuple[int, float]] = {}
-        """In the order of arrival: unsent bytes at the last look, and since when as many."""
+        """In the order of arrival: unsent bytes at the last look, and since when there are as
+        many."""
         self.running = 0
         """Slots that are taken."""
         self.bodies_bytes = 0
@@ -154,7 +155,7 @@ class HttpGate:
         self._open.pop(connection, None)
 
     def note_malformed(self, connection: Gated) -> None:
-        """What came is not HTTP. The connection is answered 400 and closed by itself."""
+        """Note that what came is not HTTP. The connection is answered 400 and closed by itself."""
         self._note(connection, HttpEnding.MALFORMED, self.clock.monotonic_s())
 
     def take_slot(self, peer_name: str) -> bool:

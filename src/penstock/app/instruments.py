@@ -42,7 +42,7 @@ _LABELLED_EVENTS: Final = {
     "ended": ("penstock_ended_connections_total", tuple(Ending)),
     "waited": ("penstock_inflight_waits_total", tuple(Lane)),
 }
-"""By what an event's name begins with; then what may follow it."""
+"""The metric that counts an event, and the values of its label, by the event's first word."""
 _PARSED: Final = ("Produce", "Fetch")
 _READ_ERRORS: Final = (
     DamagedError,
@@ -52,11 +52,11 @@ _READ_ERRORS: Final = (
     OverloadedError,
     StorageFullError,
 )
-"""What a fetch's read ends in, as far as it is foreseen."""
+"""The errors that a fetch's read is known to end in."""
 
 
 class _Histograms(dict[str, Histogram]):
-    """By stage, made when a stage is first seen: afterwards a plain dictionary look-up."""
+    """The histograms by stage, each made when its stage is first seen."""
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class KafkaInstruments:
         self._histograms[stage].observe(seconds)
 
     def count(self, event: str, amount: int = 1) -> None:
-        """Something happened."""
+        """Count an event."""
         name, label = self._counters[event]
         self._metrics.add(name, amount, label)
 

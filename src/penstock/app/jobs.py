@@ -22,7 +22,7 @@ class Job:
 
     @property
     def work(self) -> Work:
-        """What its failures are counted as."""
+        """The name under which its failures are counted, and whether they matter."""
         return Work(name=self.name, matters=self.matters)
 
 

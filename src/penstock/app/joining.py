@@ -50,8 +50,8 @@ def make_membership(
     order: Ordering,
     view: MetadataView,
 ) -> Membership:
-    """Not started. It is to beat before the agent recovers its WAL, which may take longer than
-    the others wait for a beat."""
+    """Make an agent's membership, not started. It is to beat before the agent recovers its WAL,
+    which may take longer than the others wait for a beat."""
     return Membership(
         me=me,
         epoch=epoch,

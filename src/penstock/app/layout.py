@@ -31,7 +31,7 @@ class DataLayout:
         return self.root / "objects"
 
     def worker(self, index: int) -> Path:
-        """What is worker `index`'s own, of several on this host; worker 0 has the root."""
+        """The directory of worker `index`, of several on this host; worker 0 has the root."""
         return self.root / "workers" / str(index)
 
     def workers(self) -> list[Path]:

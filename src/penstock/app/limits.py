@@ -12,7 +12,7 @@ from penstock.log.limits import LogLimits
 
 
 def log_limits(settings: ServerSettings) -> LogLimits:
-    """For `penstock.log`."""
+    """Return the limits of `penstock.log`."""
     return LogLimits(
         # A file must be able to take a frame and its header, so that small files have small frames.
         frame_bytes_max=min(16 * MIB, settings.wal_file_bytes // 2),
@@ -38,14 +38,14 @@ def log_limits(settings: ServerSettings) -> LogLimits:
 
 
 def membership_settings(settings: ServerSettings) -> MembershipSettings:
-    """For `penstock.cluster`."""
+    """Return the settings of `penstock.cluster`."""
     return MembershipSettings(
         heartbeat_ms=settings.heartbeat_ms, agent_timeout_ms=settings.agent_timeout_ms
     )
 
 
 def kafka_settings(settings: ServerSettings) -> KafkaSettings:
-    """For `penstock.kafka`."""
+    """Return the settings of `penstock.kafka`."""
     return KafkaSettings(
         auto_create_topics=settings.auto_create_topics,
         auto_create_topics_per_s=settings.auto_create_topics_per_s,
@@ -75,7 +75,7 @@ def kafka_settings(settings: ServerSettings) -> KafkaSettings:
 
 
 def http_limits(settings: ServerSettings) -> HttpLimits:
-    """For each of the ports that speak HTTP."""
+    """Return the limits of each port that speaks HTTP."""
     return HttpLimits(
         connections_max=settings.http_connections_max,
         header_s=settings.http_header_timeout_ms / 1000,
@@ -85,7 +85,7 @@ def http_limits(settings: ServerSettings) -> HttpLimits:
 
 
 def group_settings(settings: ServerSettings) -> GroupSettings:
-    """For `penstock.groups`."""
+    """Return the settings of `penstock.groups`."""
     return GroupSettings(
         initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
         session_timeout_ms_min=settings.group_min_session_timeout_ms,

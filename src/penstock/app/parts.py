@@ -126,7 +126,7 @@ class Parts(ABC):
     @property
     @abstractmethod
     def epoch(self) -> int:
-        """Of this agent."""
+        """The epoch of this agent."""
 
     @property
     @abstractmethod
@@ -151,7 +151,7 @@ class Parts(ABC):
 
     @abstractmethod
     def jobs(self) -> Sequence[Job]:
-        """What comes round."""
+        """Return the work that comes round."""
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class Parts(ABC):
 
     @abstractmethod
     def gauges(self) -> dict[str, float]:
-        """The same for /metrics."""
+        """Return the values of its storage's gauges by name, for /metrics."""
 
     @abstractmethod
     def not_ready(self) -> str:

@@ -46,13 +46,13 @@ from penstock.ports.objects import ObjectStore
 T = TypeVar("T")
 
 BODY_BYTES_MAX: Final = 64 << 20
-"""Of a JSON request: a commit of many runs."""
+"""Largest body of a JSON request: it holds a commit of many runs."""
 COMMAND_BYTES_MAX: Final = 16 << 20
-"""Of one journal entry."""
+"""Largest journal entry that a request may make."""
 CORRUPT: Final = "corrupt_data"
 CALLS: Final = "penstock_pipeline_calls_total"
 _STATUSES: Final = (200, 204, 400, 403, 404, 409, 503)
-"""Of the answers, and so in the label of `CALLS`."""
+"""The statuses of answers: the values of the label of `CALLS`."""
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -129,7 +129,7 @@ class PipelineSources:
         return answer
 
     def topic(self, topic_id: str) -> Topic | None:
-        """By the id's hexadecimal digits, as this agent knows it.
+        """Find a topic by its id's hexadecimal digits, as this agent knows it.
 
         Raises:
             InvalidRequestError: that is no id.

@@ -57,7 +57,7 @@ class _Objects:
     def __init__(self, sources: PipelineSources) -> None:
         self._sources = sources
         self._putting_bytes = 0
-        """Of objects that are on their way to the store now."""
+        """Bytes of the objects that are on their way to the store now."""
 
     async def accesses(self, request: Request) -> Response:
         wanted = await read_message(request, AccessRequest)

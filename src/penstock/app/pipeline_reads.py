@@ -40,13 +40,13 @@ from penstock.model.topic_configs import TOPIC_CONFIGS, effective
 from penstock.records.batch import stored_header
 
 RUNS_MAX: Final = 100_000
-"""Of one page: about 10 MB of JSON."""
+"""Runs of one page, which make about 10 MB of JSON."""
 RECORDS_BYTES_MAX: Final = 64 << 20
 _PATTERN_LENGTH_MAX: Final = 1000
 _AFTER: Final = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 _WAL: Final = -1
 _ENCODE: Final = msgspec.json.encode
-"""Of a page of runs: in the pool, where its rows were read."""
+"""Encodes a page of runs in the pool, where its rows were read."""
 _Numbers = dict[PartitionKey, int]
 
 

@@ -27,7 +27,7 @@ class PipelineStatus:
     _told: dict[str, Any] = field(default_factory=lambda: {"jobs": {}, "tables": {}})
 
     async def run_once(self) -> None:
-        """Ask."""
+        """Ask the state what there is to tell."""
         loop = asyncio.get_running_loop()
         jobs, tables = await loop.run_in_executor(self.pool, self._ask)
         self._told = {

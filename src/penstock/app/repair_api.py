@@ -56,7 +56,7 @@ class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 PLACES_MAX: Final = 10_000
 """Runs that one call may name."""
 PLACES_BODY_BYTES_MAX: Final = 1 << 20
-"""So many of them are 420 KB at most."""
+"""Room for `PLACES_MAX` runs, which take 420 KB at most."""
 _Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 

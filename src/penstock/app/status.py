@@ -94,7 +94,7 @@ def gauges(parts: Parts, *, ready_s: float) -> dict[str, float]:
 
 
 def _lanes(lanes: Lanes, now_s: float) -> dict[str, Any]:
-    """What counts before one limit, and who waits."""
+    """Return the bytes that count before one limit, and how many tickets wait for room."""
     return {
         "bytes": lanes.used_bytes,
         "bytes_max": lanes.limit_bytes,

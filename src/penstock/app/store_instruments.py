@@ -22,7 +22,7 @@ _ERRORS: Final = (
     NotFoundError,
     asyncio.CancelledError,
 )
-"""What the adapters' calls end in (`penstock.objects.translate`)."""
+"""The errors that adapters' calls end in (`penstock.objects.translate`)."""
 
 
 class StoreInstruments:

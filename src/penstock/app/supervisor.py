@@ -76,7 +76,7 @@ class Worker:
         return self.ready
 
     def terminate(self) -> None:
-        """Ask it to drain."""
+        """Ask the worker to drain and end."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()

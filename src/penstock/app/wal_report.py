@@ -27,7 +27,7 @@ class WalReport:
         }
 
     def gauges(self) -> dict[str, float]:
-        """By metrics' names."""
+        """Return the values of the WAL's gauges by name."""
         return {
             "penstock_wal_pending_bytes": self.uploader.pending_bytes,
             "penstock_wal_free_bytes": self.free_bytes,

@@ -365,7 +365,7 @@ class _Telling:
         self._begun: tuple[Log, WorkerHub, ShardKeeper] | None = None
 
     def begin(self, log: Log, hub: WorkerHub, shards: ShardKeeper) -> None:
-        """From now on."""
+        """Publish deliveries from now on."""
         self._begun = (log, hub, shards)
 
     def __call__(self, delivery: Delivery) -> None:

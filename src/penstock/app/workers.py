@@ -76,7 +76,7 @@ class RestartDelays:
         self._delay_s = RESTART_DELAY_FIRST_S
 
     def next_delay_s(self, *, ran_s: float) -> float:
-        """After it ran for `ran_s`."""
+        """Return the pause before the next start, after the worker ran for `ran_s`."""
         if ran_s >= SETTLED_AFTER_S:
             self._delay_s = RESTART_DELAY_FIRST_S
         delay_s = self._delay_s

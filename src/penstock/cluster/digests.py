@@ -153,7 +153,7 @@ class DigestKeeper:
         self._wants_round = True
 
     def status(self) -> dict[str, Any]:
-        """For /v1/status."""
+        """Return what /v1/status says of the comparisons."""
         return {
             "position": self._view.digests.position,
             "verdict": self.judged.verdict.name.lower(),
@@ -164,7 +164,7 @@ class DigestKeeper:
         }
 
     def gauges(self) -> dict[str, float]:
-        """For /metrics."""
+        """Return the values of their gauges by name, for /metrics."""
         return {
             "penstock_digest_position": self.equal_position,
             "penstock_digest_split": float(self._order.write_stop.error is not None),

@@ -26,7 +26,7 @@ WRITES_AT_ONCE: Final = 2_000
 """Offsets of one command: what applies it, and what keeps it in memory, does so in one go. A commit
 of more is not one step of the journal."""
 PAGE_OFFSETS: Final = 500
-"""Offsets that are read at a time."""
+"""Offsets of a group that are read from the database at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,7 +195,7 @@ class GroupMemory:
         return made
 
     def settle(self, loaded: LoadedGroup) -> None:
-        """After anything happened to a group: keep it, or let it go when there are too many."""
+        """Keep a group after anything happened to it, or let it go when there are too many."""
         group_id = loaded.machine.group_id
         if self.groups.get(group_id) is not loaded:
             # Deleted meanwhile; another one may have its name.
@@ -219,7 +219,7 @@ class GroupMemory:
         self.groups.pop(group_id, None)
 
     def forget_this(self, loaded: LoadedGroup) -> None:
-        """As `forget`, unless another value has taken its place meanwhile."""
+        """Forget a group, unless another value has taken its place meanwhile."""
         if self.groups.get(loaded.machine.group_id) is loaded:
             self.forget(loaded.machine.group_id)
 

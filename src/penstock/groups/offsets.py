@@ -27,9 +27,9 @@ class OffsetLoad:
     def __init__(self) -> None:
         self._found: dict[PartitionId, CommittedOffset] = {}
         self.since: dict[PartitionId, CommittedOffset | None] = {}
-        """None: it was deleted."""
+        """The offsets that were committed or deleted (None) since the reading began."""
         self.is_stale = False
-        """What was read may have changed unseen."""
+        """Whether the stored offsets may have changed, so that what was read doesn't count."""
 
     def add(self, rows: Mapping[PartitionId, OffsetRow]) -> None:
         """Take up what was read."""
@@ -119,7 +119,7 @@ class OffsetCache:
             self.is_in_doubt = False
 
     def forget(self) -> None:
-        """What is stored is not known any more: read it again."""
+        """Read what is stored again: it may be other than what is known here."""
         self._offsets = None
         for load in self._loads:
             load.is_stale = True

@@ -37,7 +37,7 @@ def proposed_owner(shard: int, candidates: tuple[int, ...]) -> int | None:
 
 
 def shard_candidates(agents: Iterable[Agent]) -> tuple[int, ...]:
-    """Those that may own shards: live ones, or else those that are being drained."""
+    """Return the agents that may own shards: live ones, or else those that are being drained."""
     known = [agent for agent in agents if agent.live]
     staying = [agent for agent in known if agent.status is AgentStatus.LIVE]
     return tuple(agent.agent_id for agent in staying or known)

@@ -18,7 +18,7 @@ TIMEOUT_MIN_S: Final = 1.0
 REQUEST_TIMED_OUT whatever happens; here a commit takes milliseconds, so it is awaited."""
 TIMEOUT_MAX_S: Final = 300.0
 DEFAULT_TIMEOUT: Final = timedelta(seconds=60)
-"""For the APIs whose request has no timeout."""
+"""The timeout of the APIs whose request has none."""
 
 
 async def commit(

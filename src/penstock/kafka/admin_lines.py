@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LINES_MAX: Final = 100
-"""Of one request; the next line says how many changes more there were."""
+"""Lines of one request; the next line says how many more changes there were."""
 
 SHOWN_MAX: Final = 10
 """Partitions that a line names."""
@@ -47,12 +47,12 @@ def note_changes(context: "RequestContext", changes: Sequence[str], *, count: in
 
 
 def describe_first(view: "MetadataView", commands: Iterable[AnyCommand]) -> list[str]:
-    """What the first `LINES_MAX` commands change, as the state is before they are committed."""
+    """Describe the first `LINES_MAX` commands, by the state before they are committed."""
     return [describe(view, command) for command in islice(commands, LINES_MAX)]
 
 
 def describe(view: "MetadataView", command: AnyCommand) -> str:
-    """What a command changes: a sentence without its subject."""
+    """Say what a command changes: a sentence without its subject."""
     if isinstance(command, CreateTopic):
         configs = f" and configs {command.configs}" if command.configs else ""
         return f"created topic {command.name} with {command.partitions} partitions{configs}"

@@ -49,7 +49,7 @@ class Admission:
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
         self.open: dict[Admitted, None] = {}
-        """In the order in which they came."""
+        """The connections, in the order in which they came."""
         self._by_address: Counter[str] = Counter()
         self._candidates: deque[Admitted] = deque()
         self._none_idle_s = float("-inf")

@@ -15,7 +15,7 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.resources import topic_entries
 
 BASE_BYTES: Final = 1024
-"""What no item makes longer."""
+"""An answer's fields outside its items."""
 TEXT_BYTES: Final = 600
 """An error's message, without what it repeats of the request."""
 REPEATED: Final = 12

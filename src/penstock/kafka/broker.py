@@ -43,7 +43,7 @@ class Broker:
     instruments: Instruments = field(default_factory=NoInstruments)
     record_checks: RecordChecks = field(default_factory=RecordChecks)
     turns: Turns = field(default_factory=Turns)
-    """By which long requests give way to others."""
+    """The turns of the event loop in which long requests are served."""
     long_produces: asyncio.Lock = field(default_factory=asyncio.Lock)
     long_fetches: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of requests of more partitions than one turn has room for, one at a time is read: what is
@@ -61,7 +61,7 @@ class Broker:
     seldom: Seldom = field(init=False)
     """Says which of handlers' warnings is worth a line."""
     nodes: Nodes = field(init=False)
-    """Whom clients are sent to."""
+    """The brokers that clients are sent to."""
 
     def __post_init__(self) -> None:
         self.nodes = self.cluster or OneNode(self)

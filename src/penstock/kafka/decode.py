@@ -114,7 +114,7 @@ def decode(entity_type: type, body: Buffer) -> Any:
 
 
 def decode_in_steps(entity_type: type, body: Buffer) -> Steps[Any]:
-    """As `decode`, some items of the request's arrays at a time."""
+    """Decode as `decode` does, some items of the request's arrays at a time."""
     cursor = Cursor(body)
     read = None if cursor.end <= AT_ONCE_BYTES else stepped_reader(entity_type)
     if read is None:

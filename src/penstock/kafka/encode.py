@@ -80,7 +80,7 @@ _LAYOUTS: Final = {
     "float64": "d",
     "error_code": "h",
 }
-"""Of what `struct` packs as it is."""
+"""The types that `struct` packs as they are."""
 
 
 def encode_in_steps(entity: Any) -> Steps[bytearray]:

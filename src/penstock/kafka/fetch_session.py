@@ -34,9 +34,9 @@ SESSIONS_MAX: Final = 1000
 EVICTABLE_AFTER_S: Final = 120.0
 """As Kafka's min.incremental.fetch.session.eviction.ms."""
 PARTITIONS_MAX: Final = 20_000
-"""Of one session; some 400 bytes each."""
+"""Partitions of one session, at some 400 bytes each."""
 PARTITIONS_TOTAL_MAX: Final = 250_000
-"""Of all sessions together: some 100 MB, whatever clients name."""
+"""Partitions of all sessions together: some 100 MB, whatever clients name."""
 
 _Key = tuple[str | bytes, int]
 
@@ -81,7 +81,7 @@ class FetchSession:
                 sent.wanted = wanted
 
     def news(self, answers: list[PartitionData]) -> list[PartitionData]:
-        """Those answers that tell the client something: records, an error, moved offsets."""
+        """Return the answers that tell the client something: records, an error, moved offsets."""
         told = []
         for data in answers:
             sent = self.partitions.get((data.topic, data.partition))

@@ -56,7 +56,7 @@ class LastFetch:
         """In the order of `request.partitions`; as of `generation` of the view."""
         self.generation = -1
         self.waiter: Waiter | None = None
-        """For those targets."""
+        """Waits for records of those targets."""
 
 
 def find_targets(

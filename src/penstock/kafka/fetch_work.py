@@ -64,7 +64,7 @@ class FetchWork:
         self._connection = context.connection
         self._certainty = fresh.first(context)
         self._touched: list[Target] = []
-        """Whose data holds something found for this request."""
+        """The targets whose data holds something found for this request."""
         self._wanted: list[FetchPartition]
         self._request: FetchRequest
 

@@ -54,7 +54,7 @@ class FileSender:
         """Bytes of the queue's first part that have left."""
         self._turn: asyncio.Handle | None = None
         self.unsent_bytes = 0
-        """Of all parts that wait here."""
+        """Bytes of all parts that wait here."""
 
     @staticmethod
     def fits(transport: asyncio.Transport) -> bool:

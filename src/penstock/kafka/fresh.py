@@ -73,7 +73,8 @@ class Certainty:
         return ItemError(ErrorCode.REQUEST_TIMED_OUT, AWAY_TEXT)
 
     def outcome(self, outcome: Outcome) -> Outcome:
-        """As `refusal`, for a value."""
+        """Return the outcome of an item, unless it may be the agent's own ignorance: see
+        `refusal`."""
         if self.final:
             return outcome
         self.doubted = True

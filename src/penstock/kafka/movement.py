@@ -40,13 +40,13 @@ class Sample(NamedTuple):
     request: int
     """Number of the request that is being received."""
     received_bytes: int
-    """Of it; 0: none is being received."""
+    """Bytes of it that came; 0: none is being received."""
     missing_bytes: int
     readable_bytes: int
     """What waits in the socket."""
     unsent_bytes: int
     left_bytes: int
-    """Of all replies so far, those that are no longer unsent."""
+    """Bytes of all replies so far that are no longer unsent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

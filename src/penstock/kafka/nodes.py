@@ -35,15 +35,15 @@ class Nodes(Protocol):
         ...
 
     def leaders(self, zone: str) -> Leaders:
-        """Of partitions, for clients of a zone ("": of none)."""
+        """Return the leaders of partitions for clients of a zone ("": of none)."""
         ...
 
     def controller(self, zone: str) -> int:
-        """A broker for administrators of a zone to ask; any would do."""
+        """Return the broker that administrators of a zone ask; any would do."""
         ...
 
     def coordinator(self, group_id: str) -> Node | None:
-        """A group's; None: there is none at the moment."""
+        """Return the coordinator of a group; None: there is none at the moment."""
         ...
 
     def is_far(self, zone: str) -> bool:

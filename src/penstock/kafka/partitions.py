@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from penstock.metadata.view import MetadataView
 
 NO_LEADER_EPOCH: Final = -1
-"""Of a client that knows none."""
+"""The leader epoch of a client that knows none."""
 
 
 def find_partition(view: "MetadataView", topic_name: str, partition: int) -> PartitionKey | None:

@@ -11,7 +11,7 @@ from penstock.system.turns import Turns
 
 
 class PieceSender:
-    """At most one reply of one connection.
+    """Sends the replies of one connection in pieces, one reply at a time.
 
     Args:
         left: called when all of it has left.
@@ -54,7 +54,7 @@ class PieceSender:
 
     @property
     def held_bytes(self) -> int:
-        """What the reply is made of."""
+        """Bytes of what the reply is made of."""
         return 0 if self._reply is None else self._reply.held_bytes
 
     def send(self, reply: PiecedReply) -> None:

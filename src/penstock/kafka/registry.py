@@ -114,7 +114,7 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
 
 
 APIS: Final[dict[int, Api]] = {row[0]: _api(*row) for row in _ROWS}
-"""By API key, in the order of keys."""
+"""The APIs by key, in the order of keys."""
 
 _GROUP_KEYS: Final = frozenset(api.key for api in APIS.values() if api.of_groups)
 

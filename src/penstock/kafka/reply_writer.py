@@ -63,11 +63,11 @@ class ReplyWriter:
         self._files: FileSender | None = None
         self._pieces = PieceSender(transport, turns, left=self._all_left, failed=failed)
         self._pieced: PiecedReply | None = None
-        """Whose header is in `_out`."""
+        """The reply in pieces whose header is in `_out`."""
         self.out_bytes = 0
-        """Of the replies that `flush` sends."""
+        """Bytes of the replies that `flush` sends."""
         self.given_bytes = 0
-        """Of all replies so far."""
+        """Bytes of all replies so far."""
         self.is_held_up = False
         """The socket took less than it was given."""
         if FileSender.fits(transport):
@@ -90,17 +90,17 @@ class ReplyWriter:
 
     @property
     def held_bytes(self) -> int:
-        """What a reply that is sent in pieces is made of."""
+        """Bytes of what a reply that is sent in pieces is made of."""
         return self._pieces.held_bytes
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits in memory. Regions of files cost none."""
+        """Bytes that wait in memory. Regions of files cost none."""
         return self._transport.get_write_buffer_size()
 
     @property
     def unsent_bytes(self) -> int:
-        """What the peer has not taken, regions of files included."""
+        """Bytes that the peer has not taken, regions of files included."""
         buffered = self._transport.get_write_buffer_size() + self._pieces.unmade
         return buffered if self._files is None else buffered + self._files.unsent_bytes
 

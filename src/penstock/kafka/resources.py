@@ -27,7 +27,7 @@ from penstock.model.topic_names import name_problem
 
 
 class ResourceType(enum.IntEnum):
-    """Whose configs."""
+    """The kind of thing that has configs."""
 
     TOPIC = 2
     BROKER = 4

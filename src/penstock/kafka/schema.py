@@ -116,7 +116,7 @@ def _entity_type(api_name: str, version: int, kind: str) -> type:
 
 
 async def decode_in_turns(turns: Turns, api_name: str, version: int, body: Buffer) -> Any:
-    """As `decode_request`; a long request gives way to other work of the event loop."""
+    """Decode as `decode_request` does; a long request gives way to other work of the event loop."""
     return await turns.run(decode_in_steps(_entity_type(api_name, version, "Request"), body))
 
 
@@ -126,7 +126,7 @@ def encode_response(entity: Any) -> bytes:
 
 
 async def encode_in_turns(turns: Turns, entity: Any) -> bytearray:
-    """As `encode_response`; a long one gives way to other work of the event loop."""
+    """Encode as `encode_response` does; a long one gives way to other work of the event loop."""
     return await turns.run(encode_in_steps(entity))
 
 

@@ -60,12 +60,12 @@ class KafkaServer:
 
     @property
     def data(self) -> Lanes:
-        """Before inflight_bytes_max: bytes of requests and answers that all connections hold."""
+        """The lanes before inflight_bytes_max: bytes of all connections' requests and answers."""
         return self._host.data
 
     @property
     def groups(self) -> Lanes:
-        """Before group_inflight_bytes_max: the same of group calls."""
+        """The lanes before group_inflight_bytes_max: the same of group calls."""
         return self._host.groups
 
     async def start(self, bound: socket.socket) -> None:

@@ -44,7 +44,7 @@ class Watch:
         self._moving.setdefault(connection, None)
 
     def discard(self, connection: Watched) -> None:
-        """It is gone."""
+        """Forget a connection that is gone."""
         self._moving.pop(connection, None)
 
     def look(self, now_s: float) -> None:

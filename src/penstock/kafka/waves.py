@@ -35,11 +35,11 @@ class SharesTurns(Protocol):
     """The log."""
 
     def hold(self) -> None:
-        """More than one append may follow."""
+        """Begin no turn yet: more than one append may follow."""
         ...
 
     def settle(self, *, all_came: bool = False) -> None:
-        """Nothing more to append for now. `all_came`: nor to wait for."""
+        """End the hold: no append follows for now. `all_came`: nor is one to be waited for."""
         ...
 
 

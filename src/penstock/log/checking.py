@@ -241,7 +241,7 @@ class Pieces:
         self._rules = rules
         self.expected = expected
         self.position = position
-        """Of the first byte that isn't checked."""
+        """The first byte that isn't checked."""
         self.batch_count = 0
         self.sum = 0
         self.fault: Fault | None = None

@@ -181,7 +181,7 @@ class Damages:
         return [known.damage for known in self._known.values()]
 
     def status(self) -> dict[str, Any]:
-        """For `/v1/status`."""
+        """Return what /v1/status says of damage."""
         self._forget_trimmed()
         newest = list(self._known.values())[-SHOWN_MAX:]
         return {

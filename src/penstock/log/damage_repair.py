@@ -98,7 +98,7 @@ class DamageRepair:
     async def find(
         self, places: Sequence[Place] | None = None, *, source: str = ""
     ) -> list[DamagedRun]:
-        """As `look`, and say of which runs there is a copy, and where.
+        """Look as `look` does, and say of which runs there is a copy, and where.
 
         Args:
             source: a directory or URL of an operator's that may hold copies; "": none.

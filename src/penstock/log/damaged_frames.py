@@ -69,7 +69,7 @@ class DamagedFrames:
         return sum(map(len, self._found.values()))
 
     def status(self) -> list[dict[str, Any]]:
-        """For `/v1/status`: at most SHOWN_MAX."""
+        """Return at most SHOWN_MAX of the stretches, for /v1/status."""
         return [
             {
                 "wal": wal_key,

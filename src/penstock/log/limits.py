@@ -54,7 +54,8 @@ class LogLimits:
     """The last batch of a pipeline's writer is forgotten when it has been silent so long; that of
     a table's dead letters never (`TABLE_WRITER_PREFIX` of `penstock.model.table_names`)."""
     once_writer_expiration_ms: int = 86_400_000
-    """Of one whose id was made for one write (`ONCE_PREFIX` of `penstock.log.retention.keeper`)."""
+    """The same of a writer whose id was made for one write (`ONCE_PREFIX` of
+    `penstock.log.retention.keeper`)."""
 
     snapshot_interval_ms: int = 600_000
     snapshot_entries: int = 100_000

@@ -93,7 +93,7 @@ class Log(ServingLog):
         self._seeds = RunSeeds(self._view)
         self._order = order
         self.position = 0
-        """Of the last entry that was delivered here; `time_ms`: journal time there."""
+        """The last entry that was delivered here; `time_ms` is journal time there."""
         self.time_ms = 0
         self._wal_writer = wal_writer
         self._on_fatal = on_fatal
@@ -232,8 +232,8 @@ class Log(ServingLog):
 
     @property
     def hidden_position(self) -> int:
-        """Of the last answered command that queries of the database can't find yet, since there was
-        no space for it; 0: they find all of them."""
+        """The position of the last answered command that queries of the database can't find yet,
+        since there was no space for it; 0: they find all of them."""
         position = self.lane.hidden_position
         return position if position > self._order.committed_position else 0
 

@@ -97,7 +97,7 @@ class NotedRanges:
         return kept
 
     def status(self) -> dict[str, Any]:
-        """For `/v1/status`: how many there are, and at most LISTED_MAX of them."""
+        """Return how many there are, and at most LISTED_MAX of them, for /v1/status."""
         return {
             "known": self.count,
             "ranges": [

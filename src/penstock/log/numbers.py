@@ -50,7 +50,7 @@ class ObjectNumbers:
         return object_key(agent=agent, epoch=epoch, n=number)
 
     def end(self, number: int, *, named: bool) -> None:
-        """No command that names this object is under way any more.
+        """Note that no command that names this object is under way any more.
 
         Args:
             named: false: none ever was applied, and the object may be in the store.

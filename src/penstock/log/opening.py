@@ -287,7 +287,7 @@ def unapplied_entries(device: Device, position: int) -> Iterator[JournalEntry]:
 
 
 def named_ranges(queries: Queries) -> dict[int, int]:
-    """By WAL generation, the end in bytes of the last run that the journal names in it."""
+    """Return, by WAL generation, the end in bytes of the last run that the journal names in it."""
     named: dict[int, int] = {}
     for run in queries.wal_runs():
         named[run.generation] = max(named.get(run.generation, 0), run.position + run.length)

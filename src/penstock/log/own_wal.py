@@ -222,7 +222,7 @@ async def take_over_wal(
 
 
 def named_ends(runs: list[StoredRun]) -> dict[int, int]:
-    """By file generation, the end in bytes of the last run that the journal names in it."""
+    """Return, by file generation, the end in bytes of the last run that the journal names in it."""
     ends: dict[int, int] = {}
     for run in runs:
         end = run.position + run.length

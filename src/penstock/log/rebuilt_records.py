@@ -43,7 +43,7 @@ from penstock.segment import BuiltSegment, RunDescriber, build_segment
 logger = logging.getLogger(__name__)
 
 REBUILT_BYTES_MAX: Final = 64 << 20
-"""Of batches in one call."""
+"""Bytes of batches that one call may bring."""
 PIECES_MAX: Final = 1000
 """Runs that one entry may make of one: those that are kept, and those that are filled."""
 

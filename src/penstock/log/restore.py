@@ -32,7 +32,7 @@ from penstock.replica.snapshot import read_snapshot_info, write_snapshot
 _SEGMENTS_PREFIX: Final = "segments/"
 _SNAPSHOTS_PREFIX: Final = "snapshots/"
 COPY_NOTE: Final = "restore-in-progress.json"
-"""Of a cluster's restore that copies objects: `penstock.app.copied_objects`."""
+"""The object that notes a cluster's restore that copies objects: `penstock.app.copied_objects`."""
 _PAGE: Final = 1000
 _NOTE: Final = (
     b"Penstock: a restore into this directory has not ended, or was cut.\n"

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _PAGE: Final = 256
 """Runs that are looked up at once."""
 _SAVED_S: Final = 2.0
-"""For so long the rate may be caught up after a pause."""
+"""For how long the scrubber may catch up with its rate after a pause."""
 
 
 class Scrubber:
@@ -66,7 +66,7 @@ class Scrubber:
         self._pass_started_s = 0.0
         self.read_bytes = 0
         self.passed_bytes = 0
-        """Of all runs that were come past, those that aren't read here included."""
+        """Bytes of all runs so far, those that aren't read here included."""
         self.run_count = 0
         self.damaged_count = 0
         self.pass_count = 0
@@ -104,7 +104,7 @@ class Scrubber:
         return any(topic.partitions for topic in self._view.topics())
 
     def status(self) -> dict[str, Any]:
-        """For `/v1/status`."""
+        """Return what /v1/status says of the scrubber."""
         return {
             "bytes_per_s": self._bytes_per_s,
             "bytes": self.read_bytes,

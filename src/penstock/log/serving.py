@@ -223,7 +223,7 @@ class ServingLog(ABC):
         of the event loop."""
 
     def settle(self, *, all_came: bool = False) -> None:  # noqa: B027
-        """Nothing more to append for now. `all_came`: nor to wait for."""
+        """End the hold: no append follows for now. `all_came`: nor is one to be waited for."""
 
     @property
     @abstractmethod
@@ -365,8 +365,8 @@ class ServingLog(ABC):
     # -- following what was applied --------------------------------------------------------------
 
     def begin_anew(self) -> None:
-        """What was applied was missed, and the view was read anew: forget where runs lie and what
-        was in them, which may have been cleaned since, and let all who wait look again."""
+        """Begin again after entries were missed and the view was read once more: forget where runs
+        lie and what was in them, which may have been cleaned since, and let all who wait look."""
         self.reader.forget_all_places()
         self._ranges_noted()
         for key in list(self.tail.partitions()):

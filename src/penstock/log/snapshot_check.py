@@ -49,7 +49,7 @@ APART_BYTES: Final = 16 << 20
 APART_ROWS_BYTES: Final = 1 << 20
 """A database, or rows, as large as this are worth a process, whose start costs 0.3 s of CPU."""
 ROWS_AT_ONCE: Final = 1000
-"""Of one transaction."""
+"""Rows of one transaction."""
 _AGAIN_S: Final = (0.5, 1.5, 3.0)
 """How long to wait before an archive that seems not to be whole is listed again."""
 _TIMEOUT_S: Final = 6 * 3600

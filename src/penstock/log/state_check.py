@@ -42,7 +42,7 @@ from penstock.system.heard import Cause, heard
 logger = logging.getLogger(__name__)
 
 ENTRIES_AT_ONCE: Final = 1000
-"""Of one step: a transaction that is committed."""
+"""Entries of one step, which is a transaction that is committed."""
 APART_ENTRIES: Final = 5_000
 APART_BYTES: Final = 16 << 20
 """As many entries, or as large a state, are worth a process, whose start costs 0.3 s of CPU."""

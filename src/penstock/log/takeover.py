@@ -100,7 +100,7 @@ class Takeovers:
 
     @property
     def uploaders(self) -> list[Uploader]:
-        """Of the WALs that are being emptied."""
+        """The uploaders of the WALs that are being emptied."""
         found = [takeover.uploader for takeover in self._under_way.values()]
         return [uploader for uploader in found if uploader is not None]
 

@@ -97,7 +97,7 @@ class _Stretch:
     """Compacted by key below: there may be gaps, and batches with less records than offsets."""
     epoch_starts: tuple[EpochStart, ...]
     seed: int
-    """Of the sums of its runs."""
+    """What the sums of its runs start from (`penstock.records.sums`)."""
 
 
 class _Verifier:

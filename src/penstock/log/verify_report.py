@@ -46,7 +46,7 @@ class VerifyReport:
     """Past the database's position: of a server that was killed, or that writes just now. What they
     name was not read."""
     unapplied_in_wal: int = 0
-    """Of those, entries that only frames of the WAL hold."""
+    """Entries among those that only frames of the WAL hold."""
     lost_offsets: int = 0
     """That `penstock repair --accept-loss` has given up: no findings any more."""
     replayed_entries: int = 0

@@ -370,7 +370,7 @@ class Queries(PipelineQueries, LossQueries):
         return round_of_rows(self._execute(SELECT_DIGESTS) if self._has_digests else [])
 
     def feature_level(self) -> int:
-        """Of apply's semantics, at least 1."""
+        """The feature level of apply's semantics, at least 1."""
         level = self._meta("feature_level", 1)
         assert isinstance(level, int)
         return max(1, level)
@@ -387,7 +387,7 @@ class Queries(PipelineQueries, LossQueries):
         return [agent_of_row(row) for row in self._cluster_rows(SELECT_AGENTS)]
 
     def last_positions(self) -> dict[int, int]:
-        """By agent, the position of its last applied entry."""
+        """Return, by agent, the position of its last applied entry."""
         rows = self._execute("SELECT slot_key, position FROM agent_entries")
         positions: dict[int, int] = {}
         for slot_key, position in rows:

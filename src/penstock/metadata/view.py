@@ -160,7 +160,7 @@ class MetadataView:
                 self._change_cluster(change)
 
     def topic(self, name: str) -> Topic | None:
-        """By name."""
+        """Find a topic by its name."""
         return self._by_name.get(name)
 
     def similar_name(self, name: str) -> str | None:
@@ -172,11 +172,11 @@ class MetadataView:
         return None
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """By id."""
+        """Find a topic by its id."""
         return self._by_id.get(topic_id)
 
     def topic_by_key(self, topic_key: TopicKey) -> Topic | None:
-        """By key."""
+        """Find a topic by its key."""
         return self._by_key.get(topic_key)
 
     def topics(self) -> Collection[Topic]:
@@ -207,11 +207,11 @@ class MetadataView:
         return self._agents.values()
 
     def agent(self, agent_id: int) -> Agent | None:
-        """By id."""
+        """Find an agent by its id."""
         return self._agents.get(agent_id)
 
     def last_position(self, agent_id: int) -> int:
-        """Of an agent's last applied entry; 0: none is known."""
+        """The position of an agent's last applied entry; 0: none is known."""
         return self._last_positions.get(agent_id, 0)
 
     def shard_owner(self, shard: int) -> int | None:

@@ -78,7 +78,7 @@ class OwnBlocks:
         return await asyncio.shield(load)
 
     def forget(self, wanted: BlockRange) -> None:
-        """What is kept of a range isn't what the store has."""
+        """Drop the blocks of a range: they aren't what the store has."""
         dropped = self._blocks.pop(wanted, None)
         if dropped is not None:
             self.bytes -= len(dropped[0])

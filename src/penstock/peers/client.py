@@ -176,7 +176,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
     def stop_idling(self) -> None:
-        """It is to be used again."""
+        """Keep the connection: it is to be used again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

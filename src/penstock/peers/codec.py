@@ -37,7 +37,7 @@ class BlockRange(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Bytes."""
+        """Bytes of the range."""
         return self.end - self.start
 
 

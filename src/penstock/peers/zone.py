@@ -300,7 +300,7 @@ class _Avoided(NamedTuple):
 
 
 def _batches(asks: "Sequence[_Ask]") -> "list[list[_Ask]]":
-    """In calls of allowed size."""
+    """Cut what is asked into calls of allowed size."""
     batches: list[list[_Ask]] = []
     room = 0
     for ask in asks:

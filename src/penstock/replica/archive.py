@@ -208,7 +208,7 @@ class Archive:
     async def put_lost_snapshot(
         self, path: Path, info: SnapshotInfo, *, history: int
     ) -> SnapshotName:
-        """As `put_snapshot`, of a replica of a lost history."""
+        """Put a snapshot as `put_snapshot` does, of a replica of a lost history."""
         name = SnapshotName(info.position, info.digest.hex()[:16], history)
         return await self._put_snapshot(name, path, info)
 

@@ -23,7 +23,7 @@ ARCHIVE_VERSION: Final = 2
 """Of snapshots, whose header has a mark since then. Stretches are of version 1: their rows are
 their marks."""
 STRETCH_BYTES_MAX: Final = 16 << 20
-"""Of rows before compression: a stretch is made and read in memory whole."""
+"""Bytes of a stretch's rows before compression: it is made and read in memory whole."""
 STRETCH_READ_BYTES_MAX: Final = 256 << 20
 """One row may be larger than a stretch should be; more than this none is."""
 
@@ -113,13 +113,13 @@ def lost_prefix(history: int) -> str:
 
 
 def parse_snapshot_key(key: str) -> SnapshotName | None:
-    """None: it is no snapshot's."""
+    """Parse a snapshot's key; None: it is another object's."""
     found = _SNAPSHOT_NAME.fullmatch(key.removeprefix(SNAPSHOTS_PREFIX))
     return None if found is None else SnapshotName(int(found[1]), found[2])
 
 
 def parse_stretch_key(key: str) -> StretchName | None:
-    """None: it is no stretch's."""
+    """Parse a stretch's key; None: it is another object's."""
     found = _STRETCH_NAME.fullmatch(key.removeprefix(JOURNAL_PREFIX))
     if found is None or int(found[1]) > int(found[2]):
         return None
@@ -127,7 +127,7 @@ def parse_stretch_key(key: str) -> StretchName | None:
 
 
 def parse_lost_key(key: str) -> SnapshotName | StretchName | None:
-    """None: it is none of a lost history."""
+    """Parse the key of what is kept of a lost history; None: it is another object's."""
     found = _LOST_KEY.fullmatch(key)
     if found is None:
         return None

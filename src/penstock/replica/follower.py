@@ -48,7 +48,7 @@ class FollowerSettings:
     gap_ms: int = 50
     """How old a gap is when it is sealed."""
     awaited_gap_ms: int = 5
-    """The same while somebody waits for a head."""
+    """How old a gap is when it is sealed while something waits for a head."""
     gap_poll_ms: int = 2
     """Between looks at a gap."""
     head_ms: int = 1_000
@@ -65,7 +65,7 @@ class FollowingReplica(Protocol[OutcomeT]):
 
     @property
     def position(self) -> int:
-        """Of the last applied entry."""
+        """The position of the last applied entry."""
         ...
 
     @property

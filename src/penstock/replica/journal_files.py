@@ -83,15 +83,15 @@ class JournalFiles:
         self.last = 0
         """Position of the last entry that was noted."""
         self._written = 0
-        """Of the last one in a file."""
+        """Position of the last entry in a file."""
         self._synced = 0
         self._failure: FatalStorageError | None = None
         self.format_version = 0
         """What the headers of new files say; see `FileHeader`."""
         self.agent_id = 0
-        """Whose journal it is; 0: unknown."""
+        """The agent whose journal it is; 0: unknown."""
         self.cluster_id = ""
-        """Of which cluster it is; empty: unknown."""
+        """The cluster whose journal it is; empty: unknown."""
         self.damaged: list[tuple[str, str]] = []
         """What was found damaged, or in the way, when the files were opened: where and what."""
         self.newest_name = ""

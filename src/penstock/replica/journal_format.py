@@ -17,7 +17,7 @@ TORN_SUFFIX: Final = ".torn"
 VERSION: Final = 1
 ALIGNMENT: Final = 512
 BLOCK_BYTES_MAX: Final = 1 << 20
-"""Of a block's payload; one entry may be longer."""
+"""Bytes of a block's payload; one entry may be longer."""
 
 _FILE_MAGIC: Final = b"PJNL"
 _BLOCK_MAGIC: Final = b"PJBK"

@@ -139,7 +139,7 @@ class Replica(Generic[OutcomeT]):
 
     @property
     def position(self) -> int:
-        """Of the last applied entry."""
+        """The position of the last applied entry."""
         return self._transaction.position
 
     @property
@@ -160,12 +160,12 @@ class Replica(Generic[OutcomeT]):
 
     @property
     def committed_position(self) -> int:
-        """Of the last entry that readers of the database see."""
+        """The position of the last entry that readers of the database see."""
         return self._transaction.committed_position
 
     @property
     def durable_position(self) -> int:
-        """Of the last entry that a power cut can't take out of the database."""
+        """The position of the last entry that a power cut can't take out of the database."""
         return self._transaction.durable_position
 
     # -- writing -------------------------------------------------------------------------------

@@ -93,13 +93,13 @@ class Transaction(Generic[OutcomeT]):
         self._locals: dict[str, int | str] = {}
         """Values of this copy that were set with them: set again as they are applied again."""
         self.position = position
-        """Of the last applied entry."""
+        """The position of the last applied entry."""
         self.time_ms = time_ms
         self._committed_ms = time_ms
         self.committed_position = position
-        """Of the last entry that readers of the database see."""
+        """The position of the last entry that readers of the database see."""
         self.durable_position = 0
-        """Of the last entry that a power cut can't take out of the database."""
+        """The position of the last entry that a power cut can't take out of the database."""
 
     @property
     def uncommitted_count(self) -> int:

@@ -138,7 +138,7 @@ class Background:
                 record.is_failing = False
 
     def status(self) -> Mapping[str, Any]:
-        """For /v1/status: what has failed since the start, by name."""
+        """Return what has failed since the start, by name, for /v1/status."""
         return {
             name: {
                 "failures": record.failure_count,

@@ -27,7 +27,7 @@ _DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 """Write past the page cache (Linux). 0: the system can't, or asks for it in another way."""
 DIRECT_ALIGNMENT: Final = 512
-"""Of positions and lengths, at least; a disk that wants more refuses, once per file."""
+"""What positions and lengths are multiples of; a disk that wants more refuses, once per file."""
 _STAGING_BYTES: Final = 4 << 20
 _JOINED_BYTES_MAX: Final = 64 << 10
 """What is no longer is joined first, which is quicker than part by part."""

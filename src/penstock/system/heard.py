@@ -80,7 +80,7 @@ class Heard:
 
     def __init__(self, clock: Clock) -> None:
         self.counts: dict[str, int] = {cause.value: 0 for cause in Cause}
-        """By cause, each from the start."""
+        """Failures by cause, from the start."""
         self._seldom = Seldom(clock)
         self._lock = threading.Lock()
 

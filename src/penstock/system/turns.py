@@ -20,13 +20,13 @@ from penstock.model.steps import Steps
 _T = TypeVar("_T")
 
 TURN_ITEMS: Final = 1_000
-"""Of a request or an answer, at 5 to 20 us each."""
+"""Items of a request or an answer in one turn, at 5 to 20 us each."""
 TURN_BYTES: Final = 4 << 20
 """Copied or encoded."""
 TURN_ROWS: Final = 500
 """Read or written by SQL."""
 SORT_ITEMS: Final = 1_000
-"""Sorted in one go."""
+"""Items that are sorted in one go."""
 
 
 class Turns:

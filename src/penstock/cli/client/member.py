@@ -59,7 +59,7 @@ class Member:
 
     @property
     def connection(self) -> Connection:
-        """To the coordinator, which is looked up anew where the last one was closed."""
+        """The connection to the coordinator, looked up again if the last one was closed."""
         if self._connection is None or self._connection.closed:
             self._connection = self._client.own_coordinator(self.group_id)
         return self._connection

@@ -11,7 +11,7 @@ PAUSE_S: Final = 0.5
 
 
 class Patience:
-    """Of one command: it ends when nothing has succeeded for `most_s` since the first failure.
+    """The patience of one command: it ends `most_s` after a failure, if nothing succeeded since.
 
     Args:
         tell: is told the first failure of several in a row.
@@ -26,7 +26,7 @@ class Patience:
         self._end_s: float | None = None
 
     def succeeded(self) -> None:
-        """What comes now is a new failure."""
+        """Count the next error as the first of its failure."""
         self._end_s = None
 
     def bear(self, error: RetryableError) -> None:

@@ -23,7 +23,7 @@ VERSIONS: Final = range(1, 5)
 TOPIC_BYTES: Final = 8
 PARTITION_BYTES: Final = 24
 PAGE_PARTITIONS: Final = 250
-"""Whose sizes are looked up in one go."""
+"""Partitions whose sizes are looked up in one go."""
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -98,6 +98,6 @@ async def _bound(context: RequestContext, wanted: Mapping[str, Collection[int]])
 
 
 def _pages(indexes: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Some at a time."""
+    """Cut the indexes into pages of `PAGE_PARTITIONS`."""
     for start in range(0, len(indexes), PAGE_PARTITIONS):
         yield indexes[start : start + PAGE_PARTITIONS]

@@ -60,12 +60,12 @@ RAW: Final = True
 IDS_IN_REQUEST_FROM: Final = 10
 AT_ONCE_BYTES: Final = 16 << 10
 AT_ONCE_ITEMS: Final = 500
-"""Of longer requests and answers each has its turns."""
+"""Longer requests and answers are worked on in turns of the event loop."""
 TOPIC_BYTES: Final = 32
 PARTITION_BYTES: Final = 35
 """The most that any version has."""
 TOPIC_BYTES_MAX: Final = 512 << 10
-"""Of the topic with the most partitions, which is made whole."""
+"""Bytes of the topic with the most partitions, which is encoded whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,11 @@ FLEXIBLE_FROM: Final = 6
 GROUPS_FROM: Final = 8
 TOPIC_IDS_FROM: Final = 10
 GROUP_COST: Final = 4
-"""Of a group in items: it is looked up by SQL if it is not in memory."""
+"""What a group costs, in items: it is looked up by SQL if it is not in memory."""
 GROUP_BYTES: Final = 12
 TOPIC_BYTES: Final = 24
 PARTITION_BYTES: Final = 100
-"""Without metadata; what is held of one while it is looked up."""
+"""Held of a partition while it is looked up, without its metadata."""
 ALL: Final = 1 << 40
 """More partitions than can be asked for: all that have offsets."""
 NO_OFFSET: Final = CommittedOffset(-1, -1, "")

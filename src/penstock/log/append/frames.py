@@ -40,8 +40,8 @@ class WalFullError(StorageFullError):
 
 
 def too_large_error(length: int, *, frame_bytes_max: int) -> InvalidRequestError | None:
-    """What an append of `length` bytes is refused with where no frame can hold it, however long it
-    waits; else None."""
+    """Return the error of an append of `length` bytes that no frame can hold, however long it
+    waits; None where one can."""
     if length <= frame_bytes_max:
         return None
     return InvalidRequestError(
@@ -72,7 +72,7 @@ class AppliedEntry(Protocol):
 
     @property
     def changes(self) -> list[Change]:
-        """For the view, in order."""
+        """The changes for the view, in order."""
         ...
 
 
@@ -81,7 +81,7 @@ class Orderer(Protocol):
 
     @property
     def position(self) -> int:
-        """Of the last applied entry."""
+        """The position of the last applied entry."""
         ...
 
     @property
@@ -101,12 +101,12 @@ class Orderer(Protocol):
 
     @property
     def committed_position(self) -> int:
-        """Of the last entry that they see."""
+        """The position of the last entry that readers of the database see."""
         ...
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of the entries that readers of the database do not see yet."""
         ...
 
     def append(self, commands: Sequence[AnyCommand]) -> AppliedEntry:

@@ -34,7 +34,7 @@ class Gathering:
 
     @property
     def is_full(self) -> bool:
-        """What waits is a flush's worth."""
+        """Whether what waits is a flush's worth."""
         return self._bytes >= self._flush_bytes or self._batches >= FLUSH_BATCHES_MAX
 
     def add(self, waiting: Waiting) -> None:

@@ -224,7 +224,7 @@ class CommitLane:
         return await self.submit_commands(commands)
 
     def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:
-        """As `commit`; calls take their places in the order in which they are made."""
+        """Journal commands as `commit` does, in the order of the calls."""
         future: asyncio.Future[list[AnyAnswer]] = self._loop.create_future()
         refusal = _closed_error() if self._closed else refuse_below_level(self._levels, commands)
         if refusal is None:

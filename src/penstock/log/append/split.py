@@ -24,7 +24,7 @@ class Joint:
         self._errors: list[PenstockError] = []
 
     def part(self, appends: Sequence[PartitionAppend]) -> Callable[[PenstockError | None], None]:
-        """What is called with the outcome of one part."""
+        """Return the callback that takes the outcome of one part."""
 
         def done(error: PenstockError | None) -> None:
             if error is not None:

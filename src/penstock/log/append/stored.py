@@ -34,7 +34,7 @@ class Stored:
 
     @property
     def file_generation(self) -> int:
-        """Of the WAL file, without the WAL's key."""
+        """The generation of the WAL file, without the WAL's key."""
         return self.wal & GENERATION_MASK
 
 

@@ -59,7 +59,7 @@ class BlockCache:
         return block
 
     def peek(self, key: BlockKey) -> memoryview | None:
-        """As `get`, of which nothing takes note."""
+        """Return a block as `get` does, without counting as a use of it."""
         return self._blocks.get(key)
 
     def version_of(self, place: str) -> str | None:
@@ -83,7 +83,7 @@ class BlockCache:
         return task
 
     def drop(self, key: BlockKey) -> None:
-        """What is kept isn't right."""
+        """Drop a block that isn't right."""
         dropped = self._blocks.pop(key, None)
         if dropped is not None:
             self.bytes -= len(dropped)

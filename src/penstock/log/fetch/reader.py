@@ -164,7 +164,7 @@ class LogReader:
     def read_parts(
         self, key: PartitionKey, offset: int, bytes_max: int, *, may_load: bool = True
     ) -> TailRead | PartsRead | Missing | None:
-        """As `read`; what lies in local files is named rather than brought here."""
+        """Read as `read` does, and name what lies in local files rather than bring it here."""
         files = self._files
         if files is None:
             return self.read(key, offset, bytes_max, may_load=may_load)
@@ -244,7 +244,8 @@ class LogReader:
         await self._objects.close()
 
     async def read_loaded(self, key: PartitionKey, offset: int, bytes_max: int) -> TailRead | None:
-        """As `read`, waiting for what must be loaded. Raises: what the read or load raised."""
+        """Read as `read` does, and wait for what must be loaded. Raises: what the read or load
+        raised."""
         for _ in range(1000):
             found = self.read(key, offset, bytes_max)  # raises what befell the last load elsewhere
             if not isinstance(found, Missing):

@@ -75,7 +75,7 @@ Part = memoryview | FileRegion
 
 @dataclass(slots=True)
 class PartsRead:
-    """As `TailRead`; some of the parts may be regions of files."""
+    """What was read, as `TailRead`; some of the parts may be regions of files."""
 
     parts: list[Part]
     length: int

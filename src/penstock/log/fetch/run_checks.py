@@ -185,7 +185,7 @@ class RunChecks:
         return proof
 
     async def look_at_index(self, run: StoredRun, version: str | None) -> Proof:
-        """As `prove`, for what serves nothing of the run."""
+        """Prove a run as `prove` does, for a caller that serves nothing of it."""
         return await self._placed.prove(run, version)
 
     def has_sum(self, run: StoredRun) -> bool:
@@ -203,7 +203,7 @@ class RunChecks:
         return bool(self._doubted) and (run.object_key, run.position) in self._doubted
 
     def trust(self, run: StoredRun, version: str | None) -> None:
-        """That version of its object has the run."""
+        """Note that this version of the run's object holds the run, and doubt it no more."""
         self._doubted.discard((run.object_key, run.position))
         if self.has_sum(run):
             self._placed.know(run, version)

@@ -12,7 +12,7 @@ from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 
 RUNS_MAX: Final = 100_000
-"""Together some 47 MB."""
+"""Runs of all windows; together some 47 MB."""
 
 
 class RunWindows:

@@ -21,7 +21,7 @@ from penstock.wal import WalPlace
 RUNS_MAX: Final = 200_000
 """More are read from the database; 200,000 take about 40 MB."""
 SEEDS_MAX: Final = 100_000
-"""Of partitions, some 10 MB."""
+"""Partitions whose seeds are kept, in some 10 MB."""
 
 
 class RunSeeds(dict[PartitionKey, int | None]):
@@ -110,7 +110,7 @@ class PendingRuns:
         self.is_complete = False
         """Whether what is kept is all there is; else the database is to be read."""
         self.length = 0
-        """Bytes of those that are kept."""
+        """Bytes of the runs that are kept."""
 
     def add(self, runs: Sequence[StoredRun]) -> None:
         """Runs of one commit."""

@@ -73,7 +73,7 @@ class WalFiles(Protocol):
         ...
 
     def release(self, generation: int) -> None:
-        """Nothing is named in a file any more."""
+        """Let a file be used again: the state names nothing in it."""
         ...
 
 
@@ -199,7 +199,7 @@ class Uploader:
 
     @property
     def damaged_bytes(self) -> int:
-        """Of what is pending, bytes of runs that are damaged and stay in the WAL."""
+        """Bytes of the pending runs that are damaged and stay in the WAL."""
         return self._aside.bytes
 
     def hurry(self, *, hurries: bool) -> None:
