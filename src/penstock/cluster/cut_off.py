@@ -116,7 +116,8 @@ class CutOff:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_alone = False
-        self._is_over = False
+        self._over_s: float | None = None
+        """When another agent said that this epoch is over; None: none has."""
 
     def start(self) -> None:
         """Begin to look."""
@@ -173,6 +174,7 @@ class CutOff:
         age_s = self._clock.monotonic_s() - self._head_confirmed_s()
         if age_s <= self._settings.ask_after_s:
             self._words.clear()
+            self._take_back()
             self._come_back()
             return
         if self._asking is None:
@@ -187,7 +189,7 @@ class CutOff:
         if age_s <= self._settings.cut_off_s:
             return
         reaching = self._reaching(now_s)
-        if not reaching and not self._is_over:
+        if not reaching and self._over_s is None:
             # Nor is it known that the others are away; new requests wait, as they do then.
             self._come_back()
             return
@@ -206,12 +208,27 @@ class CutOff:
                 reaching,
             )
         self._let_go(error)
-        if self._is_over:
+        if self._over_s is not None:
             # Not "elsewhere": that says of a batch that it is not stored, which this one may be.
             self._give_up(
                 InDoubtError(
                     "append", f"agent {self._me}", "its epoch was ended by others", "send it again"
                 )
+            )
+
+    def _take_back(self) -> None:
+        """The journal's head was read. What others said of this epoch's end is void if the head is
+        later than their word and this epoch goes on: the journal came back older, and the end was
+        in what it has lost. Else a journal that is away from all would have this agent give up
+        what was sent, which may be applied later."""
+        if self._over_s is None or self._head_confirmed_s() <= self._over_s:
+            return
+        if not _is_over(self._view, Asked(self._me, self._epoch)):
+            self._over_s = None
+            logger.warning(
+                "epoch %d of this agent goes on: the journal doesn't hold the end that another "
+                "agent has seen",
+                self._epoch,
             )
 
     def _come_back(self) -> None:
@@ -260,8 +277,8 @@ class CutOff:
             )
             return
         self._words[agent] = _Word(at_s, standing)
-        if standing.is_over and not self._is_over:
-            self._is_over = True
+        if standing.is_over and self._over_s is None:
+            self._over_s = self._clock.monotonic_s()
             logger.warning(
                 "agent %d has seen the end of epoch %d of this agent, which the journal is away "
                 "from: what was sent and not answered is to be sent again elsewhere",

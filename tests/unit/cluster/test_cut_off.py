@@ -213,6 +213,46 @@ def test_an_epoch_that_is_over_stays_over_though_nobody_answers_any_more() -> No
     asyncio.run(main())
 
 
+def test_an_epoch_goes_on_if_a_later_head_does_not_hold_its_end() -> None:
+    """The journal came back older: the fence is in what it has lost."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.told = Standing(10, is_over=True)
+        await rig.look(0.8)
+        assert rig.given_up
+        # Read before the end was heard of, so that it may come after that head.
+        await rig.look(0.2)
+        rig.told = None
+        rig.given_up.clear()
+        await rig.look(0.8)
+        assert rig.given_up
+        await rig.look(0.0)
+        rig.given_up.clear()
+        # The journal is away from all.
+        for tenths in range(1, 40):
+            await rig.look(tenths / 10)
+        assert rig.given_up == []
+        assert rig.let_go[-1] is None
+        assert not rig.cut_off.is_alone
+
+    asyncio.run(main())
+
+
+def test_an_epoch_that_the_later_head_ends_stays_over() -> None:
+    async def main() -> None:
+        rig = Rig()
+        rig.told = Standing(10, is_over=True)
+        await rig.look(0.8)
+        rig.told, rig.epoch = None, 6
+        await rig.look(0.0)
+        rig.given_up.clear()
+        await rig.look(0.8)
+        assert rig.given_up
+
+    asyncio.run(main())
+
+
 def test_what_was_sent_is_given_up_once_another_agent_has_seen_the_end_of_the_epoch() -> None:
     async def main() -> None:
         rig = Rig()
