@@ -47,7 +47,6 @@ _AFTER: Final = re.compile(r"(\d{1,19}):(\d{1,19})", re.ASCII)
 _WAL: Final = -1
 _ENCODE: Final = msgspec.json.encode
 """Encodes a page of runs in the pool, where its rows were read."""
-_Numbers = dict[PartitionKey, int]
 
 
 def calls(sources: PipelineSources) -> Sequence[Call]:

@@ -5,8 +5,6 @@ A follower sees the entries of all agents; what it wants to know of most is whos
 
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.metadata.entries import ENTRY_VERSION
 from penstock.model.errors import CorruptDataError
 
@@ -22,12 +20,6 @@ class EntryKey(NamedTuple):
     agent: int
     epoch: int
     n: int
-
-
-def key_prefix(agent: int, epoch: int) -> bytes:
-    """What the bodies of all entries of an agent's epoch begin with, and no others."""
-    encode = msgspec.msgpack.encode
-    return bytes([ENTRY_VERSION, _FIXARRAY | _ENTRY_FIELDS]) + encode(agent) + encode(epoch)
 
 
 def entry_key(body: bytes) -> EntryKey:

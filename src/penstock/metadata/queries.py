@@ -334,14 +334,6 @@ class Queries(PipelineQueries, LossQueries):
         )
         return [GroupRow(*row) for row in rows]
 
-    def idle_groups_page(self, after: str, *, empty_before_ms: int, limit: int) -> list[GroupRow]:
-        """A page of groups past `after` that have been empty since before a journal time."""
-        rows = self._execute(
-            f"{_GROUP} WHERE group_id > ? AND empty_since_ms < ? ORDER BY group_id LIMIT ?",
-            (after, empty_before_ms, limit),
-        )
-        return [GroupRow(*row) for row in rows]
-
     def group_offsets_page(
         self, group_id: str, after: tuple[bytes, int], *, limit: int
     ) -> dict[tuple[bytes, int], OffsetRow]:

@@ -130,17 +130,6 @@ class JournalFiles:
         """Return what the newest file says of the state's format; 0: there is none."""
         return self._files[-1].header.format_version if self._files else 0
 
-    @property
-    def bytes_held(self) -> int:
-        """The files' bytes; not of one that is being removed."""
-        total = 0
-        for name in self._device.list(FOLDER):
-            with contextlib.suppress(FileNotFoundError):
-                file = self._device.open(f"{FOLDER}/{name}")
-                total += file.size()
-                file.close()
-        return total
-
     def entries(self, after: int) -> Iterator[JournalEntry]:
         """Entries past a position, oldest first, up to the last that was noted before the call.
 

@@ -5,7 +5,7 @@ their own CRC.
 """
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -109,12 +109,6 @@ class IndexedRun:
     def stretch_of_offset(self, offset: int) -> tuple[int, int]:
         """The bytes [start, end) of the object in which the batch with `offset` begins."""
         index = bisect_right(self.marks, offset, key=_mark_offset) - 1
-        return self._stretch(max(0, index))
-
-    def stretch_of_time(self, timestamp: int) -> tuple[int, int]:
-        """The bytes [start, end) of the object in which the first batch begins that may hold a
-        record of `timestamp` or later: all before `start` are older."""
-        index = bisect_left(self.marks, timestamp, key=_mark_timestamp) - 1
         return self._stretch(max(0, index))
 
     def _stretch(self, index: int) -> tuple[int, int]:
@@ -321,7 +315,3 @@ def _corrupt(subject: str, position: int, detail: str) -> CorruptDataError:
 
 def _mark_offset(mark: Mark) -> int:
     return mark.base_offset
-
-
-def _mark_timestamp(mark: Mark) -> int:
-    return mark.max_timestamp

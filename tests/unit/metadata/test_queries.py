@@ -100,7 +100,7 @@ def test_producers_are_paged_and_expire_unless_they_wrote_again(
     assert (left.producer_id, left.last_sequence, left.last_timestamp) == (3, 1, 6_000)
 
 
-def test_groups_are_paged_and_idle_ones_found(order: Order, queries: Queries) -> None:
+def test_groups_are_paged(order: Order, queries: Queries) -> None:
     for number in range(4):
         order.append(
             [
@@ -114,9 +114,6 @@ def test_groups_are_paged_and_idle_ones_found(order: Order, queries: Queries) ->
             ]
         )
     assert [group.group_id for group in queries.groups_page("g0", limit=2)] == ["g1", "g2"]
-    idle = queries.idle_groups_page("", empty_before_ms=5_001, limit=9)
-    assert [group.group_id for group in idle] == ["g0", "g2"]
-    assert queries.idle_groups_page("", empty_before_ms=5_000, limit=9) == []
     assert queries.group("nobody") is None
 
 

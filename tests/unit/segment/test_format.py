@@ -199,13 +199,3 @@ def test_a_seek_by_offset_reads_the_stretch_with_its_batch() -> None:
     for offset, part in [(100, b"a"), (109, b"a"), (110, b"b"), (120, b"c"), (129, b"c")]:
         start, end = run.stretch_of_offset(offset)
         assert data[start:end] == part * 10
-
-
-def test_a_seek_by_time_skips_only_older_batches() -> None:
-    """Batches' max timestamps are 50, 60, 60: the first that may hold 51 is the second."""
-    data, _ = _example()
-    run = _parse(data)[0]
-    expected = [(0, b"a"), (50, b"a"), (51, b"b"), (60, b"b"), (61, b"c")]
-    for timestamp, part in expected:
-        start, end = run.stretch_of_time(timestamp)
-        assert data[start:end] == part * 10

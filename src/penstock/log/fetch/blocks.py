@@ -90,10 +90,6 @@ class BlockCache:
             self._versions.remove(key.place, key)
             self.on_dropped(key)
 
-    def is_loading(self, key: BlockKey) -> bool:
-        """Whether a load of this block is under way."""
-        return key in self._loads
-
     async def close(self) -> None:
         """Cancel loads under way and forget everything."""
         loads = list(self._loads.values())

@@ -6,7 +6,7 @@ WAL over. That is an error of those partitions, to be tried again; never an empt
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
@@ -87,24 +87,6 @@ class DirectoryWals:
             raise CorruptDataError(
                 error.operation, error.subject, "no WAL file has this generation"
             ) from error
-
-
-class FirstThatLeads:
-    """Tries one way after the other. Implements `RemoteWal`."""
-
-    def __init__(self, ways: Sequence[RemoteWal]) -> None:
-        self._ways = ways
-
-    async def read(
-        self, agent: int, wal_key: int, generation: int, position: int, length: int
-    ) -> Buffer:
-        """See `RemoteWal`."""
-        for way in self._ways:
-            try:
-                return await way.read(agent, wal_key, generation, position, length)
-            except NotFoundError:
-                continue
-        raise RetryableError("read WAL", f"WAL {wal_key} of agent {agent}", "no way leads there")
 
 
 class RemoteRuns:
