@@ -68,6 +68,8 @@ def apis_page() -> str:
         "  others, here it is refused with INVALID_RECORD, and `record_errors` names the first",
         "  records at fault. So are what some client can't read, though Kafka takes it: lengths of",
         "  keys and values below -1, more than one gzip member or zstd frame, bytes after them.",
+        "- A Produce's answer has 16 KiB of messages and `record_errors`. If more partitions are",
+        "  refused than these have room for, the last ones have their error codes alone.",
         "- An array in a request may have at most 200,000 items, nested ones counted; a member",
         "  of a group may offer 100 protocols. More end the connection.",
         "- What OffsetFetch, DescribeConfigs, DescribeGroups or FindCoordinator name more than",

@@ -29,6 +29,10 @@ STEP_ITEMS: Final = 500
 which has its answer without a pause."""
 ITEM_COST: Final = 5
 """So many are read, or written, in the time of one item of a turn (`penstock.system.turns`)."""
+TEXTS_BYTES_MAX: Final = 16 << 10
+"""Messages and record errors of one answer. Further partitions have their error codes alone."""
+RECORD_ERROR_BYTES: Final = 5
+"""Without its message."""
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 

@@ -19,6 +19,7 @@ from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.fetch_codec import STEP_ITEMS, encode_fetch
 from penstock.kafka.handlers import fetch, produce
 from penstock.kafka.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS
+from penstock.kafka.produce_codec import TEXTS_BYTES_MAX
 from penstock.system.turns import Turns
 from support.log_rig import Rig, run_rig
 from support.loop_probe import Probe
@@ -267,5 +268,22 @@ def test_requests_of_few_partitions_are_answered_without_a_task(tmp_path: Path) 
         assert isinstance(client.send(fetch, 10, fetch_body(("t", parts))), list)
         assert asyncio.all_tasks() == tasks
         await asyncio.sleep(0.01)
+
+    in_rig(tmp_path, test)
+
+
+def test_the_texts_of_a_long_answer_take_no_more_than_their_share(tmp_path: Path) -> None:
+    read = entity_reader(schema.response_types("produce", 8).ProduceResponse)
+
+    async def test(_: Rig, client: Client) -> None:
+        answer = await client.ask(produce, 8, produce_body(("t", EMPTY)))
+        bare = await client.ask(produce, 8, produce_body(("nosuch", EMPTY)))
+        (topic,) = read(answer, 0)[0].responses
+        told = [one.error_message for one in topic.partition_responses]
+        assert {one.error_code.name for one in topic.partition_responses} == {"invalid_record"}
+        assert told[0] == "0 bytes are less than a batch header of 61"
+        assert told[-1] is None
+        assert told == sorted(told, key=lambda text: text is None)
+        assert len(answer) - len(bare) <= TEXTS_BYTES_MAX
 
     in_rig(tmp_path, test)

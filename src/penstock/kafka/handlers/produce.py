@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from penstock.kafka import fresh
+from penstock.kafka.answer_bounds import text_bytes
 from penstock.kafka.batch_limits import batch_limits
 from penstock.kafka.context import (
     ConnectionState,
@@ -30,7 +31,9 @@ from penstock.kafka.context import (
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.produce_codec import (
     ITEM_COST,
+    RECORD_ERROR_BYTES,
     STEP_ITEMS,
+    TEXTS_BYTES_MAX,
     TOPIC_IDS_FROM,
     PartitionAnswer,
     PartitionData,
@@ -47,7 +50,15 @@ from penstock.metadata.view import Topic
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import partition_key
 from penstock.model.steps import Steps, if_short
-from penstock.records.batch import ZSTD, BatchError, BatchFault, BatchLimits, check_batch, codec_of
+from penstock.records.batch import (
+    ZSTD,
+    BatchError,
+    BatchFault,
+    BatchLimits,
+    RecordError,
+    check_batch,
+    codec_of,
+)
 from penstock.system import background
 
 API_KEY: Final = 0
@@ -100,6 +111,7 @@ class _Produce:
         "_context",
         "_pending",
         "_source",
+        "_texts_left",
         "_timeout_ms",
         "_topics",
         "_unknown",
@@ -114,6 +126,7 @@ class _Produce:
         self._source = context.connection.id
         self._version = context.api_version
         self._acks = self._timeout_ms = 0
+        self._texts_left = TEXTS_BYTES_MAX
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
         self._pending = 0
@@ -199,14 +212,13 @@ class _Produce:
     ) -> list[PartitionAnswer]:
         if self._broker.nodes.is_leaving():
             self._broker.instruments.count("handed_over_batches", len(partitions))
-            return [
-                PartitionAnswer(
-                    part.partition,
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    message="this agent is being drained: others lead the partition",
-                )
+            answers = [
+                PartitionAnswer(part.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 for part in partitions
             ]
+            for answer in answers:
+                self._explain(answer, "this agent is being drained: others lead the partition")
+            return answers
         topic = self._topic(data)
         if topic is None:
             by_id = self._version >= TOPIC_IDS_FROM
@@ -245,13 +257,14 @@ class _Produce:
             return answer
         if self._version < ZSTD_FROM and codec_of(batch.view) == ZSTD:
             answer.error_code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-            answer.message = f"zstd is allowed in Produce from version {ZSTD_FROM} on"
+            self._explain(answer, f"zstd is allowed in Produce from version {ZSTD_FROM} on")
             return answer
         if batch.length > self._broker.log.append_bytes_max:
             answer.error_code = ErrorCode.MESSAGE_TOO_LARGE
-            answer.message = (
+            self._explain(
+                answer,
                 f"batch of {batch.length} bytes; a WAL frame holds "
-                f"{self._broker.log.append_bytes_max}"
+                f"{self._broker.log.append_bytes_max}",
             )
             return answer
         try:
@@ -270,8 +283,20 @@ class _Produce:
     def _refuse(self, answer: PartitionAnswer, error: BatchError) -> None:
         self._broker.instruments.count("refused_batches")
         answer.error_code = _CODES[error.fault]
-        answer.message = error.detail
-        answer.record_errors = error.record_errors
+        self._explain(answer, error.detail, error.record_errors)
+
+    def _explain(
+        self, answer: PartitionAnswer, message: str, record_errors: tuple[RecordError, ...] = ()
+    ) -> None:
+        """Give an answer its texts, as far as they go: a request of 200,000 partitions that are
+        refused for the same reason is not told so 200,000 times."""
+        taken = text_bytes(message)
+        for error in record_errors:
+            taken += RECORD_ERROR_BYTES + text_bytes(error.message)
+        if taken <= self._texts_left:
+            self._texts_left -= taken
+            answer.message = message
+            answer.record_errors = record_errors
 
     def _checked(self, answer: PartitionAnswer, error: BaseException | None) -> None:
         """A batch's records were checked in the thread."""
@@ -279,7 +304,7 @@ class _Produce:
             self._refuse(answer, error)
         elif error is not None:  # a bug of ours, which the check has logged
             answer.error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-            answer.message = "the records could not be checked"
+            self._explain(answer, "the records could not be checked")
         self._checking -= 1
         if not self._checking:
             self._go_on()
@@ -318,7 +343,7 @@ class _Produce:
             befell = error or append.error
             if befell is not None:
                 answer.error_code = error_code(befell)
-                answer.message = str(befell)
+                self._explain(answer, str(befell))
             else:
                 self._take(append, answer)
         self._pending -= 1
@@ -329,7 +354,7 @@ class _Produce:
         if append.status is BatchStatus.REFUSED:
             refusal = Refusal(append.base_offset)
             answer.error_code = refusal_code(refusal)
-            answer.message = _refusal_text(refusal, append)
+            self._explain(answer, _refusal_text(refusal, append))
         else:
             answer.base_offset = append.base_offset
             answer.log_append_time = append.batch.log_append_time
