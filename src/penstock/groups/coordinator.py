@@ -1,7 +1,7 @@
 """The coordinator of consumer groups: members join, sync, live and leave; what the faces call.
 
-All on the event loop. The groups are in `memory`, their offsets in `committing`, what tools do
-to them in `administration`.
+All on the event loop. The groups are in `memory`, their offsets in `committing`, what tools see of
+them in `administration`, how they end in `deletion` and `expiry`.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.groups.administration import GroupAdministration, GroupDescription, GroupOverview
 from penstock.groups.committing import CommitResult, GroupOffsets
+from penstock.groups.deletion import GroupDeletion
 from penstock.groups.errors import GroupError
+from penstock.groups.expiry import GroupExpiry
 from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, TooManyGroupsError
 from penstock.groups.messages import (
@@ -80,17 +82,24 @@ class GroupCoordinator:
             ownership=ownership or AllGroups(),
             shows_answers=shows_answers,
         )
+        turns = turns or Turns()
         self._offsets = GroupOffsets(
-            memory=self._memory, journal=self._journal, queries=queries, turns=turns or Turns()
+            memory=self._memory, journal=self._journal, queries=queries, turns=turns
         )
-        self._administration = GroupAdministration(
+        self._administration = GroupAdministration(self._memory)
+        self._deletion = GroupDeletion(
+            memory=self._memory, journal=self._journal, queries=queries, turns=turns
+        )
+        self._expiry = GroupExpiry(
             memory=self._memory,
             journal=self._journal,
             offsets=self._offsets,
+            deletion=self._deletion,
             queries=queries,
             view=view,
             now_ms=now_ms or clock.now_ms,
             settings=self.settings,
+            turns=turns,
         )
 
     def start(self) -> None:
@@ -252,14 +261,14 @@ class GroupCoordinator:
 
     async def delete_groups(self, group_ids: Sequence[str]) -> list[GroupError]:
         """Delete groups that have no members, with their offsets; an error for each."""
-        return await self._administration.delete(group_ids)
+        return await self._deletion.delete(group_ids)
 
     async def expire(self) -> int:
-        """Delete expired offsets and empty groups of the next page of groups; call now and then.
+        """Delete expired offsets and empty groups of the next groups; call now and then.
 
         Returns: how many groups and offsets were deleted.
         """
-        return await self._administration.expire()
+        return await self._expiry.expire()
 
     def _refused(self, group_id: str) -> GroupError:
         if not group_id:

@@ -18,6 +18,8 @@ from penstock.metadata.commands import (
     AnyCommand,
     CommitOffsets,
     CommitRuns,
+    DeleteGroups,
+    DeleteOffsets,
     ExpireProducers,
     StoreSegment,
     TrimLog,
@@ -205,5 +207,9 @@ def _weigh(command: AnyCommand) -> int:
             return 1 + len(command.items) // 2
         case CommitOffsets():
             return 1 + len(command.offsets)
+        case DeleteOffsets():
+            return 1 + len(command.items)
+        case DeleteGroups():
+            return 1 + len(command.group_ids)
         case _:
             return 1

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.metadata.clock_skew import SKEW_MS_MAX, ClockSkew
-from penstock.metadata.commands import AllocateProducerIds, CommitRuns, Noop, RunCommit
+from penstock.metadata.commands import (
+    AllocateProducerIds,
+    CommitRuns,
+    DeleteGroups,
+    DeleteOffsets,
+    Noop,
+    RunCommit,
+)
 from penstock.metadata.entries import Entry, decode_entry, encode_entry
 from penstock.metadata.entry_keys import EntryKey, entry_key
 from penstock.metadata.entry_window import Call, EntryWindow, Sending, weigh
@@ -137,6 +144,8 @@ def test_weights_grow_with_what_applying_costs() -> None:
     runs = [RunCommit(partition_key=1, position=0, batches=[1] * 12) for _ in range(5)]
     assert weigh([Noop()]) == 1
     assert weigh([CommitRuns(runs=runs), Noop()]) == 1 + 5 * 3 + 1
+    assert weigh([DeleteOffsets(group_id="g", items=[(bytes(16), 0)] * 7)]) == 1 + 7
+    assert weigh([DeleteGroups(group_ids=["a", "b"])]) == 1 + 2
 
 
 @given(

@@ -1,0 +1,123 @@
+"""Groups are deleted in turns of the loop, and no entry of the journal deletes many rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.groups.deletion import ROWS_MAX
+from penstock.groups.errors import GroupError
+from penstock.metadata.commands import AnyCommand, DeleteGroups, DeleteOffsets
+from penstock.model.errors import RetryableError
+from support.loop_probe import Probe
+from unit.groups.calls import commit, join, write
+from unit.groups.fakes import World, run, settle, world
+
+MANY = 2 * ROWS_MAX + 7
+
+
+async def with_offsets(one: World, group_id: str, count: int) -> None:
+    """A simple consumer's group, which is stored and not in memory."""
+    one.topic("flights", MANY)
+    writes = [write(one, 1, partition) for partition in range(count)]
+    assert list((await commit(one, writes, group_id)).codes) == [0] * count
+    one.groups._memory.forget(group_id)
+
+
+def rows_of(commands: Sequence[AnyCommand], offsets: dict[str, int]) -> list[int]:
+    """How many rows each command deletes of groups that had so many offsets."""
+    left, rows = dict(offsets), []
+    for command in commands:
+        if isinstance(command, DeleteOffsets):
+            rows.append(len(command.items))
+            left[command.group_id] -= len(command.items)
+        elif isinstance(command, DeleteGroups):
+            rows.append(sum(1 + left.pop(group_id) for group_id in command.group_ids))
+    assert not left
+    return rows
+
+
+def test_an_entry_deletes_so_many_rows_whatever_the_groups_hold(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        offsets = {"long": MANY, "full": ROWS_MAX} | {f"g{number}": 150 for number in range(12)}
+        for group_id, count in offsets.items():
+            await with_offsets(one, group_id, count)
+        one.committer.commands.clear()
+        turns: set[int] = set()
+        reads: list[int] = []
+        read = one.queries.group_offsets_page
+
+        def noted(group_id: str, after: tuple[bytes, int], *, limit: int) -> object:
+            rows = read(group_id, after, limit=limit)
+            turns.add(probe.turns)
+            reads.append(len(rows))
+            return rows
+
+        one.queries.group_offsets_page = noted  # type: ignore[method-assign,assignment]
+        with Probe() as probe:
+            errors = await one.groups.delete_groups(["none", *offsets])
+        assert errors == [GroupError.GROUP_ID_NOT_FOUND] + [GroupError.NONE] * len(offsets)
+        rows = rows_of(one.committer.commands, offsets)
+        assert max(rows) < 2 * ROWS_MAX
+        assert max(reads) <= ROWS_MAX
+        # Each turn has read as many rows as it has room for, or the next group's.
+        assert len(turns) >= sum(reads) // (2 * ROWS_MAX)
+        assert not list(one.groups.overviews())
+        assert one.queries.group_offsets("long") == {}
+        await one.close()
+
+    run(work())
+
+
+def test_a_group_that_is_being_emptied_takes_no_member_and_no_commit(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await with_offsets(one, "g", MANY)
+        one.committer.gate = asyncio.Event()
+        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
+        await settle()
+        assert (await join(one)).error is GroupError.COORDINATOR_NOT_AVAILABLE
+        refused = await commit(one, [write(one, 2)])
+        assert refused.error is GroupError.COORDINATOR_NOT_AVAILABLE
+        one.committer.gate.set()
+        assert await deletion == [GroupError.NONE]
+        assert (await join(one)).error is GroupError.NONE
+        await one.close()
+
+    run(work())
+
+
+def test_a_deletion_goes_on_without_its_client(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        for group_id in ("a", "b"):
+            await with_offsets(one, group_id, MANY)
+        one.committer.gate = asyncio.Event()
+        deletion = asyncio.create_task(one.groups.delete_groups(["a", "b"]))
+        await settle()
+        deletion.cancel()
+        await asyncio.gather(deletion, return_exceptions=True)
+        one.committer.gate.set()
+        await asyncio.gather(*one.groups._journal.tasks)
+        assert not list(one.groups.overviews())
+        assert one.queries.group_offsets("b") == {}
+        await one.close()
+
+    run(work())
+
+
+def test_groups_that_could_not_be_emptied_are_served_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await with_offsets(one, "g", MANY)
+        one.committer.failure = RetryableError("append", "journal", "away")
+        errors = await one.groups.delete_groups(["g", "none"])
+        assert errors == [GroupError.COORDINATOR_NOT_AVAILABLE, GroupError.GROUP_ID_NOT_FOUND]
+        one.committer.failure = None
+        assert len(await one.groups.fetch_offsets("g")) == MANY
+        assert await one.groups.delete_groups(["g"]) == [GroupError.NONE]
+        await one.close()
+
+    run(work())
