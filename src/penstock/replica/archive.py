@@ -46,6 +46,7 @@ from penstock.replica.archive_format import (
     parse_snapshot_key,
     parse_stretch_key,
 )
+from penstock.replica.beginning import RESTORED_POSITION
 from penstock.replica.snapshot import SnapshotInfo
 from penstock.system.heard import Cause, heard
 
@@ -75,13 +76,72 @@ class Archive:
         self._cluster_id = cluster_id
         self._scratch = scratch
         self._executor = executor
+        self._passed_over: set[SnapshotName] = set()
 
     # -- listing ---------------------------------------------------------------------------------
 
-    async def snapshots(self) -> list[SnapshotName]:
-        """All snapshots, by position."""
+    async def snapshots(self, *, also: SnapshotName | None = None) -> list[SnapshotName]:
+        """All snapshots of this cluster, by position.
+
+        Args:
+            also: one that is there, whatever the listing shows.
+
+        Raises:
+            InvalidRequestError: it isn't known whose of two restored states this cluster began
+                with.
+        """
         found = [parse_snapshot_key(info.key) async for info in self._store.list(SNAPSHOTS_PREFIX)]
-        return sorted(name for name in found if name is not None)
+        names = {also, *found} - {None}
+        return await self._without_leftovers(sorted(name for name in names if name is not None))
+
+    async def _without_leftovers(self, names: list[SnapshotName]) -> list[SnapshotName]:
+        """Pass over the states of restores that were killed before they made a journal, while
+        another restore made this cluster here. One alone is another matter: two clusters share a
+        prefix."""
+        first = [name for name in names if name.position == RESTORED_POSITION]
+        if not first or len(names) == 1:
+            return names
+        clusters = {name: await self._cluster_of(name) for name in first}
+        cluster_id = self._cluster_id
+        if not cluster_id and len(set(clusters.values())) > 1:
+            later: list[SnapshotName | StretchName] = [*names[len(first) :]]
+            later += await self.stretches()
+            cluster_id = await self._cluster_of(later[0]) if later else ""
+            if not cluster_id:
+                raise InvalidRequestError(
+                    "read archive",
+                    first[0].key,
+                    f"the restored states of {len(first)} clusters are there"
+                    f" ({', '.join(sorted(clusters.values()))}): a restore was killed",
+                    "delete the snapshots of the clusters that have no journal",
+                )
+        others = [
+            name for name in first if clusters[name] not in ("", cluster_id or clusters[name])
+        ]
+        if len(others) == len(names):
+            return names
+        for name in set(others) - self._passed_over:
+            logger.warning(
+                "passing over %s: a restore of cluster %s has left it, which was killed before it "
+                "made a journal; it may be deleted",
+                name.key,
+                clusters[name],
+            )
+        self._passed_over |= set(others)
+        return [name for name in names if name not in others]
+
+    async def _cluster_of(self, name: SnapshotName | StretchName) -> str:
+        """The cluster whose an object says to be; "": it can't be read."""
+        is_snapshot = isinstance(name, SnapshotName)
+        kind = ArchiveKind.SNAPSHOT if is_snapshot else ArchiveKind.STRETCH
+        end = MARKED_HEADER_BYTES if is_snapshot else HEADER_BYTES
+        try:
+            data = await self._store.get_range(name.key, 0, end)
+            return decode_header(data, kind=kind, subject=name.key).cluster_id
+        except (CorruptDataError, NotFoundError) as error:
+            # What reads it whole says what that means.
+            heard(Cause.ARCHIVE_OBJECT, error, logger, "whose it is isn't known")
+            return ""
 
     async def stretches(self) -> list[StretchName]:
         """All stretches, by first position."""

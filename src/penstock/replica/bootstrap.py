@@ -79,10 +79,8 @@ async def bootstrap(
         CorruptDataError: there are snapshots, and none is whole; or rows are missing.
     """
     drop_replica(path)
-    names = set(await archive.snapshots())
-    if beginning is not None:
-        names.add(beginning.snapshot)
-    candidates = sorted(name for name in names if at_most is None or name.position <= at_most)
+    names = await archive.snapshots(also=None if beginning is None else beginning.snapshot)
+    candidates = [name for name in names if at_most is None or name.position <= at_most]
     damaged: list[CorruptDataError] = []
     for name in reversed(candidates):
         try:

@@ -1,5 +1,6 @@
 """Agents of a restored cluster begin with the restored state, whatever a listing shows."""
 
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.recovery import check_replay
 from penstock.log.point_in_time import Moment, RestoredState, restore_state
+from penstock.log.verify import VerifyReport
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.order import restore
 from penstock.metadata.queries import Queries
@@ -24,7 +27,7 @@ from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.replica.beginning import Beginning
 from penstock.replica.snapshot import write_snapshot
 from support.archives import archive_of, archiver_of, keys, open_order, write
-from support.cluster_rig import Cluster, ScriptedStore, run_cluster
+from support.cluster_rig import Cluster, ScriptedStore, passing, run_cluster
 from support.restored_clusters import empty_cluster, history_of, kill, restored
 
 
@@ -217,6 +220,61 @@ def test_the_archive_of_a_restored_cluster_begins_after_its_beginning(tmp_path: 
         assert len(keys(other, SNAPSHOTS_PREFIX)) == 2
 
     run_cluster(tmp_path, test)
+
+
+async def leave_behind(cluster: Cluster, parent: Cluster, *, above: str) -> str:
+    """What a restore to the same prefix leaves that is killed between its put and its delete: a
+    snapshot that is listed after the right one, too. Returns its key."""
+    archive = archive_of(cluster, cluster_id="killed-cluster-000001")
+    for number in range(20):
+        state = await restored(
+            parent, Moment(), name=f"killed{number}", now_ms=10**12 * (number + 2)
+        )
+        name = await archive.put_snapshot(state.snapshot, state.info)
+        if name.key > above:
+            return name.key
+    raise AssertionError("none is listed after it")
+
+
+def test_the_state_that_a_killed_restore_left_there_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        other, store, state = await restored_cluster(cluster)
+        store.hidden = frozenset()
+        left = await leave_behind(other, cluster, above=state.beginning.snapshot.key)
+        # Where none is of a cluster, the prefix is another's, and nothing begins without them.
+        foreign = archive_of(other, cluster_id="another-cluster-00001")
+        assert [name.key for name in await foreign.snapshots()] == keys(other, SNAPSHOTS_PREFIX)
+        # Not even this cluster knows which is its own, while nothing else is there.
+        with pytest.raises(InvalidRequestError, match="a restore was killed"):
+            await restore_again(cluster, other, tmp_path / "again")
+        order = await open_order(other, other.folder / "a.sqlite")
+        assert order.digest() == (1, state.info.digest)
+        await order.close()
+        await open_first(other)
+        agent = await other.agent(1)
+        archiver = archiver_of(agent)
+        for turn in range(4):
+            await write(agent, topic=f"later{turn}")
+            await archiver.run_once()
+            await archiver.snapshot()
+            await passing(400)
+        assert archiver.uncompared_count == 0
+        # As the archiver does when it is old.
+        del store.objects[state.beginning.snapshot.key]
+        await archiver_of(agent).snapshot()
+        assert left in store.objects
+        report = VerifyReport()
+        await check_replay(archive_of(other), tmp_path / "replayed.sqlite", report)
+        assert report.replayed_entries
+        await kill(other)
+        again = await restore_again(cluster, other, tmp_path / "again2")
+        assert again.parent_cluster_id == state.cluster_id
+
+    with caplog.at_level(logging.WARNING, logger="penstock.replica.archive"):
+        run_cluster(tmp_path, test)
+    assert "a restore of cluster killed-cluster-000001 has left it" in caplog.text
 
 
 def test_a_restore_of_the_restored_never_begins_with_nothing(tmp_path: Path) -> None:
