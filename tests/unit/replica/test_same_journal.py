@@ -166,11 +166,11 @@ def test_no_head_is_confirmed_before_the_look_and_one_is_with_it(*, is_same: boo
         mark = rig.mark(2) if is_same else RowMark(2, 5, 7)
         follower = rig.start(HeldReplica(position=2, mark=mark))
         asker = asyncio.ensure_future(follower.heads.confirm(60))
-        await asyncio.sleep(5)
+        await asyncio.sleep(5.5)
         assert not asker.done()
         assert follower.heads.confirmed_s == float("-inf")
         look.go.set()
-        await asyncio.wait([asker], timeout=0.1)
+        assert (await asyncio.wait([asker], timeout=0.1))[0], "not by the head that is read next"
         if is_same:
             await asker
         else:
