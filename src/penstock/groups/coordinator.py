@@ -4,7 +4,6 @@ All on the event loop. The groups are in `memory`, their offsets in `committing`
 them in `administration`, how they end in `deletion` and `expiry`.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,7 @@ from penstock.groups.deletion import GroupDeletion
 from penstock.groups.errors import GroupError
 from penstock.groups.expiry import GroupExpiry
 from penstock.groups.journal import GroupJournal
-from penstock.groups.memory import GroupMemory, TooManyGroupsError
+from penstock.groups.memory import PAGE_GROUPS, GroupMemory, TooManyGroupsError
 from penstock.groups.messages import (
     JoinReply,
     JoinRequest,
@@ -82,7 +81,7 @@ class GroupCoordinator:
             ownership=ownership or AllGroups(),
             shows_answers=shows_answers,
         )
-        turns = turns or Turns()
+        self._turns = turns = turns or Turns()
         self._offsets = GroupOffsets(
             memory=self._memory, journal=self._journal, queries=queries, turns=turns
         )
@@ -124,7 +123,8 @@ class GroupCoordinator:
                 continue
             # A request for a group that is not reached yet reads it by itself.
             after = self._memory.load_page(after, is_new)
-            await _turn()
+            if self._turns.spend(rows=PAGE_GROUPS):
+                await self._turns.wait()
 
     def release(self, is_gone: Callable[[str], bool]) -> None:
         """Groups became another agent's: whoever waits is told so, and memory forgets them."""
@@ -274,11 +274,3 @@ class GroupCoordinator:
         if not group_id:
             return GroupError.INVALID_GROUP_ID
         return self._memory.refused(group_id)
-
-
-async def _turn() -> None:
-    """Let others run."""
-    loop = asyncio.get_running_loop()
-    turn: asyncio.Future[None] = loop.create_future()
-    loop.call_soon(turn.set_result, None)
-    await turn

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAGE_GROUPS: Final = 1_000
+PAGE_GROUPS: Final = 500
+"""Groups that are read at a time: a turn's rows (`penstock.system.turns`)."""
 UNSERVED_TURN_MS: Final = 500
 """How often a timer that has run out looks whether its group is served again."""
 

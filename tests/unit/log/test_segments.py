@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log.upload.plan import PartitionMove
-from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs_in_turns
+from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError
@@ -36,19 +36,15 @@ def batches(count: int) -> tuple[PartitionMove, list[memoryview]]:
 def test_turns_are_short_and_come_to_the_same(counts: list[int]) -> None:
     items = [(PLACE, *batches(count)) for count in counts]
 
-    async def whole() -> list[SegmentRun]:
-        return await segment_runs_in_turns(items)
-
-    turns = whole()
-    taken = 0
+    steps = segment_runs(items)
+    taken = []
     while True:
         try:
-            turns.send(None)
+            taken.append(next(steps))
         except StopIteration as end:
             in_turns: list[SegmentRun] = end.value
             break
-        taken += 1
-    assert taken == -(-sum(counts) // VIEWS_AT_ONCE)
+    assert taken == [VIEWS_AT_ONCE] * (sum(counts) // VIEWS_AT_ONCE)
     assert in_turns == [segment_run(*item) for item in items]
     for (_, _, views), run in zip(items, in_turns, strict=True):
         assert (run.record_count, run.end_offset) == (len(views), len(views))

@@ -1,11 +1,11 @@
 """Describing partitions' batches for a segment's index. Pure."""
 
-import types
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from penstock.log.upload.plan import PartitionMove
 from penstock.model.errors import CorruptDataError
+from penstock.model.steps import Steps
 from penstock.segment import RunDescriber, SegmentRun
 
 VIEWS_AT_ONCE: Final = 100
@@ -22,12 +22,10 @@ def segment_run(place: Place, move: PartitionMove, views: Sequence[memoryview]) 
     return _end(described, place, move)
 
 
-@types.coroutine
-def segment_runs_in_turns(
+def segment_runs(
     items: Iterable[tuple[Place, PartitionMove, Sequence[memoryview]]],
-) -> Generator[None, None, list[SegmentRun]]:
-    """`segment_run` of each item. Awaited, it lets all else that is ready on the event loop go
-    first behind every VIEWS_AT_ONCE views, and once at its end."""
+) -> Steps[list[SegmentRun]]:
+    """`segment_run` of each item, in steps of VIEWS_AT_ONCE views."""
     runs = []
     left = VIEWS_AT_ONCE
     for place, move, views in items:
@@ -36,11 +34,9 @@ def segment_runs_in_turns(
             described.add(view)
             left -= 1
             if not left:
-                yield
+                yield VIEWS_AT_ONCE
                 left = VIEWS_AT_ONCE
         runs.append(_end(described, place, move))
-    if left < VIEWS_AT_ONCE:
-        yield
     return runs
 
 

@@ -24,7 +24,7 @@ from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
-from penstock.log.upload.segments import segment_run, segment_runs_in_turns
+from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs
 from penstock.log.upload.set_aside import DamagedRunsError, SetAside
 from penstock.metadata.answers import Refused, SegmentStored
 from penstock.metadata.commands import MovedRun, StoreSegment
@@ -43,6 +43,7 @@ from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
 from penstock.system import background
 from penstock.system.heard import Cause, heard, text_of
+from penstock.system.turns import Turns
 from penstock.wal import WalReader
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,8 @@ class Uploader:
         self._limits = limits
         self._numbers = numbers
         self._wal_key = wal_key
+        # Its own, and short: a share of what clients' requests have would be 1.5 ms of each turn.
+        self._turns = Turns(items_max=VIEWS_AT_ONCE)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -356,10 +359,12 @@ class Uploader:
 
         # What is in memory here, a little at a time: a thread of the pool would fight this one for
         # the interpreter.
-        in_memory = await segment_runs_in_turns(
-            (topic_ids[move.partition_key], move, views)
-            for move, views in zip(moves, cached, strict=True)
-            if views is not None
+        in_memory = await self._turns.run(
+            segment_runs(
+                (topic_ids[move.partition_key], move, views)
+                for move, views in zip(moves, cached, strict=True)
+                if views is not None
+            )
         )
 
         def build() -> tuple[list[Buffer], int, list[MovedRun]]:
