@@ -1,11 +1,13 @@
-"""The shared half of AlterConfigs and IncrementalAlterConfigs: from resources to outcomes."""
+"""AlterConfigs and IncrementalAlterConfigs but for what each makes of a resource's configs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.kafka import fresh
 from penstock.kafka.admin import commit
+from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
+from penstock.kafka.encode import EncodedParts
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.resources import (
@@ -38,14 +40,33 @@ class NewConfigs(Protocol):
 
 
 async def alter(
-    context: RequestContext, resources: Sequence[Any], new_configs: NewConfigs, *, apply: bool
-) -> list[Outcome]:
-    """Alter configs of several resources in one commit; one outcome per resource.
+    context: RequestContext, request: Any, new_configs: NewConfigs, response_type: Any
+) -> EncodedParts:
+    """Alter configs of several resources in one commit, or only check that they could be.
 
     Args:
-        resources: kio's AlterConfigsResource.
-        apply: false: only check.
+        request: kio's AlterConfigsRequest or IncrementalAlterConfigsRequest.
+        response_type: kio's AlterConfigsResourceResponse of the request's API and version.
+
+    Returns:
+        An encoded array of `response_type`, one for each of the request's resources.
     """
+    resources = request.resources
+    outcomes = await _outcomes(context, resources, new_configs, apply=not request.validate_only)
+    responses = ArrayWriter(response_type)
+    async for resource, outcome in context.broker.turns.each(zip(resources, outcomes, strict=True)):
+        responses.add(
+            error_code=outcome.error,
+            error_message=outcome.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    return responses.encoded()
+
+
+async def _outcomes(
+    context: RequestContext, resources: Sequence[Any], new_configs: NewConfigs, *, apply: bool
+) -> list[Outcome]:
     turns = context.broker.turns
     twice = await turns.run(duplicates((one.resource_type, one.resource_name) for one in resources))
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.kafka.altering import alter
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
@@ -17,20 +16,8 @@ VERSIONS: Final = range(3)
 async def handle(context: RequestContext, request: Any) -> Any:
     """Replace configs; an outcome per resource."""
     types = response_types("alter_configs", context.api_version)
-    outcomes = await alter(
-        context, request.resources, _new_configs, apply=not request.validate_only
-    )
-    responses = ArrayWriter(types.AlterConfigsResourceResponse)
-    async for resource, outcome in context.broker.turns.each(
-        zip(request.resources, outcomes, strict=True)
-    ):
-        responses.add(
-            error_code=outcome.error,
-            error_message=outcome.message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-    return build(types.AlterConfigsResponse, responses=responses.encoded())
+    responses = await alter(context, request, _new_configs, types.AlterConfigsResourceResponse)
+    return build(types.AlterConfigsResponse, responses=responses)
 
 
 def _new_configs(

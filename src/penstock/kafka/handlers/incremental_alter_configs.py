@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.kafka.altering import alter
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.resources import increment
 from penstock.kafka.schema import build, response_types
@@ -28,15 +27,5 @@ async def handle(context: RequestContext, request: Any) -> Any:
             cluster_configs=context.broker.view.cluster_configs,
         )
 
-    outcomes = await alter(context, request.resources, new_configs, apply=not request.validate_only)
-    responses = ArrayWriter(types.AlterConfigsResourceResponse)
-    async for resource, outcome in context.broker.turns.each(
-        zip(request.resources, outcomes, strict=True)
-    ):
-        responses.add(
-            error_code=outcome.error,
-            error_message=outcome.message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-    return build(types.IncrementalAlterConfigsResponse, responses=responses.encoded())
+    responses = await alter(context, request, new_configs, types.AlterConfigsResourceResponse)
+    return build(types.IncrementalAlterConfigsResponse, responses=responses)
