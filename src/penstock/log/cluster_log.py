@@ -15,11 +15,10 @@ from concurrent.futures import Executor
 from typing import Final
 
 from penstock.log.append.dispatch import Dispatcher
-from penstock.log.append.durable import ObjectBytes
 from penstock.log.append.flight import Flight
-from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.append.to_tail import take_batches
 from penstock.log.catching_up import caught_up
 from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.reader import Behind
@@ -30,7 +29,7 @@ from penstock.log.ordering import Applied, Ordering
 from penstock.log.own_wal import WalFolder
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
-from penstock.log.serving import ServingLog, take_batches
+from penstock.log.serving import ServingLog
 from penstock.log.upload.uploader import Uploader
 from penstock.metadata.ages import Ages
 from penstock.metadata.answers import AnyAnswer
@@ -108,8 +107,7 @@ class ClusterLog(ServingLog):
         self._agent_id = agent_id
         self._agents_generation = -1
         self._loop = asyncio.get_running_loop()
-        if behind is not None:
-            self._found_in_pool = caught_up(queries, behind, self._loop)
+        self._caught_up = queries if behind is None else caught_up(queries, behind, self._loop)
         self._dispatcher = Dispatcher(
             self,
             routes=Routes(
@@ -118,23 +116,10 @@ class ClusterLog(ServingLog):
             clock=clock,
             limits=limits,
         )
-        self._objects = Flusher(
+        self._objects = self._object_flusher(
             ordering=ordering,
-            bytes_store=ObjectBytes(
-                store=store,
-                numbers=self.numbers,
-                view=view,
-                pool=pool,
-                flights_max=limits.flush_puts_max,
-            ),
-            known_producer=self._known_producer,
-            clock=clock,
-            flush_bytes=limits.flush_bytes,
-            bytes_max=2 * limits.flush_bytes,
-            store_wait_s=limits.append_wait_ms_max / 1000,
-            unordered_max=limits.flushes_open_max,
+            store=store,
             deliver=self._take_batches,
-            over=self._instruments.flushed,
             on_fatal=on_fatal,
         )
         self._wal = ClusterWal(
@@ -343,6 +328,9 @@ class ClusterLog(ServingLog):
         assert flight.plan is not None
         requests = [waiting.request for waiting in flight.waiting]
         return take_batches(self.tail, flight.plan, requests, leader_epoch=self._view.leader_epoch)
+
+    def _found_in_pool(self) -> Queries:
+        return self._caught_up()
 
     def _check_head(self) -> None:
         """Refuse to serve what may have been deleted: the grace that a deletion waits for is

@@ -10,18 +10,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.log.append.dispatch import Dispatcher
-from penstock.log.append.durable import ObjectBytes
 from penstock.log.append.flight import Flight
-from penstock.log.append.flusher import Flusher
 from penstock.log.append.lane import AppendRequest, CommitLane, Delivery, Orderer
 from penstock.log.append.lane_ordering import LaneOrdering
 from penstock.log.append.plan import PartitionAppend
+from penstock.log.append.to_tail import take_batches
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
-from penstock.log.serving import ServingLog, take_batches
+from penstock.log.serving import ServingLog
 from penstock.log.takeover import Takeovers
 from penstock.log.upload.pending import RunSeeds, committed_runs
 from penstock.log.upload.uploader import Uploader, WalFiles
@@ -111,23 +110,10 @@ class Log(ServingLog):
             announce=self._announce,
             on_fatal=on_fatal,
         )
-        self._objects = Flusher(
+        self._objects = self._object_flusher(
             ordering=LaneOrdering(self.lane.submit_commands),
-            bytes_store=ObjectBytes(
-                store=store,
-                numbers=self.numbers,
-                view=view,
-                pool=pool,
-                flights_max=limits.flush_puts_max,
-            ),
-            known_producer=self._known_producer,
-            clock=clock,
-            flush_bytes=limits.flush_bytes,
-            bytes_max=2 * limits.flush_bytes,
-            store_wait_s=limits.append_wait_ms_max / 1000,
-            unordered_max=limits.flushes_open_max,
+            store=store,
             deliver=self._deliver_flight,
-            over=self._instruments.flushed,
             on_fatal=on_fatal,
         )
         self._dispatcher = Dispatcher(

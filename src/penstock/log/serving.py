@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.log.append.broken import KnownProducer
-from penstock.log.append.lane import AppendRequest
-from penstock.log.append.plan import FramePlan, PartitionAppend
+from penstock.log.append.durable import ObjectBytes
+from penstock.log.append.flight import Flight
+from penstock.log.append.flusher import Flusher
+from penstock.log.append.plan import PartitionAppend
 from penstock.log.copy_places import copy_sources
 from penstock.log.copy_sources import CopySource
 from penstock.log.damage import DamagedError, Damages, Troubles
@@ -32,11 +34,12 @@ from penstock.log.instruments import LogInstruments, NoInstruments
 from penstock.log.limits import LogLimits
 from penstock.log.noted_ranges import NotedRanges
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.ordering import Submits
 from penstock.log.rebuilt_records import RebuiltRecords
 from penstock.log.retention.keeper import Keeper
 from penstock.log.run_restorer import RunRestorer
 from penstock.log.scrub import Scrubber
-from penstock.metadata.answers import AnyAnswer, BatchStatus, LogTrimmed, ProducerIds
+from penstock.metadata.answers import AnyAnswer, LogTrimmed, ProducerIds
 from penstock.metadata.changes import (
     Change,
     HeadMoved,
@@ -52,11 +55,7 @@ from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.ports.clock import Clock
 from penstock.ports.objects import FileStore, ObjectStore
-from penstock.records.batch import patch_base_offset
 from penstock.wal import WalReader
-
-_PINNED_SHARE: Final = 4
-
 
 _ANYWHERE: Final = 1 << 62
 
@@ -101,8 +100,6 @@ class ServingLog(ABC):
         self._pool = pool
         self._queries = queries
         self._behind = behind
-        self._found_in_pool: Callable[[], Queries] = lambda: self._queries()  # noqa: PLW0108 - it changes
-        """Queries that find all that was appended; for threads of the pool."""
         self._known_producer: KnownProducer = lambda key, producer_id: queries().producer(
             key, producer_id
         )
@@ -148,7 +145,7 @@ class ServingLog(ABC):
             damages=self.damages,
             examiner=self.reader.examiner,
             checks=self.reader.checks,
-            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            queries=self._found_in_pool,
             let_queries_find=self.let_queries_find,
             committer=self,
             epochs=view.epoch_starts,
@@ -174,14 +171,14 @@ class ServingLog(ABC):
         self.lost_ranges, self.rebuilt_ranges = noted("lost_ranges"), noted("rebuilt_ranges")
         self.damaged_frames = DamagedFrames(
             examiner=self.reader.examiner,
-            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            queries=self._found_in_pool,
             partition_name=self.partition_name,
             pool=pool,
         )
         self.rebuilt_records = RebuiltRecords(
             repair=self.damage_repair,
             checks=self.reader.checks,
-            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            queries=self._found_in_pool,
             let_queries_find=self.let_queries_find,
             store=store,
             numbers=lambda: self.numbers,
@@ -432,9 +429,43 @@ class ServingLog(ABC):
             store=store,
             wals=wals,
             url=url,
-            queries=lambda: self._found_in_pool(),  # noqa: PLW0108 - it changes
+            queries=self._found_in_pool,
             pool=self._pool,
             topic_id_of=self.topic_id_of,
+        )
+
+    def _found_in_pool(self) -> Queries:
+        """Queries that find all that was appended; for threads of the pool."""
+        return self._queries()
+
+    def _object_flusher(
+        self,
+        *,
+        ordering: Submits,
+        store: ObjectStore,
+        deliver: Callable[[Flight], object],
+        on_fatal: Callable[[BaseException], None],
+    ) -> Flusher:
+        """Make what appends to topics with durability `object`."""
+        limits = self._limits
+        return Flusher(
+            ordering=ordering,
+            bytes_store=ObjectBytes(
+                store=store,
+                numbers=self.numbers,
+                view=self._view,
+                pool=self._pool,
+                flights_max=limits.flush_puts_max,
+            ),
+            known_producer=self._known_producer,
+            clock=self._clock,
+            flush_bytes=limits.flush_bytes,
+            bytes_max=2 * limits.flush_bytes,
+            store_wait_s=limits.append_wait_ms_max / 1000,
+            unordered_max=limits.flushes_open_max,
+            deliver=deliver,
+            over=self._instruments.flushed,
+            on_fatal=on_fatal,
         )
 
     def _scrubber(self, bytes_per_s: int, reads_objects: Callable[[], bool]) -> Scrubber:
@@ -451,37 +482,6 @@ class ServingLog(ABC):
 
     async def _in_pool(self, work: Callable[[], object]) -> object:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-
-def take_batches(
-    tail: TailCache, plan: FramePlan, requests: Iterable[AppendRequest], *, leader_epoch: int
-) -> int:
-    """Patch what was stored of a commit and keep it in the tail cache; its bytes."""
-    for request in requests:
-        _unpin(request)
-    stored = 0
-    for key, _, group in plan.runs:
-        for append in group:
-            if append.status is not BatchStatus.STORED:
-                continue
-            batch, base_offset = append.batch, append.base_offset
-            patch_base_offset(batch.view, base_offset, leader_epoch)
-            tail.add(key, base_offset, base_offset + batch.record_count, batch.view)
-            stored += batch.length
-    return stored
-
-
-def _unpin(request: AppendRequest) -> None:
-    """Copy what was stored of a request if it is little of it: views keep the whole request in
-    memory, and the tail cache counts only what it was given."""
-    stored = 0
-    for append in request.appends:
-        if append.status is BatchStatus.STORED:
-            stored += append.batch.length
-    request_bytes = memoryview(request.appends[0].batch.view.obj).nbytes
-    if stored * _PINNED_SHARE < request_bytes:
-        for append in request.appends:
-            append.batch.view = memoryview(bytearray(append.batch.view))
 
 
 def _clean_end(queries: Queries, key: PartitionKey) -> int:
