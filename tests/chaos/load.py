@@ -13,6 +13,7 @@ from chaos.clients import Load
 from chaos.history import Seen
 from chaos.line_load import line_group_member, line_producer
 from chaos.recording import Recorder
+from chaos.standstill import MainThreads, join_all
 from support.line_client import LineProgram
 from support.probe import ask_end
 from support.waiting import eventually
@@ -43,6 +44,9 @@ class LoadRun:
         self.stop = threading.Event()
         self.load = Load(bootstrap, topic, partitions, self.recorder, self.stop)
         self.crashed: list[str] = []
+        """Clients that raised, or did not end; how."""
+        self.deadlocked: list[str] = []
+        """Clients that could not end through a deadlock of their own library (`standstill`)."""
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -105,11 +109,15 @@ class LoadRun:
     def finish(self) -> None:
         """Stop the clients, then read everything from the beginning. The cluster must be whole."""
         self.stop.set()
-        deadline = time.monotonic() + END_SECONDS_MAX
-        for thread in self._threads:
-            thread.join(max(0.1, deadline - time.monotonic()))
-            if thread.is_alive():
-                self.crashed.append(f"{thread.name}: it did not end in {END_SECONDS_MAX} s")
+        late, self.deadlocked = join_all(
+            self._threads,
+            MainThreads(),
+            may_deadlock=lambda name: name.startswith("confluent-member-"),
+            seconds=END_SECONDS_MAX,
+        )
+        self.crashed += [f"{name}: it did not end in {END_SECONDS_MAX} s" for name in late]
+        if self.deadlocked:
+            print("clients that librdkafka's own deadlock stopped:", self.deadlocked)
         self.recorder.history.final = self._read_all()
 
     def _read_all(self) -> list[Seen]:
