@@ -13,18 +13,17 @@ known", until there are ACLs. Topic ids are understood from version 12 on (KIP-5
 """
 
 import asyncio
-import logging
 import struct
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.kafka import fresh
-from penstock.kafka.admin_lines import describe, note_changes
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
+from penstock.kafka.asked_topics import create_asked
 from penstock.kafka.context import SMALL_ANSWER_BYTES, AnyReply, RequestContext
 from penstock.kafka.decode import STEP_ITEMS, Cursor
-from penstock.kafka.errors import ErrorCode, MalformedRequestError, error_code
+from penstock.kafka.errors import ErrorCode, MalformedRequestError
 from penstock.kafka.metadata_codec import (
     ANSWER_BYTES,
     FLEXIBLE_FROM,
@@ -36,22 +35,13 @@ from penstock.kafka.metadata_codec import (
     response,
     slices,
 )
-from penstock.kafka.outcomes import CHEAP, ItemError
-from penstock.kafka.topic_plan import new_topic_id
-from penstock.kafka.topic_room import TopicRoom
-from penstock.kafka.wire import (
-    NO_UUID,
-)
-from penstock.metadata.answers import AnyAnswer, Refused
-from penstock.metadata.commands import CreateTopic
-from penstock.model.errors import PenstockError
+from penstock.kafka.outcomes import CHEAP
+from penstock.kafka.wire import NO_UUID
 from penstock.model.steps import Steps, at_once
-from penstock.model.topic_names import folded, name_problem
+from penstock.model.topic_names import name_problem
 
 if TYPE_CHECKING:
     from penstock.metadata.view import MetadataView, Topic
-
-logger = logging.getLogger(__name__)
 
 API_KEY: Final = 3
 VERSIONS: Final = range(14)
@@ -203,93 +193,16 @@ async def _confirm_and_answer(
 async def _create_and_answer(
     context: RequestContext, topics: Iterable[tuple[bytes, str | None]], missing: Sequence[str]
 ) -> _Outcome:
-    broker = context.broker
-    refused: dict[str, ErrorCode] = {}
-    commands: list[CreateTopic] = []
-    made: list[str] = []
-    others: dict[str, str] = {}
-    full: list[str | None] = []
-    late: list[str] = []
-    room = TopicRoom(broker.view, broker.settings)
-    topics_max = max(1, broker.settings.create_partitions_max // broker.settings.default_partitions)
-    async for name in broker.turns.each(missing):
-        fold = folded(name)
-        if broker.view.similar_name(name) is not None or (fold and others.get(fold, name) != name):
-            refused[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
-            continue
-        if len(commands) == topics_max:
-            late.append(name)
-            continue
-        try:
-            room.take(broker.settings.default_partitions, topics=1)
-        except ItemError as error:
-            refused[name] = error.outcome.error
-            full.append(error.outcome.message)
-            continue
-        if fold:
-            others[fold] = name
-        commands.append(
-            CreateTopic(
-                name=name,
-                topic_id=new_topic_id(broker.random),
-                partitions=broker.settings.default_partitions,
-            )
-        )
-    if late:
-        setting = f"create_partitions_max = {broker.settings.create_partitions_max}"
-        _note_limited(context, len(late), f"are not created yet: {setting}")
-    allowed = broker.auto_creation.take(len(commands), broker.clock.monotonic_s())
-    if allowed < len(commands):
-        setting = f"auto_create_topics_per_s = {broker.settings.auto_create_topics_per_s}"
-        _note_limited(context, len(commands) - allowed, f"are not created yet: {setting}")
-        late += [command.name for command in commands[allowed:]]
-        del commands[allowed:]
-    # Clients ask again for as long as they like.
-    refused.update(dict.fromkeys(late, ErrorCode.LEADER_NOT_AVAILABLE))
-    created: list[AnyAnswer] = []
-    try:
-        if commands:
-            async with broker.creations.sending(commands):
-                created = await broker.committer.commit(commands)
-    except ItemError as error:
-        refused.update((command.name, error.outcome.error) for command in commands)
-        full += [error.outcome.message] * len(commands)
-    except PenstockError as error:
-        refused.update((command.name, error_code(error)) for command in commands)
-    else:
-        for command, answer in zip(commands, created, strict=True):
-            if not isinstance(answer, Refused):
-                made.append(describe(broker.view, command))
-            # Refused when another request created it meanwhile: then it is in the view by now.
-            if isinstance(answer, Refused) and broker.view.topic(command.name) is None:
-                refused[command.name] = ErrorCode.LEADER_NOT_AVAILABLE
-    if full:
-        _note_limited(context, len(full), f"are refused: {full[0]}", kind="topics_max")
-    note_changes(context, made)
+    refused = await create_asked(context, missing)
     # Applied here, the commit is the present; without one it has to be asked for.
-    certainty = fresh.FINAL if commands and not refused else await fresh.second(context)
-    answers = []
-    async for topic_id, asked in broker.turns.each(topics):
+    certainty = await fresh.second(context) if refused else fresh.FINAL
+    view, answers = context.broker.view, []
+    async for topic_id, asked in context.broker.turns.each(topics):
         if asked is not None and asked in refused:
             answers.append(TopicAnswer(refused[asked], asked, NO_UUID, 0))
         else:
-            answers.append(_answer(broker.view, topic_id, asked, certainty))
+            answers.append(_answer(view, topic_id, asked, certainty))
     return await _encoded(context, answers)
-
-
-def _note_limited(
-    context: RequestContext, count: int, what: str, *, kind: str = "auto_create_topics_per_s"
-) -> None:
-    broker = context.broker
-    broker.instruments.count("limited_topics", count)
-    if broker.seldom.due(kind):
-        logger.warning(
-            "%d topics that client %s at %s asks for %s",
-            count,
-            context.client_id,
-            context.client_host,
-            what,
-        )
 
 
 def _answer(
