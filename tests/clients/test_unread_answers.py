@@ -18,6 +18,7 @@ from penstock.kafka.movement import Ending
 from support.loopback import request
 from support.metrics import scrape
 from support.probe import create_topic
+from support.resident import resident_kib
 from support.server import ServerProcess, running_server
 from support.strangers import PATIENCE_S
 from support.waiting import eventually
@@ -162,12 +163,6 @@ def is_closed(peer: socket.socket) -> bool:
         return True
     established = 1
     return bool(error) or state != established
-
-
-def resident_kib(server: ServerProcess) -> int:
-    assert server.process is not None
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0])
 
 
 def test_members_keep_their_places_while_large_answers_lie_unread(tmp_path: Path) -> None:

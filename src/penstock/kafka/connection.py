@@ -107,9 +107,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse headers of whole frames and start what may start."""
+        if self._closing:
+            return  # the framer may have been closed since its buffer was given
         framer = self._framer
         frames = framer.buffer_updated(nbytes)
-        if self._closing or self._fault is not None:
+        if self._fault is not None:
             return
         if not frames and framer.failure is None:
             self._count_partial()
@@ -257,6 +259,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         elif waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    def is_appending(self) -> bool:
+        """See `penstock.kafka.holdings.TakesRoom`."""
+        return bool(self._in_flight) and self._in_flight[0].api.overlaps
+
     # -- requests ------------------------------------------------------------------------------
 
     def _receive_all(self, frames: Iterable[memoryview], arrived_s: float) -> None:
@@ -322,6 +328,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         finally:
             self._pumping = False
         if self._closing:
+            if self._held.orphan_bytes:
+                self._count_orphans()
             return
         if not self._writer.is_empty:
             self._send()
@@ -419,6 +427,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if partial_bytes:
             self._host.watch.add(self)
 
+    def _count_orphans(self) -> None:
+        """Give back what is answered of the requests that outlive their peer, in their order."""
+        byte_count = 0
+        while self._in_flight and self._in_flight[0].ready:
+            byte_count += self._in_flight.popleft().frame_bytes
+        self._held.orphans_answered(byte_count)
+
     def _count_unsent(self) -> None:
         self._held.set_unsent(self._writer.buffered_bytes)
         self._held.answer_left(self._writer.held_bytes)
@@ -464,14 +479,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         host.watch.discard(self)
         self._instruments.count("connections_closed")
         for exchange in self._in_flight:
-            # A Produce goes on: its bytes may be stored already. Whatever else is under way
-            # serves nobody now.
-            if exchange.pending is not None and not exchange.api.overlaps:
-                exchange.pending.cancel()
+            # What the log has of a Produce may be stored already, and is held until it is known.
+            # Whatever else is under way serves nobody now.
+            if not exchange.api.overlaps:
+                exchange.drop()
+        self._state.leave()
+        orphans = [one for one in self._in_flight if one.pending is not None and one.api.overlaps]
         self._in_flight.clear()
+        self._in_flight.extend(orphans)
         self._waiting.clear()
         self._writer.clear()
-        self._held.leave()
+        self._held.leave(sum(exchange.frame_bytes for exchange in orphans))
         if not host.connections:
             host.emptied.set()
 

@@ -79,6 +79,18 @@ class LateReply(asyncio.Future[Reply]):
             taker(reply)
 
 
+class Unhanded(Protocol):
+    """A Produce that isn't handed to the log, or not all of it."""
+
+    def append_if_checked(self) -> bool:
+        """Hand it to the log if all of its batches are checked; whether all is handed over."""
+        ...
+
+    def forget(self) -> bool:
+        """Let go of it, since its peer is gone; False: it goes on."""
+        ...
+
+
 class ConnectionState:
     """What a connection holds beyond one request.
 
@@ -101,7 +113,7 @@ class ConnectionState:
         self.last_fetch: Any = None
         self.last_produce: Any = None
         self.fetch_alarm: Any = None
-        self.produces: deque[Any] = deque()
+        self.produces: deque[Unhanded] = deque()
         self.principal: str = "User:ANONYMOUS"
         self._sink = sink
 
@@ -124,6 +136,12 @@ class ConnectionState:
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
         """See `ReplySink`."""
         return self._sink.reserve_answer(byte_count)
+
+    def leave(self) -> None:
+        """The peer is gone: let go of the Produces that the log has nothing of."""
+        kept = [produce for produce in self.produces if not produce.forget()]
+        self.produces.clear()
+        self.produces.extend(kept)
 
     def end(self, error: "PenstockError") -> None:
         """Close the connection once what has been received is answered; the log says why."""

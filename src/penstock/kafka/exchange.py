@@ -76,6 +76,16 @@ class Exchange:
             self.error = error
         self.ready = True
 
+    def drop(self) -> None:
+        """End it without a reply: the peer is gone. Lets go of the frame at once: a late reply and
+        its taker are a reference cycle."""
+        self.body = None
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            if type(pending) is LateReply:
+                pending.taker = None
+            pending.cancel()
+
     async def _handle(self, handler: Any, body: memoryview) -> AnyReply:
         context, turns = self.context, self.context.broker.turns
         name, version = self.api.module, context.api_version

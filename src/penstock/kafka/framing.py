@@ -141,7 +141,9 @@ class Framer:
         return self._split(staging, end)
 
     def close(self) -> None:
-        """Nothing more is received: the connection is gone."""
+        """Nothing more is received: the connection is gone. Gives up what came of a frame at once:
+        connections lie in reference cycles, and the collector is told to come by seldom."""
+        self._frame = None
         self._end_advance()
         self._advances = Advances(0)
 

@@ -25,6 +25,10 @@ class TakesRoom(Protocol):
         """A ticket that waited was granted. Called in the middle of another connection's work."""
         ...
 
+    def is_appending(self) -> bool:
+        """Whether its oldest request under way is a Produce, which waits for the log alone."""
+        ...
+
 
 class CountsWaits(Protocol):
     """Where waits are counted."""
@@ -87,6 +91,7 @@ class Holdings:
         "_partial_share",
         "_receiving",
         "answer",
+        "orphan_bytes",
         "partial_bytes",
         "request_bytes",
         "sending",
@@ -113,6 +118,8 @@ class Holdings:
         self.partial_bytes = 0
         """Of one that is being received."""
         self.unsent_bytes = 0
+        self.orphan_bytes = 0
+        """Of requests that go on though the peer is gone."""
 
     def add_request(self, byte_count: int, *, of_groups: bool) -> None:
         """Count a whole request; with a negative number one that is answered."""
@@ -169,7 +176,10 @@ class Holdings:
         # With requests under way there will be another look once they are answered. A connection
         # that went above the limit for one request more would hold the place until then.
         if not (self.partial_bytes and is_idle):
-            self._stop_receiving()
+            # A Produce needs nothing more and ends by itself. Until then it is what is above the
+            # limit: the next one's bytes would be added to it, and so on.
+            if not self._owner.is_appending():
+                self._stop_receiving()
             return False
         ticket = self._receiving
         if ticket is None or (ticket.is_granted and not ticket.is_above):
@@ -255,9 +265,18 @@ class Holdings:
             self._instruments.count(f"waited:{lane.value}")
         return ticket
 
-    def leave(self) -> None:
-        """Give everything back: the connection is gone."""
-        self._stop_receiving()
+    def leave(self, orphan_bytes: int = 0) -> None:
+        """Give everything back: the connection is gone.
+
+        Args:
+            orphan_bytes: of requests that the log has something of. They count as long as they go
+                on, and keep their owner's place above the limit. All of them count: of
+                connections that come and go, what is free of each would be without bound.
+        """
+        self.orphan_bytes = orphan_bytes
+        self._data.lanes.take(orphan_bytes)
+        if not (orphan_bytes and self._receiving is not None and self._receiving.is_granted):
+            self._stop_receiving()
         self._stop_fetching()
         tickets = (self.answer, self.sending)
         self.answer = self.sending = None
@@ -269,3 +288,10 @@ class Holdings:
         for share in (self._data, self._groups):
             share.add(-share.held_bytes)
         self.set_unsent(0)
+
+    def orphans_answered(self, byte_count: int) -> None:
+        """So many bytes of requests of the peer that is gone are no longer held."""
+        self.orphan_bytes -= byte_count
+        notify(self._data.lanes.take(-byte_count))
+        if not self.orphan_bytes:
+            self._stop_receiving()

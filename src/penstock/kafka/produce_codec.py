@@ -91,6 +91,12 @@ def parse_produce(body: memoryview, version: int) -> ProduceRequest:
     return at_once(produce_steps(body, version))
 
 
+def acks_of(body: memoryview, version: int) -> int:
+    """What `produce_steps` gives as `acks`, of a request of which so much is known to be right."""
+    _, position = read_string(body, 0, flexible=version >= FLEXIBLE_FROM)
+    return int(ACKS_TIMEOUT.unpack_from(body, position)[0])
+
+
 def produce_steps(body: memoryview, version: int) -> Steps[ProduceRequest]:
     """`parse_produce`, with a pause after every STEP_ITEMS topics and partitions."""
     try:

@@ -13,10 +13,9 @@ second would only take turns from the loop.
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.records.batch import BatchError, BatchLimits, NewBatch, codec_of
 from penstock.records.check import RecordCheck
@@ -37,11 +36,7 @@ OPEN_MAX: Final = 2
 
 Done = Callable[[BaseException | None], None]
 """Gets None, a BatchError, or what a bug of ours raised."""
-
-
-class _Open(NamedTuple):
-    check: RecordCheck
-    done: Done
+_Outcomes = dict[RecordCheck, BaseException | None]
 
 
 class RecordChecks:
@@ -56,9 +51,10 @@ class RecordChecks:
         self._own_pool: ThreadPoolExecutor | None = None
         self._records_left = TURN_RECORDS
         self._bytes_left = TURN_BYTES
-        self._open: deque[_Open] = deque()
-        self._waiting: deque[_Open] = deque()
-        self._job: asyncio.Future[dict[int, BaseException | None]] | None = None
+        # In dictionaries, so that one that is forgotten costs no search.
+        self._open: dict[RecordCheck, Done] = {}
+        self._waiting: dict[RecordCheck, Done] = {}
+        self._job: asyncio.Future[_Outcomes] | None = None
 
     @property
     def waiting_count(self) -> int:
@@ -102,8 +98,15 @@ class RecordChecks:
 
     def queue(self, check: RecordCheck, done: Done) -> None:
         """Check in the thread; `done` is called on the loop, later."""
-        self._waiting.append(_Open(check, done))
+        self._waiting[check] = done
         self._start()
+
+    def forget(self, checks: Iterable[RecordCheck]) -> None:
+        """Check these no more: nobody waits for them, and they hold their batches. `done` is not
+        called. What the thread has of them now it lets go of after a few stretches."""
+        for check in checks:
+            self._waiting.pop(check, None)
+            self._open.pop(check, None)
 
     def close(self) -> None:
         """Check no more: what waits is forgotten."""
@@ -121,7 +124,8 @@ class RecordChecks:
         if self._job is not None:
             return
         while self._waiting and len(self._open) < OPEN_MAX:
-            self._open.append(self._waiting.popleft())
+            check = next(iter(self._waiting))
+            self._open[check] = self._waiting.pop(check)
         if not self._open:
             return
         pool = self._pool or self._own_pool
@@ -132,18 +136,16 @@ class RecordChecks:
         self._job = job
         job.add_done_callback(self._over)
 
-    def _over(self, job: "asyncio.Future[dict[int, BaseException | None]]") -> None:
+    def _over(self, job: "asyncio.Future[_Outcomes]") -> None:
         self._job = None
         if job.cancelled():  # closed meanwhile
             return
         outcomes = job.result()
-        opened, self._open = self._open, deque()
         ended: list[tuple[Done, BaseException | None]] = []
-        for number, item in enumerate(opened):
-            if number in outcomes:
-                ended.append((item.done, outcomes[number]))
-            else:
-                self._open.append(item)
+        for check, error in outcomes.items():
+            done = self._open.pop(check, None)
+            if done is not None:  # else it was forgotten meanwhile
+                ended.append((done, error))
         # The thread goes on while those that are over are taken.
         self._start()
         loop = asyncio.get_running_loop()
@@ -152,22 +154,22 @@ class RecordChecks:
             loop.call_soon(done, error)
 
 
-def _work(items: list[_Open]) -> dict[int, BaseException | None]:
-    """A few stretches of each; what those came to that are over, by their number."""
-    outcomes: dict[int, BaseException | None] = {}
+def _work(checks: list[RecordCheck]) -> _Outcomes:
+    """A few stretches of each; what those came to that are over."""
+    outcomes: _Outcomes = {}
     for _ in range(JOB_STRETCHES):
-        for number, (check, _) in enumerate(items):
-            if number in outcomes:
+        for check in checks:
+            if check in outcomes:
                 continue
             try:
                 if check.walk.advance(records=STRETCH_RECORDS, decoded_bytes=STRETCH_BYTES):
                     check.settle()
-                    outcomes[number] = None
+                    outcomes[check] = None
             except BatchError as error:
-                outcomes[number] = error
+                outcomes[check] = error
             except Exception as error:  # noqa: BLE001 - of this batch alone
                 heard(Cause.RECORD_CHECK, error, logger, "a check of records failed")
-                outcomes[number] = error
+                outcomes[check] = error
             # Lets the event loop have the interpreter, which else waits 5 ms for it at each turn.
             time.sleep(0)  # noqa: TID251 - it waits for nothing
     return outcomes

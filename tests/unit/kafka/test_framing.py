@@ -1,5 +1,7 @@
 """The frame splitter, by properties."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,3 +158,12 @@ def test_a_split_size_prefix_is_kept(cut: int) -> None:
     framer = Framer(staging(), LIMIT, Advances())
     data = framed(b"hello")
     assert feed(framer, data, [cut, len(data)]) == [b"hello"]
+
+
+def test_one_that_is_closed_holds_nothing_of_a_frame() -> None:
+    framer = Framer(memoryview(bytearray(STAGING_BYTES)), 1 << 20, Advances())
+    framer.get_buffer()[:8] = struct.pack(">i", 1 << 20) + b"some"
+    assert framer.buffer_updated(8) == []
+    assert framer.pending_bytes == 4
+    framer.close()
+    assert framer.pending_bytes == 0

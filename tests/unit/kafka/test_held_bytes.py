@@ -32,12 +32,16 @@ class Client:
 
     def __init__(self, server: Server) -> None:
         self.granted: list[Ticket] = []
+        self.appends = False
         clock: Any = server
         self.held = Holdings(server, self, clock, server)
 
     def room_granted(self, ticket: Ticket) -> None:
         assert ticket.is_granted
         self.granted.append(ticket)
+
+    def is_appending(self) -> bool:
+        return self.appends
 
 
 def clients(count: int) -> tuple[Server, list[Client]]:
@@ -130,6 +134,44 @@ def test_a_request_that_is_no_longer_received_leaves_the_place_above() -> None:
     assert len(other.granted) == 1
 
 
+def test_the_place_above_is_kept_until_a_produce_is_answered() -> None:
+    """Else the next one's bytes would be added to those above the limit, and so on."""
+    server, (one, other) = clients(2)
+    server.data.take(LIMIT)
+    for client in (one, other):
+        client.held.set_partial(FREE_BYTES)
+        client.held.may_receive(is_idle=True)
+    one.held.set_partial(0)
+    one.held.add_request(LIMIT, of_groups=False)
+    one.appends = True
+    assert not one.held.may_receive(is_idle=False)
+    assert not other.granted
+    one.held.add_request(-LIMIT, of_groups=False)
+    one.appends = False
+    one.held.may_receive(is_idle=True)
+    assert len(other.granted) == 1
+
+
+def test_what_goes_on_without_its_peer_counts_whole_and_keeps_the_place_above() -> None:
+    server, (one, other) = clients(2)
+    server.data.take(LIMIT)
+    for client in (one, other):
+        client.held.set_partial(FREE_BYTES)
+        client.held.may_receive(is_idle=True)
+    one.held.set_partial(0)
+    one.held.add_request(10, of_groups=False)
+    one.held.add_request(LIMIT, of_groups=False)
+    one.appends = True
+    one.held.leave(LIMIT + 10)
+    assert server.data.used_bytes == 2 * LIMIT + 10
+    assert not other.held.may_receive(is_idle=True)
+    one.held.orphans_answered(LIMIT)
+    assert not other.granted
+    one.held.orphans_answered(10)
+    assert server.data.used_bytes == LIMIT
+    assert len(other.granted) == 1
+
+
 def test_a_place_above_that_was_given_back_is_asked_for_once_more() -> None:
     server, (one, other) = clients(2)
     server.data.take(LIMIT)
@@ -216,6 +258,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.server, self.clients = clients(3)
         self.held: dict[Client, dict[bool, int]] = {}
         self.partial: dict[Client, tuple[bool, int]] = {}
+        self.orphans: list[list[Any]] = []
         for client in self.clients:
             self.forget(client)
 
@@ -266,15 +309,31 @@ class AnyOrder(RuleBasedStateMachine):
         held.answer_left(left)
 
     @rule(at=st.integers(0, 2))
-    def leave(self, at: int) -> None:
+    def appends(self, at: int) -> None:
+        self.clients[at].appends = not self.clients[at].appends
+
+    @rule(at=st.integers(0, 2), going_on=st.integers(0, LIMIT))
+    def leave(self, at: int, going_on: int) -> None:
         client = self.clients[at]
-        client.held.leave()
+        going_on = min(going_on, self.held[client][False])
+        client.held.leave(going_on)
         self.forget(client)
+        self.orphans.append([client, going_on])
+        self.clients[at] = Client(self.server)
+        self.forget(self.clients[at])
+
+    @rule(at=st.integers(0, 9), byte_count=st.integers(1, LIMIT))
+    def answer_orphan(self, at: int, byte_count: int) -> None:
+        if self.orphans:
+            orphan = self.orphans[at % len(self.orphans)]
+            byte_count = min(byte_count, orphan[1])
+            orphan[1] -= byte_count
+            orphan[0].held.orphans_answered(byte_count)
 
     @invariant()
     def counts_what_is_held(self) -> None:
         for of_groups, lanes in ((False, self.server.data), (True, self.server.groups)):
-            used = 0
+            used = sum(left for _, left in self.orphans) * (not of_groups)
             for client in self.clients:
                 held = client.held
                 is_kind, partial = self.partial[client]
@@ -291,6 +350,8 @@ class AnyOrder(RuleBasedStateMachine):
         """Nothing is left of connections that are gone."""
         for client in self.clients:
             client.held.leave()
+        for client, left in self.orphans:
+            client.held.orphans_answered(left)
         for lanes in (self.server.data, self.server.groups):
             assert lanes.used_bytes == 0
             assert not any(lanes.waiting_count(lane) for lane in Lane)

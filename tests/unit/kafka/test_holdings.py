@@ -81,6 +81,40 @@ def test_a_group_call_comes_through_where_others_wait(broker_with: Any, raw: Any
     asyncio.run(run())
 
 
+def test_what_the_log_has_of_a_peer_that_is_gone_counts_until_it_is_answered(
+    broker_with: Any, raw: Any
+) -> None:
+    produce = Held()
+    raw(PRODUCE, produce)
+    broker = broker_with(server_budget_bytes=LIMIT)
+    long = request(PRODUCE, 3, 1, bytes(LIMIT))
+
+    async def run() -> None:
+        async with serving(broker) as (server, connect):
+            _, gone = await connect()
+            gone.write(long)
+            await until(lambda: len(produce.futures) == 1)
+            gone.close()
+            await until(lambda: server.connection_count == 0)
+            assert server.data.used_bytes == len(long) - 4
+            # One goes on above the limit, and keeps the place until it is answered.
+            second = asyncio.ensure_future(exchange(await connect(), long))
+            await until(lambda: len(produce.futures) == 2)
+            third = asyncio.ensure_future(exchange(await connect(), long))
+            await until(lambda: server.data.waiting_count(Lane.REQUEST) == 1)
+            await turns(50)
+            assert len(produce.futures) == 2
+            produce.futures[1].set_result([b"second"])
+            assert await second == b"second"
+            await until(lambda: len(produce.futures) == 3)
+            produce.futures[2].set_result([b"third"])
+            assert await third == b"third"
+            assert server.data.used_bytes == len(long) - 4
+            produce.futures[0].set_result([b"no client reads this"])
+
+    asyncio.run(run())
+
+
 def test_group_calls_above_their_reserve_come_one_by_one(broker_with: Any, raw: Any) -> None:
     raw(JOIN_GROUP, sized)
     broker = broker_with(group_budget_bytes=LIMIT)

@@ -190,6 +190,26 @@ def test_what_comes_later_on_a_connection_is_appended_later(tmp_path: Path) -> N
     in_rig(tmp_path, test)
 
 
+def test_a_long_produce_whose_peer_is_gone_is_forgotten_before_the_log_has_any_of_it(
+    tmp_path: Path,
+) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        key = (await rig.topic("gone"))[0]
+        many = ("gone", [records(0, BATCH)] * 3_000)
+        sent = [client.send(produce, 3, produce_body(many)) for _ in range(3)]
+        unanswered = client.send(produce, 3, produce_body(many, acks=0))
+        await until(lambda: rig.log.high_watermark(key) > 0)
+        client.state.leave()
+        assert len(client.state.produces) == 2
+        await asyncio.wait([*sent, unanswered])
+        assert [one.cancelled() for one in sent] == [False, True, True]
+        assert rig.log.high_watermark(key) == 6_000
+        assert not client.state.produces
+        assert not client.broker.long_produces.locked()
+
+    in_rig(tmp_path, test)
+
+
 def test_a_long_produce_that_is_malformed_holds_up_nothing(tmp_path: Path) -> None:
     async def test(_: Rig, client: Client) -> None:
         long = client.send(produce, 3, produce_body(("t", EMPTY))[:-3])

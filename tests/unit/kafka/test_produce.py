@@ -374,24 +374,30 @@ def test_partitions_of_one_request_are_refused_one_by_one(
     assert appended.batches == [blocks[0], blocks[2]]
 
 
-def test_a_connection_that_is_gone_leaves_its_batches_in_their_order(
+def test_of_a_connection_that_is_gone_only_what_wants_no_answer_is_appended(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
+    """A producer may close once it has sent it. Until it is appended its bytes count."""
     add_topic("flights")
     pool = ByHand()
     broker.record_checks = RecordChecks(pool)
     long, short = raw(uneven(3000), 3000), raw(good(1), 1)
+    one, other = raw(uneven(3001), 3001), raw(good(2), 2)
+    sent = [(long, 0), (one, -1), (short, 0), (other, 1)]
 
     async def run() -> None:
         async with serving(broker) as (server, connect):
             _, writer = await connect()
-            writer.write(request(PRODUCE, 7, 1, by_name("flights", long)))
-            writer.write(request(PRODUCE, 7, 2, by_name("flights", short)))
+            for batch, acks in sent:
+                writer.write(request(PRODUCE, 7, 1, by_name("flights", batch, acks=acks)))
             while not pool.jobs:
                 await asyncio.sleep(0)
             writer.close()
             while server.connection_count:
                 await asyncio.sleep(0.001)
+            kept = [request(PRODUCE, 7, 1, by_name("flights", batch)) for batch in (long, short)]
+            assert server.data.used_bytes == sum(map(len, kept)) - 4 * len(kept)
+            assert broker.record_checks.waiting_count == 1
             while pool.jobs:
                 pool.run()
                 await turns()

@@ -20,6 +20,7 @@ from penstock.records.batch import BatchError, check_batch
 from penstock.records.check import RecordCheck
 from penstock.records.walk import ALIKE_RECORDS, RecordWalk
 from support.by_hand import ByHand
+from support.loopback import turns
 from support.raw_batches import LIMITS, NOW, batch, field, good, record, uneven
 
 
@@ -180,6 +181,26 @@ def test_each_outcome_reaches_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> 
         assert outcomes["false time"] is None
         assert false.batch.max_timestamp == NOW
         checks.close()
+
+    run(test)
+
+
+def test_what_is_forgotten_is_let_go_and_the_others_go_on() -> None:
+    async def test() -> None:
+        pool = ByHand()
+        checks = RecordChecks(pool)
+        outcomes: list[Any] = []
+        items = [check_of(uneven(5), 5) for _ in range(2 * OPEN_MAX)]
+        for number, check in enumerate(items):
+            checks.queue(check, lambda error, number=number: outcomes.append((number, error)))
+        # One that the thread has, and one that waits.
+        checks.forget([items[0], items[-1]])
+        assert checks.waiting_count == len(items) - 2
+        while pool.jobs:
+            pool.run()
+            await turns()
+        assert outcomes == [(number, None) for number in range(1, 2 * OPEN_MAX - 1)]
+        assert not checks.waiting_count
 
     run(test)
 

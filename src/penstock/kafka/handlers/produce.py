@@ -39,6 +39,7 @@ from penstock.kafka.produce_codec import (
     PartitionData,
     ProduceRequest,
     TopicData,
+    acks_of,
     answer_steps,
     encode_produce,
     produce_steps,
@@ -59,6 +60,7 @@ from penstock.records.batch import (
     check_batch,
     codec_of,
 )
+from penstock.records.check import RecordCheck
 from penstock.system import background
 
 API_KEY: Final = 0
@@ -90,7 +92,7 @@ def serve(context: RequestContext, body: memoryview) -> ReplyFuture:
     request = _parse(context.connection, body, context.api_version)
     broker.instruments.observe("parse:Produce", broker.clock.monotonic_s() - started_s)
     if not isinstance(request, ProduceRequest):
-        return _LongProduce(context).begin(request)
+        return _LongProduce(context, acks_of(body, context.api_version)).begin(request)
     operation = _Produce(context)
     operation.start(request)
     return operation.reply
@@ -114,6 +116,7 @@ class _Produce:
         "_texts_left",
         "_timeout_ms",
         "_topics",
+        "_unchecked",
         "_unknown",
         "_version",
         "_was_checked_late",
@@ -132,6 +135,8 @@ class _Produce:
         self._pending = 0
         self._checking = 0
         self._was_checked_late = False
+        self._unchecked: list[RecordCheck] = []
+        """Those that were queued."""
         self._unknown: list[tuple[TopicData, PartitionAnswer]] = []
         self._confirmation: asyncio.Task[None] | None = None
         self.reply = LateReply(loop=asyncio.get_running_loop())
@@ -159,6 +164,18 @@ class _Produce:
         if not self._checking:
             self._append()
         return not self._checking
+
+    def forget(self) -> bool:
+        """See `Unhanded`. One with acks=0 goes on: a producer may close once it has sent it."""
+        if self._acks == 0:
+            return False
+        self._let_go()
+        self.reply.give(None)
+        return True
+
+    def _let_go(self) -> None:
+        self._broker.record_checks.forget(self._unchecked)
+        self._unchecked, self._appends, self._topics = [], [], []
 
     def _append(self) -> None:
         """Hand to the log what is right."""
@@ -277,6 +294,7 @@ class _Produce:
         if check is not None and not is_checked:
             self._checking += 1
             self._was_checked_late = True
+            self._unchecked.append(check)
             checks.queue(check, partial(self._checked, answer))
         return answer
 
@@ -400,10 +418,12 @@ class _LongProduce(_Produce):
     takes many times the request's bytes.
     """
 
-    __slots__ = ("_answered", "_is_handed_over", "_may_append")
+    __slots__ = ("_answered", "_handing_over", "_is_handed_over", "_may_append", "_task")
 
-    def __init__(self, context: RequestContext) -> None:
+    def __init__(self, context: RequestContext, acks: int) -> None:
         super().__init__(context)
+        self._acks = acks
+        self._handing_over = False
         self._is_handed_over = False
         self._may_append = asyncio.Event()
         self._answered = asyncio.Event()
@@ -411,7 +431,9 @@ class _LongProduce(_Produce):
     def begin(self, steps: Steps[ProduceRequest]) -> ReplyFuture:
         self._checking = 1
         self._context.connection.produces.append(self)
-        return asyncio.get_running_loop().create_task(self._serve(steps), name="long produce")
+        task = asyncio.get_running_loop().create_task(self._serve(steps), name="long produce")
+        self._task = task
+        return task
 
     def append_if_checked(self) -> bool:
         """See `_Produce`; true once all is handed over."""
@@ -419,11 +441,22 @@ class _LongProduce(_Produce):
             self._may_append.set()
         return self._is_handed_over
 
+    def forget(self) -> bool:
+        """See `_Produce`. What the log has a part of is handed to it whole."""
+        if self._acks == 0 or self._handing_over:
+            return False
+        self._let_go()
+        # Kept by this, it would make a cycle with the error that ends it.
+        self._task.cancel()
+        del self._task
+        return True
+
     async def _serve(self, steps: Steps[ProduceRequest]) -> Reply:
         async with self._broker.long_produces:
             try:
                 await self._check_in_turns(steps)
                 await self._may_append.wait()
+                self._handing_over = True
                 appends = self._appends
                 await self._hand_over(appends)
             finally:
