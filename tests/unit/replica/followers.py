@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from penstock.model.errors import StorageFullError
@@ -92,13 +93,17 @@ class Following:
         return RowMark.of(row)
 
     def start(
-        self, replica: HeldReplica | None = None, settings: FollowerSettings | None = None
+        self,
+        replica: HeldReplica | None = None,
+        settings: FollowerSettings | None = None,
+        executor: Executor | None = None,
     ) -> Follower[bytes]:
         self.replica = replica or self.replica
         self.follower = follower_of(
             self.connection,
             self.replica,
             clock=self.clock,
+            executor=executor,
             deliver=self.batches.append,
             settings=settings,
         )
@@ -111,6 +116,7 @@ def follower_of(
     replica: HeldReplica,
     *,
     clock: Clock,
+    executor: Executor | None = None,
     deliver: Callable[[list[Followed[bytes]]], None] = lambda _: None,
     settings: FollowerSettings | None = None,
     pins: Pins[bytes] | None = None,
@@ -119,7 +125,7 @@ def follower_of(
         journal,
         replica,
         clock=clock,
-        executor=None,
+        executor=executor,
         deliver=deliver,
         settings=settings,
         pins=pins,
