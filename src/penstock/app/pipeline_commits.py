@@ -46,12 +46,16 @@ from penstock.metadata.pipeline_commands import (
     SaveTable,
     WriteRun,
 )
+from penstock.metadata.rows import TableRow
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key, partition_of, topic_key_of
 
 LEASE_MS_MIN: Final = 1000
 AGE_MS_MAX: Final = 7 * 86_400_000
 NAME_LENGTH_MAX: Final = 200
+NO_SNAPSHOT: Final = -1
+SHOWN_MAX: Final = 10
+"""Partitions that a line names."""
 _NO_TOPIC: Final = TopicKey(0)
 """Topics' keys begin with 1: a partition of this one is unknown to apply."""
 
@@ -225,15 +229,19 @@ class _Commits:
 
     async def save_table(self, request: Request) -> Response:
         wanted = await read_message(request, TableProgress)
+        topic_id = _topic_id(wanted.topic_id)
+        rows = await self._sources.ask(lambda queries: queries.table_rows(topic_id))
+        before = next((row for row in rows if row.table == wanted.table), None)
         await self._sources.commit(
             SaveTable(
-                topic_id=_topic_id(wanted.topic_id),
+                topic_id=topic_id,
                 table=wanted.table,
                 offsets=[number for pair in wanted.offsets for number in pair],
                 snapshot_id=wanted.snapshot_id,
                 state=wanted.state,
             )
         )
+        note_change(request, saved_line(before, wanted))
         return nothing()
 
     async def drop_table(self, request: Request) -> Response:
@@ -269,6 +277,31 @@ class _Commits:
             topic_id = "" if topic is None else topic.topic_id.hex()
             ranges.append(Range(topic_id, partition_of(key), base, end))
         return ranges
+
+
+def saved_line(before: TableRow | None, now: TableProgress) -> str:
+    """What a job's note of its table changed: a sentence, without the partitions that are where
+    they were."""
+    known = {} if before is None else before.offsets
+    snapshot_id = NO_SNAPSHOT if before is None else before.snapshot_id
+    changes = []
+    if snapshot_id != now.snapshot_id:
+        changes.append(f"snapshot {_shown(snapshot_id)} -> {_shown(now.snapshot_id)}")
+    moved = [pair for pair in now.offsets if known.get(pair[0]) != pair[1]]
+    changes += [
+        f"partition {partition} up to {_shown(known.get(partition))} -> {end}"
+        for partition, end in moved[:SHOWN_MAX]
+    ]
+    if len(moved) > SHOWN_MAX:
+        changes.append(f"{len(moved) - SHOWN_MAX} more partitions")
+    if before is not None and before.state != now.state:
+        changes.append("another state")
+    text = ", ".join(changes) or "nothing new"
+    return f"table {now.table!r} of topic {now.topic_id} saved: {text}"
+
+
+def _shown(number: int | None) -> str:
+    return "none" if number in (None, NO_SNAPSHOT) else str(number)
 
 
 def _objects(objects: Sequence[door.OutputObject]) -> list[OutputObject]:

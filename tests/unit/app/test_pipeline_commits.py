@@ -1,15 +1,19 @@
 """What jobs commit through the pipeline's door: runs, writes, tables, each once and while the job
 is open."""
 
+import logging
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from penstock.app.pipeline_commits import SHOWN_MAX, saved_line
 from penstock.lake.door import JobRequest, OutputObject, Range, TableProgress
 from penstock.metadata.queries import Queries
+from penstock.metadata.rows import TableRow
 from penstock.model.errors import FencedError
 from penstock.pipeline.client import JobLease, RefusedError
 from support.door import Door, new_key, offsets_in, replacement, serve_in_thread, write_request
@@ -201,7 +205,8 @@ def test_a_job_that_falls_silent_is_closed_and_commits_nothing(tmp_path: Path) -
             door.client.write(request)
 
 
-def test_tables_are_noted_and_forgotten(door: Door) -> None:
+def test_tables_are_noted_and_forgotten(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="penstock.app.agents_api")
     topic_id = door.create("t", partitions=2)
     progress = TableProgress(topic_id=topic_id, table="lake.t", offsets=[(0, 5), (1, 9)], state="x")
     door.client.save_table(progress)
@@ -215,3 +220,32 @@ def test_tables_are_noted_and_forgotten(door: Door) -> None:
     with pytest.raises(RefusedError) as caught:
         door.client.save_table(TableProgress(topic_id="0" * 32, table="x", offsets=[]))
     assert caught.value.reason == "unknown_topic"
+    saved, dropped = (line for line in caplog.messages if line.startswith("client at 127.0.0.1"))
+    assert saved.endswith(
+        f"table 'lake.t' of topic {topic_id} saved: "
+        "partition 0 up to none -> 5, partition 1 up to none -> 9"
+    )
+    assert dropped.endswith(f"table 'lake.t' of topic {topic_id} dropped")
+
+
+def test_the_line_of_a_table_says_what_moved() -> None:
+    topic_id = "0" * 32
+    before = TableRow(
+        topic_id=bytes(16), table="t", offsets={0: 5, 1: 9}, snapshot_id=3, state="x", time_ms=1
+    )
+
+    def line(**changes: Any) -> str:
+        now = TableProgress(
+            topic_id=topic_id, table="t", offsets=[(0, 5), (1, 9)], snapshot_id=3, state="x"
+        )
+        return saved_line(before, msgspec.structs.replace(now, **changes)).partition(": ")[2]
+
+    assert line() == "nothing new"
+    assert line(state="y") == "another state"
+    assert line(snapshot_id=4, offsets=[(0, 7), (1, 9)]) == (
+        "snapshot 3 -> 4, partition 0 up to 5 -> 7"
+    )
+    assert line(snapshot_id=-1) == "snapshot 3 -> none"
+    many = line(offsets=[(number, 1) for number in range(2, 20)])
+    assert many.count("up to none -> 1") == SHOWN_MAX
+    assert many.endswith(", 8 more partitions")
