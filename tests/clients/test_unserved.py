@@ -22,7 +22,7 @@ def confluent_transaction(bootstrap: str) -> str:
         producer.init_transactions(60)
     error = raised.value.args[0]
     assert error.fatal()
-    assert "There are no transactions here yet." in error.str()
+    assert "This server does not serve transactions yet." in error.str()
     return str(error.name())
 
 

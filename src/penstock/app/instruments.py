@@ -8,6 +8,7 @@ from penstock.app.http_gate import HttpEnding, HttpRefusal
 from penstock.kafka.lanes import Lane
 from penstock.kafka.movement import Ending
 from penstock.kafka.registry import APIS
+from penstock.kafka.unserved import Unserved
 from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
 from penstock.log.damage import DamagedError, DamageKind
@@ -41,6 +42,7 @@ _LABELLED_EVENTS: Final = {
     ),
     "ended": ("penstock_ended_connections_total", tuple(Ending)),
     "waited": ("penstock_inflight_waits_total", tuple(Lane)),
+    "unserved": ("penstock_unserved_requests_total", tuple(Unserved)),
 }
 """The metric that counts an event, and the values of its label, by the event's first word."""
 _PARSED: Final = ("Produce", "Fetch")

@@ -499,6 +499,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._instruments.count("malformed_requests")
             note_unserved(
                 self._broker,
+                error.kind,
                 error.subject,
                 error.detail,
                 client_id=error.client_id,

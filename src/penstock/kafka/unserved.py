@@ -1,9 +1,11 @@
-"""What clients ask for and is not served: one line per client id and API a minute.
+"""What clients ask for and this server does not serve: counted by kind, and one line per client id
+and API a minute.
 
-Such a client either gets its error at once and ends, or asks again for ever; either way whoever
-looks after the server reads here what it wants.
+Such a client either gets its error at once and ends, or asks again for ever; either way the
+operator reads here what it wants.
 """
 
+import enum
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -64,12 +66,24 @@ NAMES: Final = {
 """Kafka's names of APIs that `registry` does not serve, by key."""
 
 
+class Unserved(enum.StrEnum):
+    """Kinds of what is not served: the label of the counter. Names of APIs are in the log."""
+
+    API = "api"
+    VERSION = "version"
+    """Of an API that is served in others."""
+    TRANSACTIONS = "transactions"
+    COORDINATOR = "coordinator"
+    """Of something else than consumer groups and transactions."""
+
+
 class UnservedError(InvalidRequestError):
     """A request of an API, or of a version, that ApiVersions does not name: its connection is
     closed, as Kafka does."""
 
-    def __init__(self, api: str, detail: str, client_id: str | None) -> None:
+    def __init__(self, kind: Unserved, api: str, detail: str, client_id: str | None) -> None:
         super().__init__("serve", api, detail)
+        self.kind = kind
         self.client_id = client_id
 
 
@@ -85,34 +99,36 @@ def api_versions_or_raise(key: int, version: int, frame: memoryview) -> Api:
     """
     api = APIS.get(key)
     if api is None:
-        name, detail = NAMES.get(key, f"API key {key}"), "ApiVersions does not name it"
+        kind, name = Unserved.API, NAMES.get(key, f"API key {key}")
+        detail = "ApiVersions does not name it"
     elif key == API_VERSIONS_KEY:
         return api
     else:
-        served = f"served are {api.versions_min} to {api.versions_max}"
-        name, detail = api.name, f"version {version}, {served}"
+        kind, name = Unserved.VERSION, f"version {version} of {api.name}"
+        detail = f"served are {api.versions_min} to {api.versions_max}"
     # The client id is at the same place in headers of both kinds.
     client_id, _ = header.parse_rest(frame, flexible=False)
-    raise UnservedError(name, detail, client_id)
+    raise UnservedError(kind, name, detail, client_id)
 
 
 def note_unserved(
-    broker: "Broker", api: str, detail: str, *, client_id: str | None, client: str
+    broker: "Broker", kind: Unserved, what: str, detail: str, *, client_id: str | None, client: str
 ) -> None:
-    """Say that a client asks for what is not served.
+    """Count a request for what is not served, and say who asked.
 
     Args:
-        api: its name, or what of it is not served; one of few.
+        what: the API's name, or what of it is not served; one of few.
         client: its address.
     """
-    count = broker.seldom.due(f"unserved {api} {client_id}")
+    broker.instruments.count(f"unserved:{kind}")
+    count = broker.seldom.due(f"unserved {what} {client_id}")
     if count:
         logger.info(
-            "client %r at %s asks for %s, which is not served: %s (%d times since the last such "
-            "line)",
+            "client %r at %s asked for %s, which this server does not serve: %s (%d times since "
+            "the last such line)",
             client_id,
             client,
-            api,
+            what,
             detail,
             count,
         )

@@ -56,6 +56,13 @@ _TABLE: Final = (
     ),
     Metric("penstock_reply_bytes_total", _C, "Bytes of replies handed to sockets."),
     Metric("penstock_malformed_requests_total", _C, "Requests that closed their connection."),
+    Metric(
+        "penstock_unserved_requests_total",
+        _C,
+        "Requests for what is not served, by kind: an API, a version of one, transactions, or a "
+        "coordinator of something else. The log has who asked.",
+        "what",
+    ),
     # Connections.
     Metric("penstock_connections", _G, "Open connections of Kafka clients."),
     Metric("penstock_connections_opened_total", _C, "Connections accepted."),

@@ -11,6 +11,7 @@ from penstock.config.about import MIB
 from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.kafka.registry import APIS
+from penstock.kafka.unserved import Unserved
 from penstock.observability.metrics import Metrics
 
 
@@ -32,6 +33,7 @@ def test_the_banner_shows_commands_that_reach_this_server(port: int, shown: bool
 def test_every_event_and_stage_of_the_kafka_face_has_a_metric() -> None:
     metrics = Metrics()
     instruments = KafkaInstruments(metrics)
+    assert metrics.counts["penstock_unserved_requests_total"] == dict.fromkeys(Unserved, 0)
     for api in APIS.values():
         instruments.observe(api.stage, 0.001)
     for event in (
@@ -41,10 +43,12 @@ def test_every_event_and_stage_of_the_kafka_face_has_a_metric() -> None:
         "malformed_requests",
         "refused:connections_max",
         "ended:stalled",
+        *(f"unserved:{kind}" for kind in Unserved),
     ):
         instruments.count(event, 2)
     instruments.observe("parse:Fetch", 0.1)
     assert metrics.counts["penstock_reply_bytes_total"][""] == 2
+    assert set(metrics.counts["penstock_unserved_requests_total"].values()) == {2}
     assert metrics.histograms["penstock_ack_duration_seconds"][""].count == 1
     assert metrics.histograms["penstock_fetch_duration_seconds"][""].count == 1
 

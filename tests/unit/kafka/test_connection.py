@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import struct
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.kafka import schema
 from penstock.kafka.broker import Broker
+from penstock.kafka.instruments import NoInstruments
 from penstock.kafka.registry import APIS
 from penstock.kafka.unserved import NAMES
 from support.loopback import (
@@ -180,24 +182,35 @@ def test_a_bad_request_ends_its_connection_alone_with_one_line(
 
 
 def test_a_client_that_asks_for_what_is_not_served_has_one_line_a_minute(
-    broker: Broker, caplog: pytest.LogCaptureFixture
+    broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each client id and API, with the count of those left out."""
+    """One for each client id and API, with the count of those left out. All are counted."""
+    counted: Counter[str] = Counter()
+    monkeypatch.setattr(
+        NoInstruments, "count", lambda _, event, amount=1: counted.update({event: amount})
+    )
 
     async def run() -> None:
         async with serving(broker) as (_, connect):
-            for key in (24, 24, 68):
+            for key, version in ((24, 0), (24, 0), (68, 0), (0, 2)):
                 reader, writer = await connect()
-                writer.write(request(key, 0, 2, b"", flexible=True))
+                writer.write(request(key, version, 2, b"", flexible=key != 0))
                 assert await reader.read() == b""
 
     with caplog.at_level(logging.INFO, logger="penstock"):
         asyncio.run(run())
-    lines = [line for line in caplog.messages if "which is not served" in line]
+    lines = [line for line in caplog.messages if "which this server does not serve" in line]
     assert [name for line in lines for name in NAMES.values() if f" {name}," in line] == [
         "AddPartitionsToTxn",
         "ConsumerGroupHeartbeat",
     ]
+    assert (
+        "asked for version 2 of Produce, which this server does not serve: served are" in lines[2]
+    )
+    assert {event: count for event, count in counted.items() if event.startswith("unserved:")} == {
+        "unserved:api": 3,
+        "unserved:version": 1,
+    }
 
 
 def test_a_handlers_bug_ends_its_connection_alone(

@@ -15,7 +15,7 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.nodes import Node
 from penstock.kafka.outcomes import Outcome
 from penstock.kafka.schema import build, response_types
-from penstock.kafka.unserved import note_unserved
+from penstock.kafka.unserved import Unserved, note_unserved
 
 API_KEY: Final = 10
 VERSIONS: Final = (0, 6)
@@ -30,11 +30,17 @@ _BEING_FOUND: Final = Outcome(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator of this group is being found."
 )
 _NO_TRANSACTIONS: Final = Outcome(
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "There are no transactions here yet."
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "This server does not serve transactions yet.",
 )
-_UNKNOWN_TYPE: Final = Outcome(ErrorCode.INVALID_REQUEST, "There are no such coordinators here.")
+_UNKNOWN_TYPE: Final = Outcome(
+    ErrorCode.INVALID_REQUEST, "This server coordinates consumer groups alone."
+)
 
-_UNSERVED: Final = {_NO_TRANSACTIONS: "transactions", _UNKNOWN_TYPE: "groups of another kind"}
+_UNSERVED: Final = {
+    _NO_TRANSACTIONS: (Unserved.TRANSACTIONS, "transactions"),
+    _UNKNOWN_TYPE: (Unserved.COORDINATOR, "groups of another kind"),
+}
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -55,7 +61,7 @@ def _place(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     if outcome in _UNSERVED:
         note_unserved(
             context.broker,
-            _UNSERVED[outcome],
+            *_UNSERVED[outcome],
             f"a coordinator of {key!r}",
             client_id=context.client_id,
             client=context.client_host,

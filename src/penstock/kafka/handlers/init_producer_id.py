@@ -10,7 +10,7 @@ from typing import Any, Final
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.schema import build, response_types
-from penstock.kafka.unserved import note_unserved
+from penstock.kafka.unserved import Unserved, note_unserved
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.system.heard import Cause, heard
 
@@ -41,6 +41,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         note_unserved(
             context.broker,
+            Unserved.TRANSACTIONS,
             "transactions",
             f"a producer id for the transactional id {request.transactional_id!r}",
             client_id=context.client_id,

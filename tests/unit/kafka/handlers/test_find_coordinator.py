@@ -47,6 +47,6 @@ def test_what_is_not_coordinated_is_refused_for_good_with_one_line_a_minute(
         await find(face, version, 1)
 
     on_face(work)
-    lines = [line for line in caplog.messages if "which is not served" in line]
+    lines = [line for line in caplog.messages if "which this server does not serve" in line]
     assert len(lines) == 2
-    assert "asks for transactions, which is not served" in lines[0]
+    assert "asked for transactions, which this server does not serve" in lines[0]
