@@ -111,8 +111,8 @@ class DamagedRuns:
             def watch(far: int, whole: int) -> None:
                 with lock:
                     done[server.name] = (far, whole)
-                    progress(sum(one for one, _ in done.values()),
-                             sum(one for _, one in done.values()))  # fmt: skip
+                    fars, wholes = zip(*done.values(), strict=True)
+                    progress(sum(fars), sum(wholes))
 
             try:
                 scanned = self._scan(server, bytes_per_s, objects=not number, watch=watch)
