@@ -159,6 +159,7 @@ class GroupMemory:
 
         Raises:
             TooManyGroupsError: there is none, and no further one may be made.
+            CorruptDataError: what is stored of it is damaged.
         """
         loaded = self.groups.get(group_id)
         if loaded is not None:
