@@ -157,7 +157,7 @@ class BodyTooLargeError(InvalidRequestError):
     """A body is longer than its call allows."""
 
 
-async def read_body(request: Request, bytes_max: int = SMALL_BODY_BYTES_MAX) -> bytes:
+async def read_body(request: Request, bytes_max: int = SMALL_BODY_BYTES_MAX) -> bytearray:
     """Receive a request's body into memory. Behind `RequestSlots` it is counted there.
 
     Raises:
@@ -177,7 +177,7 @@ async def read_body(request: Request, bytes_max: int = SMALL_BODY_BYTES_MAX) -> 
         if hold is not None:
             hold(len(part))
         body += part
-    return bytes(body)
+    return body
 
 
 def _too_many() -> Response:

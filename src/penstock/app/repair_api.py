@@ -172,7 +172,7 @@ def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
     async def rebuild(request: Request) -> Response:
         assert sources.rebuilt is not None
         wanted = msgspec.convert(dict(request.query_params), RebuildRequest, strict=False)
-        body = bytearray(await read_body(request, REBUILT_BYTES_MAX))
+        body = await read_body(request, REBUILT_BYTES_MAX)
         rebuilt = await sources.rebuilt.fill(
             PartitionKey(wanted.partition_key),
             wanted.start,

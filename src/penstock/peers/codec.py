@@ -5,6 +5,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import msgspec
+from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError
 
@@ -65,7 +66,7 @@ def encode_wal(wanted: WalRange) -> bytes:
     return _encoder.encode(wanted)
 
 
-def decode_blocks(body: bytes, *, block_bytes: int) -> list[BlockRange]:
+def decode_blocks(body: Buffer, *, block_bytes: int) -> list[BlockRange]:
     """Parse and check a call for blocks.
 
     Raises:
@@ -92,7 +93,7 @@ def decode_blocks(body: bytes, *, block_bytes: int) -> list[BlockRange]:
     return ranges
 
 
-def decode_wal(body: bytes) -> WalRange:
+def decode_wal(body: Buffer) -> WalRange:
     """Parse and check a call for a WAL's bytes.
 
     Raises:

@@ -43,7 +43,7 @@ _asked_decoder = msgspec.msgpack.Decoder(Asked)
 _standing_decoder = msgspec.msgpack.Decoder(Standing)
 
 
-def decode_asked(body: bytes) -> Asked:
+def decode_asked(body: Buffer) -> Asked:
     """Parse a call.
 
     Raises:
