@@ -127,7 +127,6 @@ REASONS: Final = {
     "kafka/handlers/delete_records.py _delete: TimeoutError": TOLD,
     "kafka/handlers/describe_groups.py _bound: PenstockError": "the answer itself has the error",
     "kafka/handlers/offset_fetch.py _bound: PenstockError": "the answer itself has the error",
-    "kafka/long_fetch.py _wait: suppress TimeoutError": TIMER,
     "kafka/produce_repeat.py KnownProduce.parse: MALFORMED": AGAIN,
     "kafka/server.py KafkaServer._until_empty: suppress TimeoutError": TIMER,
     # kernels, lake, records: pure

@@ -37,6 +37,11 @@ class Alarm:
             self._timer.cancel()
         self._start()
 
+    def hurry(self) -> None:
+        """Ring at once, if for anything."""
+        if self._ring is not None:
+            self.set(self._loop.time(), self._ring)
+
     def clear(self) -> None:
         """Ring for nothing."""
         self._ring = None

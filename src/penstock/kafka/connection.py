@@ -1,7 +1,8 @@
 """One client's connection: frames in, handlers called, replies out in the order of requests.
 
 Order: Produce requests overlap one another; any other request starts only when those before it
-are answered. A request does not start while the peer leaves an earlier reply unread.
+are answered, and a Fetch before them waits for records no longer. A request does not start while
+the peer leaves an earlier reply unread.
 Back-pressure: bytes of requests in progress and of unsent replies are counted per connection and
 per server (`penstock.kafka.holdings`); above a limit the connection is not read from until they are
 gone. A large answer reserves its bytes before its work starts.
@@ -156,6 +157,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Reply bytes that wait in memory. Regions of files cost none."""
         return self._writer.buffered_bytes
+
+    def is_asked_more(self) -> bool:
+        """See `ReplySink`. Not a Fetch: a client that always has two under way would make each
+        hurry the one before it, and neither would wait."""
+        return bool(self._waiting) and self._waiting[0].api.key != FETCH_KEY
 
     def takes_files(self) -> bool:
         """Whether regions of files can be sent here."""
@@ -335,7 +341,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._send()
         if self._failure is not None:
             self._end(self._failure)
-        elif not self._in_flight and not self._waiting:
+        elif self._in_flight:
+            if self.is_asked_more():
+                # Most clients look for coordinators and leaders over the connections by which they
+                # fetch: what they ask would wait for as long as their Fetch waits for records.
+                self._state.hurry_fetch()
+        elif not self._waiting:
             if self._fault is not None:
                 self._end(self._fault)
             elif self._host.draining:

@@ -129,6 +129,16 @@ class ConnectionState:
         return self._sink.reply_room_bytes()
 
     @property
+    def is_asked_more(self) -> bool:
+        """Whether another request waits for the answer to a Fetch that is under way."""
+        return self._sink.is_asked_more()
+
+    def hurry_fetch(self) -> None:
+        """A Fetch that waits for records is to be answered with what there is."""
+        if self.fetch_alarm is not None:
+            self.fetch_alarm.hurry()
+
+    @property
     def takes_files(self) -> bool:
         """Whether a reply may hold regions of files."""
         return self._sink.takes_files()
@@ -157,6 +167,10 @@ class ReplySink(Protocol):
 
     def reply_room_bytes(self) -> int:
         """Reply bytes that may be added without exceeding a limit."""
+        ...
+
+    def is_asked_more(self) -> bool:
+        """Whether a request that is not a Fetch waits for the answers to those before it."""
         ...
 
     def takes_files(self) -> bool:

@@ -5,12 +5,13 @@ partitions, as a coroutine that gives way to others (`kafka.long_fetch`).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from typing_extensions import Buffer
 
 from penstock.kafka import fresh
+from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import JOIN_BYTES_MAX, Reply, RequestContext
 from penstock.kafka.damaged_batch import damaged_batch, wants_damaged_batch
 from penstock.kafka.errors import ErrorCode, error_code
@@ -217,6 +218,16 @@ class FetchWork:
 
     def _is_enough(self, length: int, *, failed: bool) -> bool:
         return failed or length >= self._request.bytes_min or not self._wanted
+
+    def _set_alarm(self, due_s: float, ring: Callable[[], None]) -> None:
+        connection = self._connection
+        if connection.fetch_alarm is None:
+            connection.fetch_alarm = Alarm(asyncio.get_running_loop())
+        connection.fetch_alarm.set(due_s, ring)
+
+    def _clear_alarm(self) -> None:
+        if self._connection.fetch_alarm is not None:
+            self._connection.fetch_alarm.clear()
 
     def _tell(self, error: BaseException) -> None:
         """A damaged or unreachable object fails the partitions that have nothing else to give,

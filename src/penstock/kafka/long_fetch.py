@@ -6,7 +6,6 @@ it waits for records it holds nothing but its partitions, each named once, as Ka
 """
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -77,6 +76,7 @@ class LongFetch(FetchWork):
             return await self._answer_in_time(waiters)
         finally:
             # Also of a connection that has ended, which cancels this.
+            self._clear_alarm()
             self._forget(waiters)
 
     async def _answer_in_time(self, waiters: list[Waiter]) -> Reply:
@@ -90,7 +90,7 @@ class LongFetch(FetchWork):
         error: BaseException | None = None
         while True:
             news.clear()
-            is_due = self._deadline_s <= loop.time()
+            is_due = self._deadline_s <= loop.time() or self._connection.is_asked_more
             async with broker.long_fetches:
                 leaders = self._nearer_leaders()
                 if leaders is not None:
@@ -113,7 +113,8 @@ class LongFetch(FetchWork):
             else:
                 self._let_go()
                 if waiters:
-                    await _wait(news, self._deadline_s)
+                    self._set_alarm(self._deadline_s, news.set)
+                    await news.wait()
                 else:
                     # What comes while they are listed is found by the next look.
                     await self._list(waiters, news)
@@ -190,12 +191,6 @@ class LongFetch(FetchWork):
             self._log.waiters.remove(waiters.pop())
         if waiters:
             asyncio.get_running_loop().call_soon(self._forget, waiters)
-
-
-async def _wait(news: asyncio.Event, deadline_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(deadline_s):
-            await news.wait()
 
 
 def _joined(partitions: Sequence[FetchPartition]) -> Steps[list[FetchPartition]]:

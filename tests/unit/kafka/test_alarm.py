@@ -45,7 +45,9 @@ class ManualLoop:
         self.now_s = now_s
 
 
-@given(st.lists(st.tuples(st.sampled_from(("set", "clear", "wait")), st.integers(1, 8000))))
+@given(
+    st.lists(st.tuples(st.sampled_from(("set", "clear", "wait", "hurry")), st.integers(1, 8000)))
+)
 def test_it_rings_for_what_is_set_and_for_nothing_else(steps: list[tuple[str, int]]) -> None:
     loop = ManualLoop()
     try:
@@ -57,6 +59,10 @@ def test_it_rings_for_what_is_set_and_for_nothing_else(steps: list[tuple[str, in
             if step == "set":
                 due = loop.now_s + ms / 1000
                 alarm.set(due, lambda: rung.append(loop.now_s))
+            elif step == "hurry":
+                alarm.hurry()
+                if due is not None:
+                    due = loop.now_s
             elif step == "clear":
                 alarm.clear()
                 due = None

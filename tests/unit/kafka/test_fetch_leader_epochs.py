@@ -140,6 +140,9 @@ class Sink:
     def reply_room_bytes(self) -> int:
         return 1 << 20
 
+    def is_asked_more(self) -> bool:
+        return False
+
     def takes_files(self) -> bool:
         return False
 

@@ -59,6 +59,9 @@ class Sink:
     def reply_room_bytes(self) -> int:
         return self.room_bytes
 
+    def is_asked_more(self) -> bool:
+        return False
+
     def takes_files(self) -> bool:
         return self.files
 

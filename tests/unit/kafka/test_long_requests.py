@@ -23,7 +23,7 @@ from penstock.kafka.produce_codec import TEXTS_BYTES_MAX
 from penstock.system.turns import Turns
 from support.log_rig import Rig, run_rig
 from support.loop_probe import Probe
-from support.loopback import until
+from support.loopback import FETCH, api_versions, reply, request, serving, turns, until
 from unit.kafka.test_fetch_sharing import Sink, broker_of
 from unit.kafka.test_produce import batch, by_name
 
@@ -249,6 +249,51 @@ def test_a_long_fetch_is_answered_at_its_time(tmp_path: Path) -> None:
         short = await client.ask(fetch, 10, fetch_body(("wide", [wanted(0)])))
         answer = await client.ask(fetch, 10, body)
         assert len(answer) - len(short) == (WIDE - 1) * (len(short) - 10 - 4 - 6 - 4)
+
+    in_rig(tmp_path, test)
+
+
+@pytest.mark.parametrize("partitions", [1, WIDE])
+def test_a_fetch_waits_for_records_no_longer_than_until_something_else_is_asked(
+    tmp_path: Path, partitions: int
+) -> None:
+    """Else who looks for a leader, over the connection by which it fetches, waits for its Fetch."""
+
+    async def test(rig: Rig, client: Client) -> None:
+        await rig.topic("wide", partitions)
+        body = fetch_body(("wide", [wanted(n) for n in range(partitions)]), wait_ms=600_000)
+        async with serving(client.broker) as (_, connect):
+            reader, writer = await connect()
+            for first in (1, 3):
+                writer.write(request(FETCH, 10, first, body))
+                await until(lambda: len(rig.log.waiters) > 0)
+                await turns()
+                writer.write(api_versions(first + 1))
+                assert [(await reply(reader))[0] for _ in range(2)] == [first, first + 1]
+                await until(lambda: len(rig.log.waiters) == 0)
+            # Also where both are there at once.
+            writer.write(request(FETCH, 10, 5, body) + api_versions(6))
+            assert [(await reply(reader))[0] for _ in range(2)] == [5, 6]
+
+    in_rig(tmp_path, test)
+
+
+def test_a_fetch_behind_a_fetch_is_nothing_else(tmp_path: Path) -> None:
+    """A client that always has two under way would else never wait for records."""
+
+    async def test(rig: Rig, client: Client) -> None:
+        keys = await rig.topic("narrow", 1)
+        body = fetch_body(("narrow", [wanted(0)]), wait_ms=600_000)
+        async with serving(client.broker) as (_, connect):
+            reader, writer = await connect()
+            writer.write(request(FETCH, 10, 1, body) + request(FETCH, 10, 2, body))
+            await until(lambda: len(rig.log.waiters) > 0)
+            await turns()
+            await rig.append(keys[0], b"x")
+            for number in (1, 2):
+                correlation_id, answer = await reply(reader)
+                assert correlation_id == number
+                assert b"x" in answer
 
     in_rig(tmp_path, test)
 

@@ -12,7 +12,6 @@ from collections.abc import Hashable
 from typing import Final
 
 from penstock.kafka import fresh
-from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import LateReply, Reply, ReplyFuture, RequestContext
 from penstock.kafka.fetch_codec import STEP_ITEMS, FetchRequest, encode_fetch, fetch_steps
 from penstock.kafka.fetch_repeat import Repetition
@@ -177,13 +176,13 @@ class _Fetch(FetchWork):
             self._loads += 1
             missing.add_done_callback(self._loaded)
             return
-        if self._deadline_s <= asyncio.get_running_loop().time():
+        if self._deadline_s <= asyncio.get_running_loop().time() or self._connection.is_asked_more:
             self._answer()
         elif self._waiter is None:
             self._wait()
 
     def _wait(self) -> None:
-        last, connection = self._last, self._connection
+        last = self._last
         waiter = None if last is None else last.waiter
         if waiter is None:
             keys = [target.key for target in self._targets if target.head is not None]
@@ -193,9 +192,7 @@ class _Fetch(FetchWork):
         waiter.wake = self._wake
         self._waiter = waiter
         self._log.waiters.add(waiter)
-        if connection.fetch_alarm is None:
-            connection.fetch_alarm = Alarm(asyncio.get_running_loop())
-        connection.fetch_alarm.set(self._deadline_s, self._expire)
+        self._set_alarm(self._deadline_s, self._expire)
 
     def _make_share_key(self) -> Hashable:
         """All on which the answer depends, beside what is stored and the budgets."""
@@ -285,4 +282,4 @@ class _Fetch(FetchWork):
         if waiter is not None:
             is_remembered = self._last is not None and self._last.waiter is waiter
             self._log.waiters.remove(waiter, again=is_remembered)
-            self._connection.fetch_alarm.clear()
+            self._clear_alarm()
