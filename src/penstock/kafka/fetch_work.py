@@ -219,6 +219,10 @@ class FetchWork:
     def _is_enough(self, length: int, *, failed: bool) -> bool:
         return failed or length >= self._request.bytes_min or not self._wanted
 
+    def _is_pressed(self) -> bool:
+        """Whether one that waited and was woken is answered with what there is."""
+        return self._context.broker.nodes.is_alone()
+
     def _set_alarm(self, due_s: float, ring: Callable[[], None]) -> None:
         connection = self._connection
         if connection.fetch_alarm is None:

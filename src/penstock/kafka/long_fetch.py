@@ -89,8 +89,12 @@ class LongFetch(FetchWork):
         news = asyncio.Event()
         error: BaseException | None = None
         while True:
+            is_due = (
+                self._deadline_s <= loop.time()
+                or (news.is_set() and self._is_pressed())
+                or self._connection.is_asked_more
+            )
             news.clear()
-            is_due = self._deadline_s <= loop.time() or self._connection.is_asked_more
             async with broker.long_fetches:
                 leaders = self._nearer_leaders()
                 if leaders is not None:

@@ -107,6 +107,7 @@ class ClusterLog(ServingLog):
         self._agent_id = agent_id
         self._agents_generation = -1
         self._loop = asyncio.get_running_loop()
+        self._is_alone = False
         self._caught_up = queries if behind is None else caught_up(queries, behind, self._loop)
         self._dispatcher = Dispatcher(
             self,
@@ -270,9 +271,14 @@ class ClusterLog(ServingLog):
 
     def let_go(self, error: RetryableError | None) -> None:
         """Fail appends that are not submitted, and those that come, until it is called with None:
-        the journal is away from this agent alone."""
+        the journal is away from this agent alone. Fetches that wait look again, as its clients are
+        served better elsewhere from now on."""
         self._objects.let_go(error)
         self._wal.let_go(error)
+        is_alone = error is not None
+        if is_alone and not self._is_alone:
+            self.waiters.wake_in_turns(self._loop.call_soon)
+        self._is_alone = is_alone
 
     def give_up(self, error: RetryableError) -> None:
         """Answer appends that were submitted: this agent's epoch is over, so that no copy of them

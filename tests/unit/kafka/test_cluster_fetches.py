@@ -9,7 +9,7 @@ from typing import Any
 from penstock.kafka.context import ConnectionState
 from penstock.kafka.errors import ErrorCode
 from support.cluster_calls import fetch, zoned
-from support.cluster_face import NoSink, World, in_world
+from support.cluster_face import ClusterAgent, NoSink, World, in_world
 
 LAG_S = 0.7
 
@@ -96,6 +96,27 @@ def test_a_fetch_that_finds_nothing_new_leaves_an_agent_that_is_cut_off_alone(
             assert found.records
 
     in_world(tmp_path, main)
+
+
+def test_a_fetch_that_waits_at_an_agent_that_is_cut_off_alone_is_woken(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        first, second = await world.cluster(1, 2)
+        await first.topic("flights")
+        await asyncio.sleep(1)
+        nodes: Any = second.broker.nodes
+        waiting = asyncio.ensure_future(fetch(second, 0, wait_ms=600_000))
+        await asyncio.sleep(3)
+        nodes.is_alone = lambda: True
+        await second.on_node(wake_all(second))
+        assert (await waiting).error_code.value == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    in_world(tmp_path, main)
+
+
+async def wake_all(agent: ClusterAgent) -> None:
+    """What `ClusterLog.let_go` does."""
+    assert agent.log is not None
+    agent.log.waiters.wake_in_turns(asyncio.get_running_loop().call_soon)
 
 
 def test_fetches_go_on_while_the_journal_is_away(tmp_path: Path) -> None:

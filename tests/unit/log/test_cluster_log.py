@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.fetch.waiters import Waiter
 from penstock.metadata.answers import BatchStatus, Refusal
-from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+from penstock.model.errors import ElsewhereError, NotFoundError, PenstockError, RetryableError
 from support.cluster_rig import Cluster, passing, records_of, run_cluster
 
 STORED = BatchStatus.STORED
@@ -32,6 +33,22 @@ def test_a_record_is_readable_from_every_agent_and_at_once_on_its_own(tmp_path: 
         assert await two.append(key, b"b") == (STORED, 1)
         for agent in (one, two):
             assert await agent.read_all(key) == [(0, b"a"), (1, b"b")]
+
+    run_cluster(tmp_path, test)
+
+
+def test_fetches_that_wait_are_woken_once_when_the_agent_is_cut_off_alone(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        (key,) = await agent.topic("t")
+        woken: list[bool] = []
+        agent.log.waiters.add(Waiter([key], lambda: woken.append(True)))
+        gone = ElsewhereError("append", "agent 1", "cut off")
+        for count in (1, 2):
+            agent.log.let_go(gone)
+            agent.log.let_go(gone)
+            assert len(woken) == count
+            agent.log.let_go(None)
 
     run_cluster(tmp_path, test)
 

@@ -1,6 +1,6 @@
 """Waiters are woken once per commit that moves any of their partitions, and never after."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import pytest
@@ -101,3 +101,24 @@ def test_what_is_shared_lasts_one_commit() -> None:
     waiters.add(waiter)
     waiters.notify([key])
     assert seen == [{}, {}, {}]
+
+
+def test_all_that_wait_are_woken_in_turns_and_none_that_waits_no_more() -> None:
+    waiters = Waiters()
+    woken: list[int] = []
+    known = [
+        Waiter([PartitionKey(1), PartitionKey(2)], lambda number=number: woken.append(number))  # type: ignore[misc]
+        for number in range(500)
+    ]
+    for waiter in known:
+        waiters.add(waiter)
+    waiters.remove(known[3], again=True)
+    later: list[Callable[[], None]] = []
+    waiters.wake_in_turns(later.append)
+    assert len(woken) == 200
+    waiters.remove(known[499])
+    # Who came meanwhile has seen what those are woken for.
+    waiters.add(Waiter([PartitionKey(1)], lambda: woken.append(-1)))
+    while later:
+        later.pop()()
+    assert woken == [number for number in range(499) if number != 3]

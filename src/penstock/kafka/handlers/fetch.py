@@ -227,7 +227,7 @@ class _Fetch(FetchWork):
         length, missing, failed = self._collect()
         if self._must_confirm():
             self._confirm()
-        elif self._is_enough(length, failed=failed):
+        elif self._is_enough(length, failed=failed) or self._is_pressed():
             reply = self._encode()
             if share_key is not None and length and not failed and room >= self._bytes_max:
                 self._log.waiters.shared[share_key] = (reply, length)

@@ -1,12 +1,15 @@
 """Who waits for new records of which partitions. Waiting is by notification, never by polling."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from penstock.model.ids import PartitionKey, TopicKey, topic_key_of
 
 _IDLE_MAX: Final = 64
 """Waiters that stay listed without waiting, beyond as many as wait."""
+_WOKEN_AT_ONCE: Final = 200
+"""Of all that wait, by one turn of the loop: each makes an answer."""
 
 
 class Waiter:
@@ -83,12 +86,30 @@ class Waiters:
         """Wake everybody."""
         self.notify(list(self._by_partition))
 
+    def wake_in_turns(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """Wake all that wait now, some at once and the rest in later turns.
+
+        Args:
+            call_soon: the loop's.
+        """
+        self._wake_some([waiter for waiter in self._listed if waiter.is_waiting], call_soon)
+
     def of_topic(self, topic_key: TopicKey) -> list[PartitionKey]:
         """The partitions of a topic that somebody may wait for."""
         return [key for key in self._by_partition if topic_key_of(key) == topic_key]
 
     def __len__(self) -> int:
         return self._waiting_count
+
+    def _wake_some(
+        self, waiters: Sequence[Waiter], call_soon: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self.are_many = False
+        for waiter in waiters[:_WOKEN_AT_ONCE]:
+            if waiter.is_waiting:
+                waiter.wake()
+        if rest := waiters[_WOKEN_AT_ONCE:]:
+            call_soon(partial(self._wake_some, rest, call_soon))
 
     def _list(self, waiter: Waiter) -> None:
         if len(self._listed) > 2 * self._waiting_count + _IDLE_MAX:
