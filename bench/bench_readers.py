@@ -47,9 +47,6 @@ class NoReplica:
     def local(self, name: str) -> None:
         """Nothing is kept."""
 
-    def set_local(self, name: str, value: int | str) -> None:
-        """Nothing is kept."""
-
 
 async def measure(url: str, name: str, agents: int, seconds: float, *, shared: bool) -> None:
     """Run so many agents and print what they cost."""

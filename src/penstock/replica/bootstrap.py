@@ -19,7 +19,6 @@ from penstock.replica.archive_format import SnapshotName
 from penstock.replica.beginning import Beginning
 from penstock.replica.history import PresentHistory
 from penstock.replica.machine import StateMachine
-from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.replica import Replica
 from penstock.replica.snapshot import SnapshotInfo, restore_snapshot
 from penstock.system.heard import Cause, heard
@@ -149,7 +148,6 @@ async def replay(
                 if not wanted(row, replica.journal_time(row.body, stamp_ms=row.stamp_ms)):
                     return False
                 replica.apply(row.body, stamp_ms=row.stamp_ms, position=row.position)
-                replica.set_local(LOCAL_MARK, RowMark.of(row).text)
             replica.commit()
             return True
 

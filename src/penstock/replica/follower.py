@@ -80,15 +80,11 @@ class FollowingReplica(Protocol[OutcomeT]):
         ...
 
     def commit(self) -> int:
-        """Commit what was applied."""
+        """Commit what was applied, and the mark of its last row with it."""
         ...
 
     def local(self, name: str) -> int | str | None:
         """A value of this copy alone."""
-        ...
-
-    def set_local(self, name: str, value: int | str) -> None:
-        """Set it, in the open transaction."""
         ...
 
 
@@ -296,10 +292,8 @@ class Follower(Generic[OutcomeT]):
                 followed.append(Followed(row, applied.time_ms, applied.outcome))
                 if self._pins is not None and self._pins.wants(applied.outcome):
                     # The rows of one read are one commit, else: a state between has no reader.
-                    replica.set_local(LOCAL_MARK, RowMark.of(row).text)
                     replica.commit()
                     self._pins.pin(row.position)
-            replica.set_local(LOCAL_MARK, RowMark.of(rows[-1]).text)
             if began_s >= self._commit_after_s:
                 replica.commit()
                 self._note_space()

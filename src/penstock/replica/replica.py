@@ -91,7 +91,8 @@ class Replica(Generic[OutcomeT]):
 
         Args:
             fsync: false gives up the last commits in a power cut, never the file.
-            keeps_journal: false where the journal is elsewhere: entries are applied, not kept.
+            keeps_journal: false where the journal is elsewhere: entries are applied, and the mark
+                of the last one is kept.
             journal: keeps the entries in place of the database's own table; it is written,
                 synced and closed here.
         Raises:
@@ -124,6 +125,7 @@ class Replica(Generic[OutcomeT]):
                 fsync=fsync,
                 keeps_journal=keeps_journal and journal is None,
                 journal=journal,
+                keeps_mark=not keeps_journal,
             )
             machine.bind(connection)
             transaction.replay()

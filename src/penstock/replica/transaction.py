@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from crc32c import crc32c
+
 from penstock.model.errors import (
     CorruptDataError,
     FatalStorageError,
@@ -18,6 +20,7 @@ from penstock.model.errors import (
 from penstock.replica.database import translate
 from penstock.replica.journal_files import JournalFiles
 from penstock.replica.machine import StateMachine
+from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.statements import insert_rows
 from penstock.system.heard import Cause, heard
 
@@ -54,6 +57,7 @@ class Transaction(Generic[OutcomeT]):
         fsync: whether `append` is durable, by a sync.
         keeps_journal: whether entries are kept, or the position alone.
         journal: where entries are kept beside the database; None: nowhere.
+        keeps_mark: whether the mark of the last entry is kept with the position, in one COMMIT.
     """
 
     def __init__(
@@ -67,8 +71,10 @@ class Transaction(Generic[OutcomeT]):
         fsync: bool,
         keeps_journal: bool,
         journal: JournalFiles | None = None,
+        keeps_mark: bool = False,
     ) -> None:
         self._journal = journal
+        self._keeps_mark = keeps_mark
         self._path = path
         self._machine = machine
         self._connection = connection
@@ -95,6 +101,8 @@ class Transaction(Generic[OutcomeT]):
         self.position = position
         """The position of the last applied entry."""
         self.time_ms = time_ms
+        self._stamp_ms = 0
+        """The journal's stamp of the last applied entry."""
         self._committed_ms = time_ms
         self.committed_position = position
         """The position of the last entry that readers of the database see."""
@@ -148,6 +156,7 @@ class Transaction(Generic[OutcomeT]):
         self.row_bytes += len(body)
         self.position = position
         self.time_ms = time_ms
+        self._stamp_ms = stamp_ms
         return Appended(position, time_ms, outcome)
 
     def journal_time(self, body: bytes, stamp_ms: int) -> int:
@@ -243,6 +252,11 @@ class Transaction(Generic[OutcomeT]):
             self._connection.execute(
                 "UPDATE replica SET position = ?, time_ms = ?", (self.position, self.time_ms)
             )
+        if self._keeps_mark:
+            # Whoever commits, a snapshot in the middle of a page as well: a mark of an earlier
+            # entry would not tell that the journal came back older than this one.
+            mark = RowMark(self.position, self._stamp_ms, crc32c(self._rows[-1][2]))
+            self._connection.execute(_SET_LOCAL, (LOCAL_MARK, mark.text))
 
     def end(self) -> None:
         """COMMIT. Raises: FatalStorageError."""

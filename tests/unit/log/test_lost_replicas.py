@@ -178,7 +178,6 @@ def test_replicas_that_are_set_aside_are_bounded(tmp_path: Path) -> None:
         replica = Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)
         for _ in range(position):
             replica.apply(b"", stamp_ms=1)
-        replica.set_local(LOCAL_MARK, RowMark(position, 1, 5).text)
         replica.commit()
         replica.close()
         set_aside(path)

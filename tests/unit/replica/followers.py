@@ -31,11 +31,9 @@ class HeldReplica:
         """Positions of rows that were to be applied, and of which not all were."""
         self.commit_count = 0
         """Also of those that found no space."""
-        self.committed: list[tuple[int, RowMark | None]] = []
-        """Position and mark of each commit."""
-        self._values: dict[str, int | str] = {}
-        if mark is not None:
-            self._values[LOCAL_MARK] = mark.text
+        self.committed: list[int] = []
+        """Positions; a mark is the real replica's own."""
+        self._mark = mark
 
     def apply(self, body: bytes, *, stamp_ms: int, position: int | None = None) -> Appended[bytes]:
         assert position == self.position + 1
@@ -50,14 +48,12 @@ class HeldReplica:
         self.commit_count += 1
         if self.is_full:
             raise StorageFullError("commit", "replica", "0 bytes are free")
-        self.committed.append((self.position, RowMark.parse(self.local(LOCAL_MARK))))
+        self.committed.append(self.position)
         return self.position
 
     def local(self, name: str) -> int | str | None:
-        return self._values.get(name)
-
-    def set_local(self, name: str, value: int | str) -> None:
-        self._values[name] = value
+        assert name == LOCAL_MARK
+        return None if self._mark is None else self._mark.text
 
 
 class Following:

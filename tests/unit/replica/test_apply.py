@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, FatalStorageError, StorageFullError
 from penstock.replica import Replica
 from penstock.replica import replica as replica_module
+from penstock.replica.marks import LOCAL_MARK, RowMark
 from unit.replica.counters import Counters, entry
 
 PAGE_BYTES = 4096
@@ -291,10 +293,29 @@ def test_a_replica_of_a_journal_elsewhere_keeps_the_position_alone(tmp_path: Pat
     replica.close()
 
 
+def test_a_replica_of_a_journal_elsewhere_keeps_the_mark_of_its_last_row(tmp_path: Path) -> None:
+    """Also where a full disk took the transaction, and closing commits it."""
+    replica = open_counters(tmp_path, keeps_journal=False)
+    replica.apply(entry("a", 1), stamp_ms=1)
+    assert replica.local(LOCAL_MARK) is None
+    replica.commit()
+    assert replica.local(LOCAL_MARK) == RowMark(1, 1, crc32c(entry("a", 1))).text
+    pages(replica, 0)
+    body = entry("a", 1, padding=100_000)
+    replica.apply(body, stamp_ms=2)
+    with pytest.raises(StorageFullError):
+        replica.commit()
+    assert replica.local(LOCAL_MARK) == RowMark(1, 1, crc32c(entry("a", 1))).text
+    pages(replica, None)
+    assert replica.close()
+    replica = open_counters(tmp_path, keeps_journal=False)
+    assert (replica.position, replica.local(LOCAL_MARK)) == (2, RowMark(2, 2, crc32c(body)).text)
+    replica.close()
+
+
 def test_a_local_value_is_kept_with_the_entries_whose_commit_finds_the_disk_full(
     tmp_path: Path,
 ) -> None:
-    """A row's mark would stay behind its position: of an older journal nothing would be noticed."""
     replica = open_counters(tmp_path)
     replica.apply(entry("a", 1), stamp_ms=1)
     replica.set_local("mark", 1)

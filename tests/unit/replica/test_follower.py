@@ -23,6 +23,7 @@ from penstock.model.errors import (
 from penstock.ports.journal import JournalHead, JournalRow
 from penstock.replica import Appended, Replica
 from penstock.replica.follower import Followed, Follower, FollowerSettings
+from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.system import SystemClock
 from penstock.system.heard import forget
 from penstock.testing.journal import JournalFaults, SimulatedJournal
@@ -270,9 +271,6 @@ def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(tmp_path: Path) -> 
         def local(self, name: str) -> int | str | None:
             return self._real.local(name)
 
-        def set_local(self, name: str, value: int | str) -> None:
-            self._real.set_local(name, value)
-
     async def scenario(rig: Rig) -> None:
         rig.running.cancel()
         await asyncio.wait([rig.running])
@@ -293,6 +291,54 @@ def test_a_full_disk_is_waited_out_and_nothing_is_told_twice(tmp_path: Path) -> 
         await rig.catch_up()
         assert [item.row.position for item in rig.followed] == list(range(1, 42))
         assert [item.outcome for item in rig.followed] == list(range(1, 42))
+
+    play(tmp_path, scenario)
+
+
+def test_every_commit_has_the_mark_of_its_last_row(tmp_path: Path) -> None:
+    """A snapshot, digest or checkpoint commits what was applied in the middle of a page. Killed
+    then, a replica with the mark of an earlier row would not notice that the journal came back
+    older, without the rows since."""
+
+    class ShownAtOnce:
+        """A replica that another thread reads after each row."""
+
+        def __init__(self, real: Replica[int]) -> None:
+            self._real = real
+            self.seen: list[tuple[int, object]] = []
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def apply(
+            self, body: bytes, *, stamp_ms: int, position: int | None = None
+        ) -> Appended[int]:
+            applied = self._real.apply(body, stamp_ms=stamp_ms, position=position)
+            shown, _ = self._real.digest()
+            self.seen.append((shown, self._real.local(LOCAL_MARK)))
+            return applied
+
+    async def scenario(rig: Rig) -> None:
+        rig.running.cancel()
+        await asyncio.wait([rig.running])
+        replica: Any = ShownAtOnce(rig.replica)
+        rig.follower = Follower(
+            rig.journal.connect(),
+            replica,
+            clock=rig.clock,
+            executor=None,
+            deliver=rig.batches.append,
+        )
+        rig.journal.away = True
+        await asyncio.sleep(0.1)
+        rig.journal.away = False
+        await rig.append(10)
+        rig.running = asyncio.ensure_future(rig.follower.run())
+        await rig.catch_up()
+        assert replica.seen == [
+            (item.row.position, RowMark.of(item.row).text) for item in rig.followed
+        ]
+        assert len(replica.seen) == 10
 
     play(tmp_path, scenario)
 

@@ -8,7 +8,6 @@ import pytest
 from penstock.model.errors import StorageFullError
 from penstock.ports.journal import JournalRow
 from penstock.replica.follower import Follower, FollowerSettings
-from penstock.replica.marks import RowMark
 from penstock.testing.clock import ManualClock
 from unit.replica.followers import Following, HeldReplica, follow, follower_of
 
@@ -51,7 +50,7 @@ def test_a_commit_that_found_no_space_is_tried_again_after_a_second() -> None:
     clock.advance(0.001)
     replica.is_full = False
     assert applied(follower, ROWS[2]) == (1, None)
-    assert replica.committed == [(3, RowMark.of(ROWS[2]))]
+    assert replica.committed == [3]
     assert applied(follower, ROWS[3]) == (1, None)
     assert len(replica.committed) == 2, "there is space: each batch is committed"
 
@@ -97,7 +96,7 @@ def test_a_state_that_is_kept_is_committed_with_its_row_and_without_those_after_
         """Keeps the states of rows 1 and 3."""
 
         def __init__(self) -> None:
-            self.pinned: list[tuple[int, tuple[int, RowMark | None]]] = []
+            self.pinned: list[tuple[int, int]] = []
 
         def wants(self, outcome: bytes) -> bool:
             return outcome in (b"1", b"3")
@@ -108,6 +107,5 @@ def test_a_state_that_is_kept_is_committed_with_its_row_and_without_those_after_
     replica, pins = HeldReplica(), Wanted()
     follower = follower_of(None, replica, clock=ManualClock(now_ms=5), pins=pins)
     assert applied(follower, *ROWS) == (4, None)
-    first, third, last = (RowMark.of(ROWS[at]) for at in (0, 2, 3))
-    assert pins.pinned == [(1, (1, first)), (3, (3, third))]
-    assert replica.committed == [(1, first), (3, third), (4, last)]
+    assert pins.pinned == [(1, 1), (3, 3)]
+    assert replica.committed == [1, 3, 4]
