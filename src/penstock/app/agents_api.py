@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.app.http_connection import BodyTooLargeError, read_body
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
+from penstock.model.malformed import MALFORMED
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def answered(
         except BodyTooLargeError as error:
             # What is left of the body isn't received.
             return json_response({"error": str(error)}, 413, {"connection": "close"})
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             return json_response({"error": str(error)}, 400)
         except NotFoundError as error:
             return json_response({"error": str(error)}, 404)

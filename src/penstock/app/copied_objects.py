@@ -21,6 +21,7 @@ from penstock.log.due_runs import DueOf
 from penstock.log.point_in_time import TakeObjects
 from penstock.log.restore import COPY_NOTE
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.model.malformed import MALFORMED
 from penstock.ports.objects import ObjectStore
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_object_key
 
@@ -134,5 +135,5 @@ def _decode(body: Buffer | None) -> _Note | None:
     """Read a note. None: there is none, or the bytes are not one."""
     try:
         return None if body is None else msgspec.json.decode(body, type=_Note)
-    except msgspec.MsgspecError:
+    except MALFORMED:
         return None

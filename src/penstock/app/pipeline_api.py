@@ -40,6 +40,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.model.malformed import MALFORMED
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore
 
@@ -229,7 +230,7 @@ async def read_message(request: Request, kind: type[T]) -> T:
     body = await read_body(request, BODY_BYTES_MAX)
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise InvalidRequestError("read", request.url.path, str(error)) from error
 
 

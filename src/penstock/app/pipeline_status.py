@@ -11,6 +11,7 @@ import msgspec
 from penstock.log.retention.keeper import Keeper
 from penstock.metadata.queries import Queries
 from penstock.metadata.view import MetadataView
+from penstock.model.malformed import MALFORMED
 
 INTERVAL_S: Final = 10.0
 SHOWN_MAX: Final = 100
@@ -78,7 +79,7 @@ def _state(text: str) -> dict[str, Any]:
     """What the table's job says of itself: status, error, and how many ranges were lost."""
     try:
         state = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
-    except msgspec.MsgspecError:
+    except MALFORMED:
         state = {"status": text}
     found = {name: state[name] for name in ("status", "error", "bad_records") if state.get(name)}
     if lost := state.get("lost"):

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.model.errors import CorruptDataError
+from penstock.model.malformed import MALFORMED
 
 STATE_VERSION: Final = 1
 
@@ -70,5 +71,5 @@ def decode_state(state: bytes, *, group_id: str) -> DurableGroup:
         )
     try:
         return _decoder.decode(memoryview(state)[1:])
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptDataError("read group", group_id, f"{len(state)} bytes: {error}") from error

@@ -9,6 +9,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.model.malformed import MALFORMED
 
 MANIFEST: Final = "manifest.json"
 METADATA: Final = "metadata.sqlite"
@@ -78,5 +79,5 @@ def decode_manifest(data: bytes) -> Manifest:
                 "restore it with the release that made it, or a later one",
             )
         return msgspec.json.decode(inner, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise CorruptDataError("read backup", MANIFEST, str(error)) from error

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import CorruptDataError
+from penstock.model.malformed import MALFORMED
 from penstock.replica.beginning import decode_beginning, is_beginning
 
 ENTRY_VERSION: Final = 1
@@ -62,7 +63,7 @@ def decode_entry(body: bytes, *, position: int) -> Entry:
         )
     try:
         return _decoder.decode(memoryview(body)[1:])
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptDataError(
             "read journal entry", f"position {position}", f"{len(body)} bytes: {error}"
         ) from error

@@ -8,6 +8,7 @@ import msgspec
 from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError
+from penstock.model.malformed import MALFORMED
 
 FRAME_HEADER: Final = Struct(">BII")
 RANGES_MAX: Final = 64
@@ -74,7 +75,7 @@ def decode_blocks(body: Buffer, *, block_bytes: int) -> list[BlockRange]:
     """
     try:
         ranges = _blocks_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise InvalidRequestError("read peer call", "blocks", str(error)) from error
     total = 0
     for wanted in ranges:
@@ -101,7 +102,7 @@ def decode_wal(body: Buffer) -> WalRange:
     """
     try:
         wanted = _wal_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise InvalidRequestError("read peer call", "wal", str(error)) from error
     if min(wanted) < 0 or not 0 < wanted.length <= WAL_BYTES_MAX:
         raise InvalidRequestError("read peer call", "wal", f"{tuple(wanted)} is out of bounds")

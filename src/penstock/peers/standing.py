@@ -10,6 +10,7 @@ import msgspec
 from typing_extensions import Buffer
 
 from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.model.malformed import MALFORMED
 from penstock.peers.codec import FrameKind, frame
 from penstock.peers.receive import Frame
 from penstock.peers.zone import Calls
@@ -51,7 +52,7 @@ def decode_asked(body: Buffer) -> Asked:
     """
     try:
         return _asked_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise InvalidRequestError("read peer call", "standing", str(error)) from error
 
 
@@ -83,6 +84,6 @@ async def ask_standing(calls: Calls, address: str, asked: Asked) -> Standing:
         if found.kind == FrameKind.DATA:
             try:
                 return _standing_decoder.decode(found.payload)
-            except msgspec.MsgspecError as error:
+            except MALFORMED as error:
                 raise RetryableError("ask standing", address, str(error)) from error
     raise RetryableError("ask standing", address, "it gave no answer")

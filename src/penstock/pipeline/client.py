@@ -36,6 +36,7 @@ from penstock.lake.door import (
     Written,
 )
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
+from penstock.model.malformed import MALFORMED
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.secret import find_secret
 from penstock.pipeline.transport import HttpAnswer, RefusedError, Transport
@@ -416,5 +417,5 @@ def _object_path(key: str) -> str:
 def _decode(answer: HttpAnswer, kind: type[T], operation: str, subject: str) -> T:
     try:
         return msgspec.json.decode(answer.body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise RetryableError(operation, subject, f"no answer of this protocol: {error}") from error

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from penstock.kernels import decode as decoding
 from penstock.lake.door import RUN_FIELDS, Range, RunPage, TopicState
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
+from penstock.model.malformed import MALFORMED
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export_folder import ExportFolder, Marker
@@ -259,7 +260,7 @@ def read_manifest(files: TableFiles, url: str) -> Manifest:
         ) from error
     try:
         manifest = msgspec.json.decode(body, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise CorruptDataError("import", f"{url}/{MANIFEST}", str(error)) from error
     if manifest.version != VERSION:
         raise CorruptDataError(

@@ -20,6 +20,7 @@ from typing import Final, Protocol, Self
 import msgspec
 
 from penstock.model.errors import ConflictError, FencedError, NotFoundError, PenstockError
+from penstock.model.malformed import MALFORMED
 from penstock.pipeline.lease import LEASE_MS
 from penstock.pipeline.tables.files import ListedFile, TableFiles
 from penstock.system.heard import Cause, heard
@@ -131,7 +132,7 @@ class ExportFolder:
             marker = msgspec.json.decode(self._files.get(url), type=Marker)
         except NotFoundError:
             return None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             return self._refused(
                 f"{url} is no marker that this release reads: {error}",
                 "delete it once no export writes there",

@@ -25,6 +25,7 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.model.malformed import MALFORMED
 from penstock.peers.secret import ClusterSecret
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
@@ -252,7 +253,7 @@ def _error(answer: HttpAnswer, operation: str, subject: str) -> PenstockError:
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
         text, kind, reason = problem.error, problem.kind, problem.reason
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except MALFORMED:
         text = answer.body[:_SHOWN_MAX].decode("latin-1").strip() or f"HTTP {answer.status}"
         kind, reason = "", ""
     status = answer.status

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.model.malformed import MALFORMED
 from penstock.ports.journal import Journal, JournalHead
 from penstock.replica.archive_format import SnapshotName
 
@@ -69,7 +70,7 @@ def decode_beginning(body: bytes, *, position: int) -> Beginning:
         )
     try:
         cluster_id, found, digest = _decoder.decode(memoryview(body)[2:])
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptDataError(
             "read where the journal begins",
             f"position {position}",

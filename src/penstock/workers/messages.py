@@ -11,6 +11,7 @@ from penstock.metadata.answers import AnyAnswer
 from penstock.metadata.changes import AgentSeen, Change, HeadMoved
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
+from penstock.model.malformed import MALFORMED
 
 VERSION: Final = 1
 LENGTH_BYTES: Final = 4
@@ -168,7 +169,7 @@ def unpack_changes(packed: list[list[Any]]) -> list[Change]:
 def _decoded(decoder: Any, body: bytes) -> Any:
     try:
         return decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptDataError(
             "read message", "worker socket", f"{len(body)} bytes: {error}", "restart the workers"
         ) from error

@@ -23,6 +23,7 @@ from penstock.kernels.encode import EncodedBatch, Rows, encode
 from penstock.lake.door import OutputObject, TopicState, WriteRequest, WriteRun
 from penstock.lake.tables.rows import BAD_SCHEMA
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.model.malformed import MALFORMED
 from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import TableFiles
@@ -64,7 +65,7 @@ def decode_dead_letters(properties: Mapping[str, str]) -> DeadLetters | None:
         return None
     try:
         return msgspec.json.decode(text, type=DeadLetters)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise CorruptDataError("read a table's dead letters", text, str(error)) from error
 
 

@@ -42,6 +42,7 @@ from penstock.lake.tables.values import (
     SchemaIds,
 )
 from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.model.malformed import MALFORMED
 from penstock.pipeline.tables.catalog import translated
 from penstock.pipeline.tables.registry import Registry
 from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
@@ -235,7 +236,7 @@ class PartSchemas:
         text = text or "{}"
         try:
             return msgspec.json.decode(text, type=Followed)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise CorruptDataError("read a table's schemas", text[:100], str(error)) from error
 
     def _columns_of(self, table: Table) -> RecordType:

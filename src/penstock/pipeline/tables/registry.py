@@ -14,6 +14,7 @@ import urllib3
 
 from penstock.lake.tables.formats import AVRO, DEPTH_MAX, PROTOBUF, SchemaText
 from penstock.model.errors import InvalidRequestError, RetryableError
+from penstock.model.malformed import MALFORMED
 from penstock.pipeline.tables.protoc import compile_proto_texts
 
 USER_VARIABLE: Final = "PENSTOCK_REGISTRY_USER"
@@ -161,7 +162,7 @@ class Registry:
             )
         try:
             return msgspec.json.decode(answer.data, type=kind)
-        except msgspec.MsgspecError as error:
+        except MALFORMED as error:
             raise InvalidRequestError(
                 "ask registry", self._url + path, f"it answers no schema: {error}"
             ) from error
