@@ -13,13 +13,17 @@ from typing import Final
 
 import msgspec
 from crc32c import crc32c
+from typing_extensions import Buffer
 
 from penstock.log.lost_records import LostBatch
-from penstock.model.errors import ConflictError
+from penstock.model.errors import ConflictError, CorruptDataError
+from penstock.model.malformed import MALFORMED
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.replica.archive_format import lost_prefix
 
 _APPENDED: Final = "appended/"
+_CRC_DIGITS: Final = 8
+_HINT: Final = "delete it, and the batches that it names are appended once more"
 _REST: Final = re.compile(r"(\d{20})-[0-9a-f]{8}")
 _Identity = tuple[str, int, int, int]
 """Topic, partition, lost offset, and CRC-32C as it was in the lost history."""
@@ -47,6 +51,7 @@ class AppendedNotes:
         """Return whether an earlier repair, perhaps of another agent, has appended a batch.
 
         Raises:
+            CorruptDataError: a note is damaged.
             PenstockError: the store's.
         """
         partition = (batch.topic, batch.partition)
@@ -59,7 +64,7 @@ class AppendedNotes:
         while self._next is not None and self._next[0] <= batch.offset:
             info = self._next[1]
             body = await self._store.get_range(info.key, 0, info.size_bytes)
-            batches = frozenset(msgspec.json.decode(body, type=list[_Identity]))
+            batches = _decode(info.key, body)
             last = max((offset for _, _, offset, _ in batches), default=-1)
             if last >= batch.offset:
                 self._held.append((last, batches))
@@ -92,6 +97,15 @@ class AppendedNotes:
             if found is not None:
                 self._next = (int(found[1]), info)
                 return
+
+
+def _decode(key: str, body: Buffer) -> frozenset[_Identity]:
+    try:
+        if crc32c(body) != int(key[-_CRC_DIGITS:], 16):
+            raise CorruptDataError("read note of a repair", key, "CRC-32C differs", _HINT)
+        return frozenset(msgspec.json.decode(body, type=list[_Identity]))
+    except MALFORMED as error:
+        raise CorruptDataError("read note of a repair", key, str(error), _HINT) from error
 
 
 def _identity(batch: LostBatch) -> _Identity:

@@ -3,11 +3,13 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.appended_notes import AppendedNotes
 from penstock.log.lost_records import LostBatch
+from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualLoop, run
@@ -63,6 +65,23 @@ def test_a_batch_is_held_if_any_note_names_it(
                     held = await notes.holds(batch(topic, partition, offset, crc))
                     assert held == ((topic, partition, offset, crc) in names)
         await AppendedNotes(ScriptedStore(loop), 2).holds(batch("a", 1, 0))
+
+    run(main, SeededRandom(1))
+
+
+def test_a_damaged_note_is_an_error_that_names_it() -> None:
+    """What it says is not believed: a batch would be left out, or appended twice."""
+
+    async def main(loop: VirtualLoop) -> None:
+        store = ScriptedStore(loop)
+        await AppendedNotes(store, 1).add([batch("t", 0, 17)])
+        ((key, (data, modified_ms)),) = store.objects.items()
+        for damaged in (data.replace(b"17", b"18"), data[:-3], b"\xff" + data[1:]):
+            store.objects[key] = (damaged, modified_ms)
+            with pytest.raises(CorruptDataError, match=f"{key}.*CRC-32C differs.*delete it"):
+                await AppendedNotes(store, 1).holds(batch("t", 0, 17))
+        store.objects[key] = (data, modified_ms)
+        assert await AppendedNotes(store, 1).holds(batch("t", 0, 17))
 
     run(main, SeededRandom(1))
 
