@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 
-from penstock.app.pipeline_api import PipelineSources, pipeline_routes
+from penstock.app.pipeline_api import pipeline_routes
+from penstock.app.pipeline_sources import PipelineSources
 from penstock.lake.door import Problem
 from penstock.model.errors import RetryableError
 from penstock.observability.metrics import Metrics

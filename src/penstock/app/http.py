@@ -22,7 +22,8 @@ from penstock.app.agents_api import AgentSources, agent_routes, answered, json_r
 from penstock.app.http_connection import GatedConnection, RequestSlots, read_body
 from penstock.app.http_gate import HttpGate
 from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
-from penstock.app.pipeline_api import PipelineSources, pipeline_routes
+from penstock.app.pipeline_api import pipeline_routes
+from penstock.app.pipeline_sources import PipelineSources
 from penstock.app.progress_lines import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.progress_lines import progress_lines
 from penstock.app.repair_api import RepairSources, repair_routes

@@ -31,7 +31,7 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.app.agents_api import AgentSources
     from penstock.app.peer_routes import PeerSources
-    from penstock.app.pipeline_api import PipelineSources
+    from penstock.app.pipeline_sources import PipelineSources
     from penstock.app.repair_api import RepairSources
 
 POOL_THREADS = 4
@@ -198,7 +198,7 @@ class Parts(ABC):
 
     def pipeline_sources(self) -> "PipelineSources":
         """What jobs of the pipeline are answered from."""
-        from penstock.app.pipeline_api import PipelineSources, url_without_credentials
+        from penstock.app.pipeline_sources import PipelineSources, url_without_credentials
 
         settings, broker = self.settings, self.broker
         shared = is_cluster(settings)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from penstock.app.pipeline_api import DoorRefusedError, PipelineSources
+from penstock.app.pipeline_sources import DoorRefusedError, PipelineSources
 from penstock.lake.door import OutputObject
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.segment import FOOTER_BYTES, Footer, IndexedRun, parse_footer, parse_index

@@ -7,15 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.app.agents_api import note_change
-from penstock.app.pipeline_api import (
-    Call,
-    PipelineSources,
-    message,
-    nothing,
-    read_message,
-)
+from penstock.app.pipeline_calls import Call, message, nothing, read_message
 from penstock.app.pipeline_checks import Claim, check_objects
 from penstock.app.pipeline_objects import check_job
+from penstock.app.pipeline_sources import PipelineSources
 from penstock.lake import door
 from penstock.lake.door import (
     LEASE_MS_MAX,

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from typing_extensions import Buffer
 
-from penstock.app.pipeline_api import Call, DoorRefusedError, PipelineSources, message, read_message
+from penstock.app.pipeline_calls import Call, message, read_message
+from penstock.app.pipeline_sources import DoorRefusedError, PipelineSources
 from penstock.lake import door
 from penstock.lake.door import Accesses, AccessRequest
 from penstock.metadata.answers import Refusal

@@ -11,8 +11,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.app.pipeline_api import Call, PipelineSources, message, read_message
+from penstock.app.pipeline_calls import Call, message, read_message
 from penstock.app.pipeline_objects import sign_or_none
+from penstock.app.pipeline_sources import PipelineSources
 from penstock.lake import door
 from penstock.lake.door import (
     API_VERSION,

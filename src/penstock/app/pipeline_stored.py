@@ -7,7 +7,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.app.pipeline_api import Call, PipelineSources, message
+from penstock.app.pipeline_calls import Call, message
+from penstock.app.pipeline_sources import PipelineSources
 from penstock.lake import door
 from penstock.lake.door import (
     STORED_CONDEMNED,
