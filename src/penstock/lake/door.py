@@ -239,7 +239,7 @@ class OutputObject(Message, frozen=True, array_like=True):
 
 
 class ReplacedPartition(Message, frozen=True):
-    """As `penstock.metadata.commands.ReplacedPartition`, by topic id."""
+    """As `penstock.metadata.pipeline_commands.ReplacedPartition`, by topic id."""
 
     topic_id: str
     partition: int
@@ -250,7 +250,7 @@ class ReplacedPartition(Message, frozen=True):
 
 
 class ReplaceRequest(Message, frozen=True):
-    """As `penstock.metadata.commands.ReplaceRuns`."""
+    """As `penstock.metadata.pipeline_commands.ReplaceRuns`."""
 
     job: int
     n: int
@@ -266,10 +266,13 @@ class Replaced(Message, frozen=True):
 
 
 class WriteRun(Message, frozen=True):
-    """As `penstock.metadata.commands.WriteRun`, by topic id; `batches` flat, 6 integers each:
-    length in bytes, record count, max timestamp in ms as the difference to the batch before (the
-    first: to 0), producer id, producer epoch, base sequence (-1, -1, -1 without one); `crcs`: the
-    CRC-32C of each batch, 4 bytes big-endian; empty: they aren't said."""
+    """As `penstock.metadata.pipeline_commands.WriteRun`, by topic id.
+
+    `batches` flat, 6 integers each: length in bytes, record count, max timestamp in ms as the
+    difference to the batch before (the first: to 0), producer id, producer epoch, base sequence
+    (-1, -1, -1 without one); `crcs`: the CRC-32C of each batch, 4 bytes big-endian; empty: they
+    aren't said.
+    """
 
     topic_id: str
     partition: int
@@ -280,7 +283,7 @@ class WriteRun(Message, frozen=True):
 
 
 class WriteRequest(Message, frozen=True):
-    """As `penstock.metadata.commands.CommitWrite`."""
+    """As `penstock.metadata.pipeline_commands.CommitWrite`."""
 
     job: int
     writer_id: str
