@@ -39,7 +39,7 @@ class Exchange:
         self.api = api
         self.context = context
         self.body = body
-        """The decoded request. None: ApiVersions in a version that is not served (KIP-511)."""
+        """What follows the header. None: ApiVersions in a version that is not served (KIP-511)."""
         self.frame_bytes = frame_bytes
         self.started_s = started_s
         self.pending: asyncio.Future[Any] | None = None
