@@ -82,3 +82,14 @@ def test_the_rule_that_takes_most_decides() -> None:
 def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
     limits = {"retention_ms": "1", "retention_bytes": "1", "penstock_retention_messages": "1"}
     assert start(runs(0, 0), **limits, cleanup_policy="compact") is None
+
+
+def test_a_record_leaves_once_it_is_older_than_its_retention_not_before() -> None:
+    assert start(runs(NOW - DAY), retention_ms=str(DAY)) is None
+    assert start(runs(NOW - DAY - 1), retention_ms=str(DAY)) == 1
+    assert start(runs(0), retention_ms=str(DAY)) == 1, "the first moment that there is"
+
+
+def test_a_bound_of_no_bytes_lets_all_leave_and_none_lets_nothing() -> None:
+    assert start(runs(NOW, NOW), retention_ms="-1", retention_bytes="0") == 2
+    assert start(runs(NOW, NOW), retention_ms="-1", retention_bytes="-1") is None

@@ -1,5 +1,7 @@
 """How long retention waits for tables: as long as promised, no longer, and in whole runs."""
 
+from msgspec.structs import replace
+
 from penstock.log.retention.table_waits import TableWaits, Wanted
 from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
@@ -113,3 +115,35 @@ def test_what_a_clock_that_was_ahead_noted_is_waited_for_from_now_on() -> None:
     assert waiting.start(0, days=0) is None
     assert waiting.start(0, days=6.9) is None
     assert waiting.start(0, days=7) == 3
+
+
+def test_what_was_followed_up_to_the_wanted_offset_is_waited_for_no_more() -> None:
+    waiting = Waiting()
+    assert waiting.start(0) is None
+    assert waiting.start(3) == 3
+    assert waiting.waits.partitions == 0
+    waiting.start(2)
+    assert waiting.start(2, wait_ms=-1) == 3
+
+
+def test_nothing_past_what_is_wanted_leaves() -> None:
+    """Within a run, where offsets leave by count."""
+    waiting = Waiting()
+    long = [replace(run, end_offset=run.base_offset + 1) for run in runs(NOW, NOW, NOW)]
+    long[1] = replace(long[1], end_offset=5)
+    waiting.wanted = Wanted(
+        partition_key=KEY, runs=[*long[:2], *runs(*[NOW] * 9)[5:]], log_start=3, retention_ms=DAY
+    )
+    assert waiting.start(1) == 1
+    assert waiting.start(1, days=7) == 3
+
+
+def test_the_bound_is_over_when_a_record_has_been_past_its_retention_for_so_long() -> None:
+    old = NOW - 8 * DAY
+    assert Waiting(old, old, old, NOW).start(0, newest_ms=old) == 3
+    assert Waiting(old + 1, old, old, NOW).start(0, newest_ms=old) is None
+    at_first = NOW - 365 * 60 * DAY
+    assert Waiting(0, 0, 0, NOW).start(0, newest_ms=at_first) == 3, "a timestamp as any other"
+    by_size = Waiting(old + DAY, old + DAY, old + DAY, NOW, retention_ms=-1)
+    assert by_size.start(0, newest_ms=old) == 3, "there is no retention by time to wait out"
+    assert Waiting(old + DAY, old + DAY, old + DAY, NOW).start(0, newest_ms=old) is None

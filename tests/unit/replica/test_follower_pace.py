@@ -95,6 +95,8 @@ def test_a_gap_that_was_filled_when_its_time_is_up_is_not_sealed() -> None:
         await asyncio.sleep(0.01)
         assert rig.bodies == [b"a", b"b"]
         assert not seals.arguments
+        assert rig.running is not None
+        assert not rig.running.done()
 
     follow(scenario)
 
