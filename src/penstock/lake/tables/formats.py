@@ -1,6 +1,5 @@
-"""Schemas of values: their Iceberg types and their decoders, whatever format they are in. Pure."""
+"""Schemas of values: their Iceberg types, and what decodes them, whatever their format. Pure."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -94,30 +93,6 @@ class Decoder(Protocol):
         ...
 
 
-def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False) -> Decoder:
-    """A decoder of one schema.
-
-    Args:
-        framed: whether payloads come from Confluent's wire format; Protobuf's then begin with
-            the indexes of their message.
-        is_identity: whether rows are told apart by its values. Then a payload that holds more than
-            a column can is no value, rather than the same one as another; and a Protobuf enum is
-            its number, since names may change.
-
-    Raises:
-        UnsupportedSchemaError: a schema that is none, or that no table can have.
-    """
-    compilers: dict[str, Callable[[], Decoder]] = {
-        AVRO: lambda: _avro(text),
-        JSON: lambda: _json(text, is_identity=is_identity),
-        PROTOBUF: lambda: _protobuf(text, framed=framed, is_identity=is_identity),
-    }
-    compiler = compilers.get(text.kind)
-    if compiler is None:
-        raise UnsupportedSchemaError("read schema", text.kind, "it is AVRO, JSON or PROTOBUF")
-    return compiler()
-
-
 def columns_of(decoder: Decoder, *, subject: str) -> RecordType:
     """The columns of a value's schema. Raises: UnsupportedSchemaError: it has none."""
     if not isinstance(decoder.type, RecordType):
@@ -125,21 +100,3 @@ def columns_of(decoder: Decoder, *, subject: str) -> RecordType:
             "read schema", subject, "it is no record or object, so it has no columns"
         )
     return decoder.type
-
-
-def _avro(text: SchemaText) -> Decoder:
-    from penstock.lake.tables.avro import AvroDecoder
-
-    return AvroDecoder(text)
-
-
-def _json(text: SchemaText, *, is_identity: bool) -> Decoder:
-    from penstock.lake.tables.json_schema import JsonDecoder
-
-    return JsonDecoder(text, is_identity=is_identity)
-
-
-def _protobuf(text: SchemaText, *, framed: bool, is_identity: bool) -> Decoder:
-    from penstock.lake.tables.protobuf import ProtobufDecoder
-
-    return ProtobufDecoder(text, framed=framed, is_identity=is_identity)

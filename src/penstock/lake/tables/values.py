@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lake.tables.columns import RAW_NAMES, TYPED_KEY, TYPED_NAMES, TYPED_PREFIX
-from penstock.lake.tables.formats import BadValueError, Decoder, SchemaText, compile_schema
+from penstock.lake.tables.decoders import compile_schema
+from penstock.lake.tables.formats import BadValueError, Decoder, SchemaText
 from penstock.lake.tables.rows import BAD_SCHEMA, split_bad
 
 RAW: Final = "raw"

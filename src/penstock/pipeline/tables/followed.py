@@ -11,6 +11,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType
 
 from penstock.lake.tables.columns import TYPED_KEY, TYPED_NAMES, TYPED_PREFIX, record_fields
+from penstock.lake.tables.decoders import compile_schema
 from penstock.lake.tables.evolution import (
     Evolution,
     Ids,
@@ -23,14 +24,7 @@ from penstock.lake.tables.evolution import (
     plan_evolution,
     value_type,
 )
-from penstock.lake.tables.formats import (
-    Decoder,
-    FieldType,
-    RecordType,
-    SchemaText,
-    columns_of,
-    compile_schema,
-)
+from penstock.lake.tables.formats import Decoder, FieldType, RecordType, SchemaText, columns_of
 from penstock.lake.tables.values import (
     BARE,
     BARE_ID,

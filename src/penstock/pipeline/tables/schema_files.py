@@ -8,14 +8,8 @@ from typing import Final
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from penstock.lake.tables.formats import (
-    AVRO,
-    JSON,
-    PROTOBUF,
-    SchemaText,
-    columns_of,
-    compile_schema,
-)
+from penstock.lake.tables.decoders import compile_schema
+from penstock.lake.tables.formats import AVRO, JSON, PROTOBUF, SchemaText, columns_of
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.tables.protoc import compile_proto_file
 

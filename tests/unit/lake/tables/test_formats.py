@@ -13,12 +13,12 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.lake.tables.decoders import compile_schema
 from penstock.lake.tables.formats import (
     BadValueError,
     SchemaText,
     UnsupportedSchemaError,
     columns_of,
-    compile_schema,
 )
 
 AVRO = {
