@@ -8,11 +8,14 @@ answer is made. What JoinGroup and SyncGroup answer is known only once their rou
 handlers reserve it then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from penstock.kafka.context import RequestContext
+from penstock.kafka.produce_codec import STEP_ITEMS, TEXTS_BYTES_MAX, ProduceRequest
 from penstock.kafka.resources import topic_entries
+from penstock.model.steps import Steps
+from penstock.records.batch import RecordError
 
 BASE_BYTES: Final = 1024
 """An answer's fields outside its items."""
@@ -23,6 +26,10 @@ REPEATED: Final = 12
 it, up to ten signs for four bytes."""
 NODE_BYTES: Final = 600
 """A broker's host and rack."""
+RECORD_ERROR_BYTES: Final = 5
+"""Without its message."""
+TOPIC_BYTES: Final = 24
+"""A topic's id, the length of its array, and tags."""
 CONFIGS_FROM: Final = 5
 """CreateTopics gives a topic's configs from this version on."""
 
@@ -72,6 +79,30 @@ def bound_of(context: RequestContext, module: str, request: Any, frame_bytes: in
         return BASE_BYTES + REPEATED * frame_bytes + each * len(getattr(request, items))
     special = _SPECIAL.get(module)
     return 0 if special is None else special(request, frame_bytes)
+
+
+def explanation_bytes(message: str, record_errors: Iterable[RecordError]) -> int:
+    """What the texts of a Produce's answer take at most for one partition."""
+    found = text_bytes(message)
+    for error in record_errors:
+        found += RECORD_ERROR_BYTES + text_bytes(error.message)
+    return found
+
+
+def produce_bound(request: ProduceRequest, partition_bytes: int) -> Steps[int]:
+    """The most bytes of a Produce's answer, found in steps.
+
+    Args:
+        partition_bytes: of each partition, without texts.
+    """
+    found = BASE_BYTES + TEXTS_BYTES_MAX
+    for start in range(0, len(request.topics), STEP_ITEMS):
+        some = request.topics[start : start + STEP_ITEMS]
+        for topic in some:
+            found += TOPIC_BYTES + text_bytes(topic.name) + partition_bytes * len(topic.partitions)
+        if start:
+            yield len(some)
+    return found
 
 
 def _configs_bytes(context: RequestContext) -> int:

@@ -175,8 +175,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
         """See `ReplySink`. A handler's, while its exchange is in flight."""
-        of_groups = self._in_flight[0].api.of_groups
-        if self._held.reserve_answer(byte_count, of_groups=of_groups):
+        if self._closing:  # the log is to get what came, and there is no answer
+            return None
+        api, held = self._in_flight[0].api, self._held
+        if (
+            held.reserve_produced(byte_count)
+            if api.overlaps
+            else held.reserve_answer(byte_count, of_groups=api.of_groups)
+        ):
             return None
         self._answer_waiter = self._loop.create_future()
         return self._answer_waiter
@@ -258,7 +264,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def room_granted(self, ticket: Ticket) -> None:
         """See `penstock.kafka.holdings.TakesRoom`."""
         waiter = self._answer_waiter
-        if ticket is not self._held.answer:
+        if not self._held.is_of_answer(ticket):
             # From the loop rather than at once: bytes were given back in the middle of another
             # connection's work.
             self._loop.call_soon(self._pump)
@@ -391,7 +397,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 reply,
                 body_bytes,
             )
-            if self._held.answer is not None:
+            if exchange.api.overlaps:
+                if context.reserved_bytes:
+                    self._held.produced_made(body_bytes)
+            elif self._held.answer is not None:
                 self._held.answer_made()
                 if body_bytes < SEND_AT_BYTES:
                     self._held.answer_left()
@@ -402,7 +411,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._writer.is_held_up:
             self._host.watch.add(self)
             self._count_unsent()
-        elif self._held.sending is not None:
+        elif self._held.is_sending:
             self._held.answer_left()
 
     def _replies_left(self) -> None:

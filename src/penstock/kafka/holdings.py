@@ -4,6 +4,7 @@ Each connection may hold FREE_BYTES of requests that count nowhere, so that a sm
 and answered however full the lanes are. What is more counts, in the lanes of its kind.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
@@ -89,7 +90,9 @@ class Holdings:
         "_instruments",
         "_owner",
         "_partial_share",
+        "_produced",
         "_receiving",
+        "_told",
         "answer",
         "orphan_bytes",
         "partial_bytes",
@@ -113,6 +116,10 @@ class Holdings:
         """Of the answer in the making."""
         self.sending: Ticket | None = None
         """Of the answer that is made, until all of it was sent."""
+        self._produced: deque[Ticket] = deque()
+        """Of answers to Produces in the making, in the order of the requests: these overlap."""
+        self._told: list[Ticket] = []
+        """Of those that are made, until all of them were sent."""
         self.request_bytes = 0
         """Of whole requests that aren't answered."""
         self.partial_bytes = 0
@@ -148,9 +155,11 @@ class Holdings:
 
     def holds_of(self, lanes: Lanes) -> bool:
         """Whether something of this connection counts in these lanes."""
-        ticket = self.answer or self.sending
-        if ticket is not None and ticket.lanes is lanes and ticket.is_granted and ticket.byte_count:
-            return True
+        for ticket in (self.answer or self.sending, *self._produced):
+            if ticket is None or ticket.lanes is not lanes:
+                continue
+            if ticket.is_granted and ticket.byte_count:
+                return True
         if lanes is self._data.lanes:
             return self._data.counted_bytes > 0 or self.unsent_bytes > 0
         return self._groups.counted_bytes > 0
@@ -243,6 +252,29 @@ class Holdings:
         ticket = self.answer = self._reserve(share.lanes, Lane.ANSWER, byte_count)
         return ticket.is_granted
 
+    def reserve_produced(self, byte_count: int) -> bool:
+        """Reserve the bound of one more answer to a Produce; whether it was granted at once. If it
+        was not, the next one is not asked for before it is."""
+        assert not self._produced or self._produced[-1].is_granted
+        ticket = self._reserve(self._data.lanes, Lane.ANSWER, byte_count)
+        self._produced.append(ticket)
+        return ticket.is_granted
+
+    def is_of_answer(self, ticket: Ticket) -> bool:
+        """Whether it was asked for last for an answer."""
+        return ticket is self.answer or bool(self._produced and ticket is self._produced[-1])
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether an answer whose bytes were reserved has not left."""
+        return self.sending is not None or bool(self._told)
+
+    def produced_made(self, byte_count: int) -> None:
+        """The bytes of the first answer to a Produce are there, and about to be sent."""
+        ticket = self._produced.popleft()
+        notify(ticket.lanes.resize(ticket, byte_count))
+        self._told.append(ticket)
+
     def answer_made(self) -> None:
         """The answer's bytes are there, and about to be sent."""
         self.sending, self.answer = self.answer, None
@@ -250,6 +282,7 @@ class Holdings:
     def answer_left(self, byte_count: int = 0) -> None:
         """So many bytes are left of the answer that is made, beside what is unsent. At 0 nothing
         is reserved any more, and once nothing is unsent, another owner may go above the limit."""
+        self._produced_left()
         ticket = self.sending
         if ticket is None:
             return
@@ -257,6 +290,15 @@ class Holdings:
             notify(ticket.lanes.resize(ticket, byte_count))
         else:
             self.sending = None
+            notify(ticket.lanes.release(ticket))
+
+    def _produced_left(self) -> None:
+        if self.unsent_bytes:
+            for ticket in self._told:
+                notify(ticket.lanes.resize(ticket, 0))
+            return
+        told, self._told = self._told, []
+        for ticket in told:
             notify(ticket.lanes.release(ticket))
 
     def _reserve(self, lanes: Lanes, lane: Lane, byte_count: int) -> Ticket:
@@ -278,8 +320,10 @@ class Holdings:
         if not (orphan_bytes and self._receiving is not None and self._receiving.is_granted):
             self._stop_receiving()
         self._stop_fetching()
-        tickets = (self.answer, self.sending)
+        tickets = (self.answer, self.sending, *self._produced, *self._told)
         self.answer = self.sending = None
+        self._produced.clear()
+        self._told.clear()
         for ticket in tickets:
             if ticket is not None:
                 notify(ticket.lanes.release(ticket))

@@ -31,8 +31,10 @@ ITEM_COST: Final = 5
 """So many are read, or written, in the time of one item of a turn (`penstock.system.turns`)."""
 TEXTS_BYTES_MAX: Final = 16 << 10
 """Messages and record errors of one answer. Further partitions have their error codes alone."""
-RECORD_ERROR_BYTES: Final = 5
-"""Without its message."""
+ANSWER_BYTES: Final = 40
+"""Of a partition in an answer, without texts."""
+LONG_ANSWER_BYTES: Final = 150
+"""What is held of it while its records are appended."""
 FLEXIBLE_FROM: Final = 9
 TOPIC_IDS_FROM: Final = 13
 

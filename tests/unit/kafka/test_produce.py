@@ -1,7 +1,6 @@
 """What a Produce request is told that isn't appended, and how one with acks=0 hears of it."""
 
 import asyncio
-import inspect
 import logging
 import struct
 from typing import Any
@@ -16,7 +15,6 @@ from penstock.kafka.record_checks import RecordChecks
 from penstock.log.append.plan import PartitionAppend
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.commands import CreateTopic
-from penstock.model.steps import at_once
 from penstock.records.batch import crc_is_right, stored_header
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
@@ -507,6 +505,4 @@ def test_a_drained_agent_ends_the_connection_of_a_producer_that_reads_no_answers
 def test_a_long_request_that_waits_holds_nothing_that_was_read_of_it() -> None:
     partitions = b"\0\0\0\0\0\0" * 499
     body = memoryview(b"\0\0\1\0\0\0\0\2\2t\xf4\3" + partitions + b"\0\0")
-    steps = produce._parse(ConnectionState(1, None), body, 9)  # type: ignore[arg-type]
-    assert inspect.getgeneratorstate(steps) == inspect.GEN_CREATED  # type: ignore[arg-type]
-    assert len(at_once(steps).topics[0].partitions) == 499  # type: ignore[arg-type]
+    assert produce._parse(ConnectionState(1, None), body, 9) is None  # type: ignore[arg-type]

@@ -19,9 +19,10 @@ from functools import partial
 from typing import Final
 
 from penstock.kafka import fresh
-from penstock.kafka.answer_bounds import text_bytes
+from penstock.kafka.answer_bounds import explanation_bytes, produce_bound
 from penstock.kafka.batch_limits import batch_limits
 from penstock.kafka.context import (
+    SMALL_ANSWER_BYTES,
     ConnectionState,
     LateReply,
     Reply,
@@ -30,8 +31,9 @@ from penstock.kafka.context import (
 )
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.produce_codec import (
+    ANSWER_BYTES,
     ITEM_COST,
-    RECORD_ERROR_BYTES,
+    LONG_ANSWER_BYTES,
     STEP_ITEMS,
     TEXTS_BYTES_MAX,
     TOPIC_IDS_FROM,
@@ -50,7 +52,7 @@ from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.metadata.view import Topic
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import partition_key
-from penstock.model.steps import Steps, if_short
+from penstock.model.steps import at_once, if_short
 from penstock.records.batch import (
     ZSTD,
     BatchError,
@@ -91,8 +93,8 @@ def serve(context: RequestContext, body: memoryview) -> ReplyFuture:
     started_s = broker.clock.monotonic_s()
     request = _parse(context.connection, body, context.api_version)
     broker.instruments.observe("parse:Produce", broker.clock.monotonic_s() - started_s)
-    if not isinstance(request, ProduceRequest):
-        return _LongProduce(context, acks_of(body, context.api_version)).begin(request)
+    if request is None:
+        return _LongProduce(context, acks_of(body, context.api_version)).begin(body)
     operation = _Produce(context)
     operation.start(request)
     return operation.reply
@@ -308,9 +310,7 @@ class _Produce:
     ) -> None:
         """Give an answer its texts, as far as they go: a request of 200,000 partitions that are
         refused for the same reason is not told so 200,000 times."""
-        taken = text_bytes(message)
-        for error in record_errors:
-            taken += RECORD_ERROR_BYTES + text_bytes(error.message)
+        taken = explanation_bytes(message, record_errors)
         if taken <= self._texts_left:
             self._texts_left -= taken
             answer.message = message
@@ -414,29 +414,42 @@ class _LongProduce(_Produce):
     """One of many partitions, which gives way to others between some of them and the next.
 
     It has its place among its connection's requests from the start, and keeps it until the last of
-    its batches is handed to the log. One at a time is read and checked: what is read of a request
-    takes many times the request's bytes.
+    its batches is handed to the log. It begins once those before it are handed over, so that one of
+    a connection waits for room. One of all connections at a time is read and checked: what is read
+    of a request takes many times the request's bytes.
     """
 
-    __slots__ = ("_answered", "_handing_over", "_is_handed_over", "_may_append", "_task")
+    __slots__ = (
+        "_answered",
+        "_handing_over",
+        "_is_first",
+        "_is_handed_over",
+        "_may_append",
+        "_task",
+    )
 
     def __init__(self, context: RequestContext, acks: int) -> None:
         super().__init__(context)
         self._acks = acks
         self._handing_over = False
         self._is_handed_over = False
+        self._is_first = asyncio.Event()
         self._may_append = asyncio.Event()
         self._answered = asyncio.Event()
 
-    def begin(self, steps: Steps[ProduceRequest]) -> ReplyFuture:
+    def begin(self, body: memoryview) -> ReplyFuture:
         self._checking = 1
-        self._context.connection.produces.append(self)
-        task = asyncio.get_running_loop().create_task(self._serve(steps), name="long produce")
+        produces = self._context.connection.produces
+        produces.append(self)
+        if produces[0] is self:
+            self._is_first.set()
+        task = asyncio.get_running_loop().create_task(self._serve(body), name="long produce")
         self._task = task
         return task
 
     def append_if_checked(self) -> bool:
         """See `_Produce`; true once all is handed over."""
+        self._is_first.set()
         if not self._checking:
             self._may_append.set()
         return self._is_handed_over
@@ -444,6 +457,7 @@ class _LongProduce(_Produce):
     def forget(self) -> bool:
         """See `_Produce`. What the log has a part of is handed to it whole."""
         if self._acks == 0 or self._handing_over:
+            self._is_first.set()  # whatever was before it may be forgotten
             return False
         self._let_go()
         # Kept by this, it would make a cycle with the error that ends it.
@@ -451,26 +465,39 @@ class _LongProduce(_Produce):
         del self._task
         return True
 
-    async def _serve(self, steps: Steps[ProduceRequest]) -> Reply:
-        async with self._broker.long_produces:
-            try:
-                await self._check_in_turns(steps)
-                await self._may_append.wait()
-                self._handing_over = True
-                appends = self._appends
-                await self._hand_over(appends)
-            finally:
-                # Also of one that is malformed, so that those that came later go on.
-                self._checking = 0
-                self._is_handed_over = True
-                self._go_on()
-            if not appends:
-                return await self._answer()
+    async def _serve(self, body: memoryview) -> Reply:
+        try:
+            await self._is_first.wait()
+            waiting = await self._work(body, reserves=True)
+            if waiting is not None:
+                # Many may wait, and hold their frames alone.
+                await waiting
+                await self._work(body, reserves=False)
+        finally:
+            # Also of one that is malformed, so that those that came later go on.
+            self._checking = 0
+            self._is_handed_over = True
+            self._go_on()
         return await self._answer()
 
-    async def _check_in_turns(self, steps: Steps[ProduceRequest]) -> None:
+    async def _work(self, body: memoryview, *, reserves: bool) -> asyncio.Future[None] | None:
+        """Read, check and hand over; or what to wait for before it is read once more."""
         turns = self._broker.turns
-        request = await turns.run(steps)
+        async with self._broker.long_produces:
+            request = await turns.run(produce_steps(body, self._version))
+            if reserves and request.acks != 0:
+                bound = await turns.run(produce_bound(request, LONG_ANSWER_BYTES))
+                waiting = self._context.reserve_answer(bound)
+                if waiting is not None:
+                    return waiting
+            await self._check_in_turns(request)
+            await self._may_append.wait()
+            self._handing_over = True
+            await self._hand_over(self._appends)
+        return None
+
+    async def _check_in_turns(self, request: ProduceRequest) -> None:
+        turns = self._broker.turns
         self._acks, self._timeout_ms = request.acks, request.timeout_ms
         for topic in request.topics:
             answers: list[PartitionAnswer] = []
@@ -510,20 +537,17 @@ class _LongProduce(_Produce):
         return None
 
 
-def _parse(
-    connection: ConnectionState, body: memoryview, version: int
-) -> ProduceRequest | Steps[ProduceRequest]:
-    """The request, or what is left of reading a long one; where it begins as the connection's last
-    one, only what differs is parsed."""
+def _parse(connection: ConnectionState, body: memoryview, version: int) -> ProduceRequest | None:
+    """The request; where it begins as the connection's last one, only what differs is parsed. None:
+    it is a long one, or may have a long answer."""
     known = connection.last_produce
     request = known.parse(body, version) if isinstance(known, KnownProduce) else None
     if request is None:
-        steps = produce_steps(body, version)
-        request = if_short(steps)
-        if request is None:
-            # Not the one that has begun: many may wait, and each would hold what was read so far,
-            # which takes thirteen times the bytes.
-            return produce_steps(body, version)
+        # Of a long one what was read is let go: many may wait, and it takes thirteen times the
+        # bytes.
+        request = if_short(produce_steps(body, version))
+        if request is None or at_once(produce_bound(request, ANSWER_BYTES)) > SMALL_ANSWER_BYTES:
+            return None
         connection.last_produce = known_produce(body, version, request)
     return request
 
