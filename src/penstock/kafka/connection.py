@@ -38,6 +38,12 @@ from penstock.system.sockets import readable_bytes
 logger = logging.getLogger(__name__)
 
 FETCH_KEY: Final = 1
+STARTED_BYTES_MAX: Final = 64 << 10
+"""Of requests that a connection starts in one turn of the loop, beside the last one of them. While
+an earlier request is answered, megabytes of others may come."""
+ITEMS_MAX: Final = 2_000
+"""Of Produces that a connection has under way (`ConnectionState.items`), beside the last one of
+them: some four long ones. What is read of a request may take thirteen times its bytes."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -72,6 +78,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._closing = False
         self._pumping = False
         self._reading_paused = False
+        self._started_bytes = 0
+        """Of requests, in this turn of the loop."""
+        self._next_turn: asyncio.Handle | None = None
+        """In which more are started."""
         self._active_s = 0.0
         """When a request came or was answered last."""
 
@@ -280,6 +290,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _receive_all(self, frames: Iterable[memoryview], arrived_s: float) -> None:
         if self._closing or self._fault is not None:  # also since these frames came
             return
+        if self._next_turn is None:
+            self._started_bytes = 0
         try:
             for frame in frames:
                 self._receive(frame, arrived_s)
@@ -326,7 +338,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             while not self._closing and self._failure is None:
                 while self._waiting and self._may_start(self._waiting[0]):
+                    if self._started_bytes >= STARTED_BYTES_MAX:
+                        self._pump_later()
+                        break
                     exchange = self._waiting.popleft()
+                    self._started_bytes += exchange.frame_bytes
                     self._in_flight.append(exchange)
                     exchange.start(self._loop, self._pump)
                 if not self._collect_replies():
@@ -360,11 +376,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._close_when_sent()
         self._regulate_reading()
 
+    def _pump_later(self) -> None:
+        if self._next_turn is None:
+            self._next_turn = self._loop.call_soon(self._pump_on)
+
+    def _pump_on(self) -> None:
+        self._next_turn = None
+        self._started_bytes = 0
+        self._pump()
+
     def _may_start(self, exchange: Exchange) -> bool:
         if self._writer.is_held_up:
             return False
         if self._in_flight:
-            return exchange.api.overlaps and self._in_flight[0].api.overlaps
+            return (
+                exchange.api.overlaps
+                and self._in_flight[0].api.overlaps
+                and self._state.items < ITEMS_MAX
+            )
         # A Fetch gives what there is room for. What others answer is small, or reserved.
         return exchange.api.key != FETCH_KEY or self._held.may_fetch()
 

@@ -95,13 +95,15 @@ class ConnectionState:
     """What a connection holds beyond one request.
 
     `last_fetch`, `last_produce`, `produces`, `fetch_alarm` and `principal` belong to the handlers
-    that use them; the connection itself never looks at them.
+    that use them; the connection itself never looks at them. `items` are the topics and partitions
+    of Produces that have begun and aren't answered; one whose number isn't known counts 500.
     """
 
     __slots__ = (
         "_sink",
         "fetch_alarm",
         "id",
+        "items",
         "last_fetch",
         "last_produce",
         "principal",
@@ -114,6 +116,7 @@ class ConnectionState:
         self.last_produce: Any = None
         self.fetch_alarm: Any = None
         self.produces: deque[Unhanded] = deque()
+        self.items = 0
         self.principal: str = "User:ANONYMOUS"
         self._sink = sink
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.kafka import schema
 from penstock.kafka.broker import Broker
+from penstock.kafka.connection import ITEMS_MAX, STARTED_BYTES_MAX
 from penstock.kafka.instruments import NoInstruments
 from penstock.kafka.registry import APIS
 from penstock.kafka.unserved import NAMES
@@ -55,6 +56,66 @@ def test_produces_overlap_and_are_answered_in_order(broker: Broker, raw: Any) ->
             ]
 
     asyncio.run(run())
+
+
+def test_produces_of_many_partitions_start_some_at_a_time(broker: Broker, raw: Any) -> None:
+    produce = Held()
+    states: list[Any] = []
+
+    def serve(context: Any, body: memoryview) -> Any:
+        states.append(context.connection)
+        context.connection.items += ITEMS_MAX // 4
+        return produce(context, body)
+
+    raw(PRODUCE, serve)
+
+    async def run() -> None:
+        async with serving(broker) as (_, connect):
+            reader, writer = await connect()
+            for number in range(7):
+                writer.write(request(PRODUCE, 3, number, b"%d" % number))
+            await until(lambda: len(produce.futures) == 4)
+            await turns()
+            for number in range(7):
+                assert len(produce.futures) == min(4 + number, 7)
+                states[0].items -= ITEMS_MAX // 4
+                produce.futures[number].set_result([b"done"])
+                assert await reply(reader) == (number, b"done")
+                await turns()
+
+    asyncio.run(run())
+    assert produce.bodies == [b"%d" % number for number in range(7)]
+
+
+def test_a_turn_of_the_loop_starts_so_many_bytes_of_what_waited(broker: Broker, raw: Any) -> None:
+    fetch = Held()
+    raw(FETCH, fetch)
+    begun: list[int] = []
+    turn = 0
+
+    def serve(context: Any, body: memoryview) -> list[bytes]:
+        begun.append(turn)
+        return [b""]
+
+    raw(PRODUCE, serve)
+    count, byte_count = 100, 10_000
+
+    async def run() -> None:
+        nonlocal turn
+        async with serving(broker) as (server, connect):
+            reader, writer = await connect()
+            writer.write(request(FETCH, 4, 0, b""))
+            for number in range(1, count + 1):
+                writer.write(request(PRODUCE, 3, number, bytes(byte_count)))
+            await until(lambda: server.data.used_bytes > (count - 1) * byte_count)
+            fetch.futures[0].set_result([b""])
+            while len(begun) < count:
+                turn += 1
+                await asyncio.sleep(0)
+            assert [(await reply(reader))[0] for _ in range(count + 1)] == list(range(count + 1))
+
+    asyncio.run(run())
+    assert max(Counter(begun).values()) <= STARTED_BYTES_MAX // byte_count + 1
 
 
 def test_another_request_starts_when_those_before_it_are_answered(broker: Broker, raw: Any) -> None:

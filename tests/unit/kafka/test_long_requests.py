@@ -183,9 +183,11 @@ def test_what_comes_later_on_a_connection_is_appended_later(tmp_path: Path) -> N
     async def test(rig: Rig, client: Client) -> None:
         long = client.send(produce, 3, produce_body(("t", [records(0, BATCH)] * 3_000)))
         short = client.send(produce, 3, by_name("t", BATCH))
+        assert client.state.items == PRODUCE_STEP_ITEMS + 2
         (reply,) = await short
         assert struct.unpack_from(">q", reply, 17) == (3_000,)
         await long
+        await until(lambda: client.state.items == 0)
 
     in_rig(tmp_path, test)
 
@@ -219,6 +221,7 @@ def test_a_long_produce_that_is_malformed_holds_up_nothing(tmp_path: Path) -> No
         (reply,) = await short
         assert struct.unpack_from(">hq", reply, 15) == (0, 0)
         assert not client.state.produces
+        await until(lambda: client.state.items == 0)
 
     in_rig(tmp_path, test)
 

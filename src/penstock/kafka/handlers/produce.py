@@ -113,6 +113,7 @@ class _Produce:
         "_checking",
         "_confirmation",
         "_context",
+        "_items",
         "_pending",
         "_source",
         "_texts_left",
@@ -136,6 +137,7 @@ class _Produce:
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
         self._pending = 0
         self._checking = 0
+        self._items = 0
         self._was_checked_late = False
         self._unchecked: list[RecordCheck] = []
         """Those that were queued."""
@@ -145,8 +147,12 @@ class _Produce:
 
     def start(self, request: ProduceRequest) -> None:
         self._acks, self._timeout_ms = request.acks, request.timeout_ms
+        items = 0
         for topic in request.topics:
+            items += 1 + len(topic.partitions)
             self._topics.append((topic, self._check_topic(topic, topic.partitions)))
+        self._items = items
+        self._context.connection.items += items
         self._doubt()
         produces = self._context.connection.produces
         if self._checking or produces:
@@ -381,6 +387,7 @@ class _Produce:
             answer.log_start_offset = head.log_start
 
     def _finish(self) -> None:
+        self._context.connection.items -= self._items
         if self.reply.done():  # the connection is gone; what was stored stays stored
             return
         if self._acks != 0:
@@ -445,7 +452,12 @@ class _LongProduce(_Produce):
             self._is_first.set()
         task = asyncio.get_running_loop().create_task(self._serve(body), name="long produce")
         self._task = task
+        self._context.connection.items += STEP_ITEMS
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, _: "asyncio.Task[Reply]") -> None:
+        self._context.connection.items -= STEP_ITEMS
 
     def append_if_checked(self) -> bool:
         """See `_Produce`; true once all is handed over."""
