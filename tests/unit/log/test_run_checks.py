@@ -48,7 +48,7 @@ class Known:
 
     def _clean_end(self, key: PartitionKey) -> int:
         self.asked += 1
-        return self.clean_end if key == KEY else 0
+        return 0 if key == OTHER else self.clean_end
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_damage_names_its_place_kind_and_one_offset_at_least(known: Known) -> No
 def test_what_is_remembered_is_bounded(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_KNOWN_MAX", "_CLEAN_ENDS_MAX", "_FOLDS_MAX"):
         monkeypatch.setattr(run_checks, name, 3)
-    checks = known.checks
+    checks, known.clean_end = known.checks, 1
     runs = [replace(RUN, partition_key=PartitionKey(number)) for number in range(10)]
     placed = [replace(run, position=1000 * number) for number, run in enumerate(runs)]
     for number, run in enumerate(placed):
@@ -287,7 +287,7 @@ def test_what_is_remembered_is_bounded(known: Known, monkeypatch: pytest.MonkeyP
             )
             asked = known.asked
             for one in placed[: number + 1]:
-                checks.may_lack(one.partition_key, 0)
+                assert checks.may_lack(one.partition_key, 1)
             assert known.asked == asked
         assert checks.is_doubted(run)
         assert not checks.is_provable(run, 300)
