@@ -398,6 +398,8 @@ class ClusterOrder:
             stopped=self._sender_stopped,
             backoff_min_ms=self._settings.backoff_min_ms,
             backoff_max_ms=self._settings.backoff_max_ms,
+            doubted=self._follower.doubt,
+            is_same=lambda: self._follower.is_same,
         )
 
     async def _register(self) -> None:

@@ -72,6 +72,8 @@ class EntrySender:
         stopped: Callable[[PenstockError], None],
         backoff_min_ms: int,
         backoff_max_ms: int,
+        doubted: Callable[[], None] = lambda: None,
+        is_same: Callable[[], bool] = lambda: True,
     ) -> None:
         """
         Args:
@@ -82,6 +84,10 @@ class EntrySender:
                 or is another process's), or the error of the journal that sending again does not
                 mend.
             backoff_min_ms, backoff_max_ms: before entries are sent again whose sending failed.
+            doubted: called when one has failed: the journal may be another when it answers again.
+            is_same: whether it was looked since that the journal holds what is applied here. What
+                an entry says may have been planned on a history that the journal has lost (a trim
+                by records that others have put elsewhere), so it isn't sent again before.
         """
         self.agent = agent
         self.epoch = epoch
@@ -94,6 +100,8 @@ class EntrySender:
         self._backoff_min_ms = backoff_min_ms
         self._backoff_max_ms = backoff_max_ms
         self._backoff_ms = backoff_min_ms
+        self._doubted = doubted
+        self._is_same = is_same
         self._window = EntryWindow(agent=agent, epoch=epoch)
         self.failure: PenstockError | None = None
         """Why nothing is sent any more."""
@@ -261,7 +269,11 @@ class EntrySender:
     def _resend(self) -> None:
         self._resending = None
         try:
-            for entry in self._window.due(self._position()):
+            due = self._window.due(self._position())
+            if any(entry.sending is Sending.FAILED for entry in due) and not self._is_same():
+                self.pump()  # with another wait
+                return
+            for entry in due:
                 self._send(entry)
             self.pump()
         except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly
@@ -281,6 +293,7 @@ class EntrySender:
                 entry.position = await self._journal.append(entry.body)
             except RetryableError as error:
                 entry.sending = Sending.FAILED
+                self._doubted()
                 self._backoff_ms = min(2 * self._backoff_ms, self._backoff_max_ms)
                 saying = f"entry {entry.n} of epoch {self.epoch} is sent again"
                 heard(Cause.APPEND_ENTRY, error, logger, saying)

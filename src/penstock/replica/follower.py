@@ -176,6 +176,17 @@ class Follower(Generic[OutcomeT]):
         """There are rows to be read, probably."""
         self._wake.set()
 
+    @property
+    def is_same(self) -> bool:
+        """Whether it was looked, since the journal last failed or was doubted, that it holds what
+        was applied here."""
+        return self._is_same
+
+    def doubt(self) -> None:
+        """Something else of the journal failed: it is looked again before anything is confirmed."""
+        self._is_checked = self._is_same = False
+        self.nudge()
+
     async def between(self, work: Callable[[], ResultT]) -> ResultT:
         """Run `work` in the executor while nothing is being applied."""
         async with self._writing:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from penstock.metadata.answers import ProducerIds
+from penstock.metadata.commands import TrimLog
 from penstock.model.errors import (
     InDoubtError,
     JournalOlderError,
     NotFoundError,
     OverloadedError,
+    PenstockError,
     RetryableError,
 )
 from penstock.ports.journal import JournalRow
@@ -124,6 +126,45 @@ def test_no_head_is_confirmed_before_the_last_row_was_compared(tmp_path: Path) -
         assert isinstance(await outcome(confirming), JournalOlderError)
         await world.let_pass(1)
         assert isinstance(one.stopped, JournalOlderError)
+        await one.close()
+
+    play(tmp_path, scenario)
+
+
+def test_what_was_planned_on_a_lost_history_is_not_sent_to_the_next(tmp_path: Path) -> None:
+    """A trim whose append the failover broke, and which was planned by rows that are lost: the new
+    history has other records at those offsets. Nor is what was submitted since."""
+
+    async def scenario(world: World) -> None:
+        one, two = await world.started(1), await world.started(2)
+        await two.order.commit(ONE)
+        await one.order.confirm_head()
+        await two.close()
+        position = one.order.position
+        looks, compares = one.journal.row, asyncio.Event()
+
+        async def row(wanted: int) -> JournalRow | None:
+            await compares.wait()
+            return await looks(wanted)
+
+        one.journal.row = row  # type: ignore[method-assign]
+        planned = [
+            asyncio.ensure_future(outcome(one.order.commit([TrimLog(items=[at, -1])])))
+            for at in range(3)
+        ]
+        world.journal.faults = JournalFaults(delay_ms=(1, 1))
+        await asyncio.sleep(0.0005)
+        world.journal.come_back_older(position - 1)
+        await world.journal.connect().append(b"")
+        await world.journal.connect().append(b"")
+        planned.append(asyncio.ensure_future(outcome(one.order.commit([TrimLog(items=[3, -1])]))))
+        await world.let_pass(5)
+        assert [row.body for row in world.journal.rows()[position - 1 :]] == [b"", b""]
+        compares.set()
+        await world.let_pass(1)
+        assert isinstance(one.stopped, JournalOlderError)
+        assert all(isinstance(error, PenstockError) for error in await asyncio.gather(*planned))
+        assert world.journal.head == position + 1
         await one.close()
 
     play(tmp_path, scenario)
