@@ -194,6 +194,7 @@ class ClusterAgent:
             order=self.order,
             view=self.view,
             clock=self.clock,
+            shows_answers=lambda: self.order.shows_answers,
             settings=self.shard_settings,
         )
         self.groups = GroupCoordinator(

@@ -374,7 +374,14 @@ async def open_agent(
         compare_history=archiver.compare,
         instruments=ports.log_instruments,
     )
-    shards = ShardKeeper(me=me, order=order, view=view, clock=clock, settings=plan.shards)
+    shards = ShardKeeper(
+        me=me,
+        order=order,
+        view=view,
+        clock=clock,
+        shows_answers=lambda: order.shows_answers,
+        settings=plan.shards,
+    )
     groups, broker = open_clients(
         environment,
         group_settings=plan.groups,

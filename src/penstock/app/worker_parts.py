@@ -308,7 +308,13 @@ def open_writer(settings: ServerSettings, environment: Environment) -> WriterPar
             order=log,
             view=view,
         )
-        shards = ShardKeeper(me=order.agent_id, order=log, view=view, clock=clock)
+        shards = ShardKeeper(
+            me=order.agent_id,
+            order=log,
+            view=view,
+            clock=clock,
+            shows_answers=lambda: not log.hidden_position,
+        )
         telling.begin(log, hub, shards)
         face = open_face(
             settings,
@@ -461,7 +467,12 @@ async def _open_worker(
     )
     # The writer is a process of this host, and its head is read twice a second.
     shards = ShardKeeper(
-        me=me, order=order, view=view, clock=clock, settings=ShardSettings(stale_ms=2_000)
+        me=me,
+        order=order,
+        view=view,
+        clock=clock,
+        shows_answers=lambda: order.shows_answers,
+        settings=ShardSettings(stale_ms=2_000),
     )
     face = open_face(
         settings,

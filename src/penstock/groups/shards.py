@@ -68,16 +68,19 @@ class ShardKeeper:
         order: Ordering,
         view: "MetadataView",
         clock: Clock,
+        shows_answers: Callable[[], bool],
         settings: ShardSettings | None = None,
     ) -> None:
         """
         Args:
             me: this agent's id.
+            shows_answers: as of `GroupCoordinator`: whether groups can be read that are taken up.
         """
         self._me = me
         self._order = order
         self._view = view
         self._clock = clock
+        self._shows_answers = shows_answers
         self._settings = settings or ShardSettings()
         self._stale_s = self._settings.stale_ms / 1000
         self._watch = HeadWatch(self._stale_s)
@@ -217,7 +220,8 @@ class ShardKeeper:
         if with_moves:
             settled_for_s = self._clock.monotonic_s() - self._settled_s
             moving = list(plan.drained)
-            if settled_for_s * 1000 >= self._settings.move_delay_ms:
+            # A live owner has in memory what this agent could not read before its disk has room.
+            if settled_for_s * 1000 >= self._settings.move_delay_ms and self._shows_answers():
                 moving += plan.moved
             shards += moving[: self._settings.move_count_max]
         if shards:

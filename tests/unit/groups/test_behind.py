@@ -7,42 +7,87 @@ import pytest
 
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import NotServedError
-from penstock.metadata.commands import OffsetWrite
+from penstock.metadata.commands import DrainAgent, OffsetWrite
 from penstock.model.errors import StorageFullError
 from penstock.replica.transaction import Transaction
 from support.cluster_face import ClusterAgent, World, in_world
 
 
-def test_a_committed_offset_does_not_go_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is in the journal, and answered; the replica's readers do not see it yet."""
-    commit = Transaction.commit
+class Disk:
+    """Has room for replicas if it isn't full."""
+
     is_full = False
 
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    disk = Disk()
+    commit = Transaction.commit
+
     def commit_if_there_is_room(transaction: Transaction[object]) -> None:
-        if is_full:
+        if disk.is_full:
             raise StorageFullError("commit", "replica.sqlite", "no space")
         commit(transaction)
 
     monkeypatch.setattr(Transaction, "commit", commit_if_there_is_room)
+    return disk
+
+
+def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk) -> None:
+    """It is in the journal, and answered; the replica's readers do not see it yet."""
 
     async def main(world: World) -> None:
-        nonlocal is_full
         (agent,) = await world.cluster(1)
         topic = await agent.topic("flights")
         while agent.groups.refused("g") is not GroupError.NONE:
             await asyncio.sleep(0.1)
         await store(agent, topic.topic_id, 5)
-        is_full = True
+        disk.is_full = True
         await store(agent, topic.topic_id, 9)
         with pytest.raises(NotServedError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             (await agent.groups.fetch_offsets("g"))
-        is_full = False
+        disk.is_full = False
         while not agent.order.shows_answers:
             await asyncio.sleep(0.1)
         (found,) = (await agent.groups.fetch_offsets("g")).values()
         assert found.offset == 9
+
+    in_world(tmp_path, main)
+
+
+def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_groups(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async def main(world: World) -> None:
+        (agent,) = await world.cluster(1)
+        await asyncio.sleep(10)
+        newcomer = await world.agent(2)
+        disk.is_full = True
+        await asyncio.sleep(10)
+        assert not newcomer.order.shows_answers
+        assert agent.shards.owned_by(2) == 0
+        disk.is_full = False
+        await asyncio.sleep(10)
+        assert agent.shards.owned_by(2) > 10
+
+    in_world(tmp_path, main)
+
+
+def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_their_groups(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """Otherwise the drained agent could not end."""
+
+    async def main(world: World) -> None:
+        (agent,) = await world.cluster(1)
+        await asyncio.sleep(10)
+        newcomer = await world.agent(2)
+        disk.is_full = True
+        await asyncio.sleep(1)
+        assert not newcomer.order.shows_answers
+        await agent.on_node(agent.order.commit([DrainAgent(agent=1, draining=True)]))
+        await asyncio.sleep(10)
+        assert agent.shards.owned_by(1) == 0
 
     in_world(tmp_path, main)
 

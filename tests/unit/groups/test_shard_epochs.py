@@ -133,7 +133,13 @@ def test_a_shard_that_went_and_came_back_at_once_is_read_again(tmp_path: Path) -
         view = MetadataView.load(one.queries)
         (agent,) = view.agents()
         me = agent.agent_id
-        keeper = ShardKeeper(me=me, order=FakeOrder(), view=view, clock=one.clock)  # type: ignore[arg-type]
+        keeper = ShardKeeper(
+            me=me,
+            order=FakeOrder(),  # type: ignore[arg-type]
+            view=view,
+            clock=one.clock,
+            shows_answers=lambda: True,
+        )
         groups = FakeGroups()
         keeper._groups = groups  # type: ignore[assignment]
         shard = Shard(group_shard("g"), 1, me, agent.epoch)
