@@ -155,6 +155,9 @@ class ConnectionState:
         kept = [produce for produce in self.produces if not produce.forget()]
         self.produces.clear()
         self.produces.extend(kept)
+        # They may have waited for those before them alone.
+        while self.produces and self.produces[0].append_if_checked():
+            self.produces.popleft()
 
     def end(self, error: "PenstockError") -> None:
         """Close the connection once what has been received is answered; the log says why."""

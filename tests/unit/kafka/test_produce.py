@@ -404,6 +404,33 @@ def test_of_a_connection_that_is_gone_only_what_wants_no_answer_is_appended(
     assert appended.batches == [long, short]
 
 
+def test_what_waited_behind_a_produce_that_is_forgotten_is_appended(
+    broker: Broker, add_topic: Any, appended: Appended
+) -> None:
+    add_topic("flights")
+    pool = ByHand()
+    broker.record_checks = RecordChecks(pool)
+    short = raw(good(1), 1)
+
+    async def run() -> None:
+        async with serving(broker) as (server, connect):
+            _, writer = await connect()
+            writer.write(request(PRODUCE, 7, 1, by_name("flights", raw(uneven(3000), 3000))))
+            while not pool.jobs:
+                await asyncio.sleep(0)
+            await turns()  # of which each checks so much at once
+            writer.write(request(PRODUCE, 7, 1, by_name("flights", short, acks=0)))
+            await turns()
+            writer.close()
+            while server.connection_count:
+                await asyncio.sleep(0.001)
+            await turns()
+            assert server.data.used_bytes == 0
+
+    asyncio.run(run())
+    assert appended.batches == [short]
+
+
 def test_checks_end_with_the_server(broker: Broker, add_topic: Any, appended: Appended) -> None:
     add_topic("flights")
     pool = ByHand()
