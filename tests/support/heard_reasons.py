@@ -249,6 +249,7 @@ REASONS: Final = {
     "system/files.py PosixFile.peek: BlockingIOError": ANSWER,
     "system/files.py _open_direct: OSError": PLATFORM,
     "system/memory.py keep_freed_memory: (AttributeError, OSError)": PLATFORM,
+    "system/peer_ends.py PeerEnds._forget: suppress OSError": LOST_RACE,
     "system/sockets.py readable_bytes: (OSError, ValueError)": PLATFORM,
     # wal: what recovery finds is in its report, with a line per damaged stretch
     "wal/frames.py whole_frames: CorruptDataError": ANSWER,

@@ -78,6 +78,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._closing = False
         self._pumping = False
         self._reading_paused = False
+        self._descriptor = -1
         self._started_bytes = 0
         """Of requests, in this turn of the loop."""
         self._next_turn: asyncio.Handle | None = None
@@ -93,6 +94,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writer = ReplyWriter(
             made, self._broker.turns, left=self._replies_left, failed=self._sending_failed
         )
+        peer_socket = transport.get_extra_info("socket")
+        if peer_socket is not None:
+            self._descriptor = peer_socket.fileno()
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             # A listener of IPv6 names a peer of IPv4 so.
@@ -280,6 +284,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._pump)
         elif waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def peer_ended(self, *, is_reset: bool) -> None:
+        """See `penstock.system.peer_ends.HasPeer`."""
+        # What a peer sent before it closed in order is read first: producers that want no answer
+        # close so.
+        if is_reset or not readable_bytes(self._descriptor):
+            self._leave()
+            self.abort()
 
     def is_appending(self) -> bool:
         """See `penstock.kafka.holdings.TakesRoom`."""
@@ -507,7 +519,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._reading_paused = paused
         if paused:
             self._transport.pause_reading()
+            if not self._closing and self._descriptor >= 0:
+                self._host.ends.add(self._descriptor, self)
         else:
+            self._host.ends.remove(self._descriptor, self)
             self._transport.resume_reading()
 
     def _cut(self, ending: Ending, detail: str) -> None:
@@ -526,6 +541,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not host.admission.leave(self):
             return
         host.watch.discard(self)
+        host.ends.remove(self._descriptor, self)
         self._instruments.count("connections_closed")
         for exchange in self._in_flight:
             # What the log has of a Produce may be stored already, and is held until it is known.

@@ -13,6 +13,7 @@ from penstock.kafka.lanes import Lanes
 from penstock.kafka.movement import Ending
 from penstock.kafka.watch import Watch
 from penstock.kafka.waves import ProduceWaves
+from penstock.system.peer_ends import PeerEnds
 from penstock.system.seldom import Seldom
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class ConnectionHost:
     seldom: Seldom
     staging: memoryview = field(default_factory=lambda: memoryview(bytearray(STAGING_BYTES)))
     advances: Advances = field(default_factory=Advances)
+    ends: PeerEnds = field(default_factory=PeerEnds)
+    """Of connections that are not read from."""
     next_connection_id: int = 1
     draining: bool = False
     emptied: asyncio.Event = field(default_factory=asyncio.Event)

@@ -99,6 +99,7 @@ class KafkaServer:
         for connection in list(self._host.connections):
             connection.abort()
         self._broker.record_checks.close()
+        self._host.ends.close()
         # An aborted transport tells its protocol from the loop, a turn later.
         await self._until_empty(ABORT_DEADLINE_S)
 

@@ -3,6 +3,7 @@ one large request or answer at a time."""
 
 import asyncio
 import os
+import socket
 import struct
 from typing import Any
 
@@ -111,6 +112,43 @@ def test_what_the_log_has_of_a_peer_that_is_gone_counts_until_it_is_answered(
             assert await third == b"third"
             assert server.data.used_bytes == len(long) - 4
             produce.futures[0].set_result([b"no client reads this"])
+
+    asyncio.run(run())
+
+
+def test_a_reset_is_noticed_at_once_where_nothing_is_read(broker_with: Any, raw: Any) -> None:
+    """Also with more of it in the socket; what came before an end in order is read first."""
+    fetch, produce = Held(), Held()
+    raw(FETCH, fetch)
+    raw(PRODUCE, produce)
+    broker = broker_with(server_budget_bytes=LIMIT)
+    long = request(FETCH, 4, 1, bytes(2 * LIMIT))
+
+    async def run() -> None:
+        async with serving(broker) as (server, connect):
+            for data in (b"", long):
+                _, gone = await connect()
+                gone.write(long)
+                await until(lambda: len(fetch.futures) > 0)
+                assert server.data.is_full
+                gone.write(data)
+                await turns()
+                peer = gone.get_extra_info("socket")
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                gone.transport.abort()
+                await until(lambda: server.connection_count == 0)
+                assert fetch.futures.pop().cancelled()
+                assert server.data.used_bytes == 0
+            reader, closing = await connect()
+            closing.write(request(PRODUCE, 3, 1, bytes(2 * LIMIT)) + request(PRODUCE, 3, 2, b"2"))
+            await until(lambda: len(produce.futures) == 1)
+            closing.write_eof()
+            await turns(50)
+            produce.futures[0].set_result([b"stored"])
+            await until(lambda: len(produce.futures) == 2)
+            await reader.read()
+            produce.futures[1].set_result([b"stored"])
+            await turns()
 
     asyncio.run(run())
 
