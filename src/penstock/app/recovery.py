@@ -284,15 +284,18 @@ async def verify_cluster(
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
         path = Path(folder) / "replica.sqlite"
         archive = Archive(store, cluster_id="", scratch=Path(folder), executor=None)
+        report = VerifyReport()
         if journal:
             await _follow(archive, path, journal, name)
-        elif not await follow_archive(archive, path):
+        elif not await follow_archive(archive, path, report):
             raise NotFoundError(
                 "verify", objects, "there is no archive", "check the URL, or give the journal's"
             )
         with closing(Queries(path)) as queries:
-            report = await verify(
+            await verify(
                 queries=queries,
+                report=report,
+                archived_ms=None if journal else queries.time_ms(),
                 store=open_origins(store, queries.origins(), open_one),
                 wal=None,
                 device=None,
@@ -387,19 +390,38 @@ async def _begins_empty(archive: Archive) -> bool:
     return any(isinstance(command, InitCluster) for command in commands)
 
 
-async def follow_archive(archive: Archive, path: Path) -> bool:
+async def follow_archive(archive: Archive, path: Path, report: VerifyReport) -> bool:
     """Make the database at `path` as of the archive's end.
 
     A snapshot alone would be up to `snapshot_interval_ms` old: what was stored since would not be
-    read, and would be taken for orphans.
+    read.
+
+    Args:
+        report: gets a finding if rows are missing after the newest snapshot that is whole; the
+            database is as of the row before them then.
 
     Returns: False: there is no snapshot.
 
     Raises:
-        CorruptDataError: no snapshot is whole, or rows are missing.
+        CorruptDataError: no snapshot is whole.
     """
-    end = max((name.last for name in await archive.stretches()), default=None)
-    return await bootstrap(archive, path, LogMachine, executor=None, apply_to=end) is not None
+    made = await bootstrap(archive, path, LogMachine, executor=None)
+    if made is None:
+        return False
+    end = max((name.last for name in await archive.stretches()), default=0)
+    try:
+        await replay(archive, path, LogMachine, made, executor=None, until=end)
+    except CorruptDataError as error:
+        with closing(Queries(path)) as queries:
+            reached = queries.position()
+        report.add(
+            FindingKind.MISSING,
+            error.subject,
+            f"{error.detail}, and the archive goes on to {end}: without the journal nothing after"
+            f" position {reached} can be restored. Nothing is lost while the journal still holds"
+            " those rows: verify with --journal",
+        )
+    return True
 
 
 async def _follow(archive: Archive, path: Path, url: str, name: str) -> None:

@@ -64,6 +64,8 @@ async def verify(
     device: Device | None,
     find_wal: FindWal | None = None,
     progress: Progress | None = None,
+    report: VerifyReport | None = None,
+    archived_ms: int | None = None,
 ) -> VerifyReport:
     """Read everything.
 
@@ -73,8 +75,13 @@ async def verify(
             WALs are its agents': runs there are counted, not read.
         find_wal: gives the directories of the host's other workers, by their WALs' keys.
         progress: told now and then how far it is.
+        report: what is found is added to it; None: to a new one.
+        archived_ms: journal time of the state, where that is the archive's end and the journal may
+            have gone on: objects that were stored since are counted. None: all is known.
     """
     verifier = _Verifier(queries, store, wal, device, find_wal, progress or _silent)
+    verifier.report = report or verifier.report
+    verifier.archived_ms = archived_ms
     try:
         return await verifier.run()
     finally:
@@ -83,6 +90,10 @@ async def verify(
 
 def _silent(read_bytes: int, total_bytes: int) -> None:
     pass
+
+
+_NAMED_AFTER_MS: Final = 60_000
+"""So long after it was stored an entry may name an object, the store's clock included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,7 @@ class _Verifier:
         self._progress = progress
         self._total_bytes = 0
         self.report = VerifyReport()
+        self.archived_ms: int | None = None
 
     async def run(self) -> VerifyReport:
         try:
@@ -442,16 +454,19 @@ class _Verifier:
     # -- the store -------------------------------------------------------------------------------
 
     async def _check_objects(self) -> None:
-        stored = {info.key: info.size_bytes async for info in self._store.list(_SEGMENTS_PREFIX)}
-        unnamed = set(stored)
+        unnamed = {info.key: info.modified_ms async for info in self._store.list(_SEGMENTS_PREFIX)}
         for row in list(self._object_rows()):
-            unnamed.discard(row.key)
+            unnamed.pop(row.key, None)
             if row.condemned_ms is None and row.live_runs:
                 self.report.objects += 1
                 await self._check_object(row)
         for key in sorted(unnamed):
             # An upload under way is named a moment later; what was just deleted is not there.
-            if not self._queries.object_known(key) and await self._exists(key):
+            if self._queries.object_known(key) or not await self._exists(key):
+                continue
+            if self.archived_ms is not None and unnamed[key] >= self.archived_ms - _NAMED_AFTER_MS:
+                self.report.younger_objects += 1
+            else:
                 self.report.add(FindingKind.ORPHAN, key, "nothing names it; it is deleted in time")
 
     async def _check_object(self, row: ObjectRow) -> None:

@@ -53,6 +53,8 @@ class VerifyReport:
     """Of the archived journal, which gave the same state as the snapshot behind them."""
     not_replayed: str = ""
     """Why a cluster's archived journal was not replayed."""
+    younger_objects: int = 0
+    """Stored after the archive's end, or right before it: only the journal says who names them."""
     findings: list[Finding] = field(default_factory=list)
 
     @property

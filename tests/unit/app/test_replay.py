@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.app.recovery import check_replay, follow_archive
-from penstock.log.verify import FindingKind, VerifyReport
-from penstock.metadata.apply import LogMachine
+from penstock.log.verify import FindingKind, VerifyReport, verify
+from penstock.metadata.queries import Queries
 from penstock.ports.journal import JournalRow
-from penstock.replica import Replica
 from penstock.replica.snapshot import write_snapshot
 from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, passing, run_cluster
@@ -118,8 +117,79 @@ def test_without_a_journal_the_state_is_that_of_the_archives_end(tmp_path: Path)
         end = (await archive.stretches())[-1].last
         assert (await archive.snapshots())[-1].position < end
         path = tmp_path / "followed.sqlite"
-        assert await follow_archive(archive, path)
-        with closing(Replica.open(path, LogMachine(), fsync=False, keeps_journal=False)) as replica:
-            assert replica.position == end
+        report = VerifyReport()
+        assert await follow_archive(archive, path, report)
+        assert report.findings == []
+        with closing(Queries(path)) as queries:
+            assert queries.position() == end
+
+    run_cluster(tmp_path, test)
+
+
+def test_without_a_journal_rows_that_are_missing_after_the_newest_snapshot_are_damage(
+    tmp_path: Path,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await archiver.run_once()
+        await archiver.snapshot()
+        for _ in range(3):
+            await write(agent)
+            await passing(2)
+            await archiver.run_once()
+        archive = archive_of(cluster, "v")
+        gap, last = (await archive.stretches())[-2:]
+        assert gap.first > (await archive.snapshots())[-1].position
+        await archive.delete([gap])
+        report = VerifyReport()
+        path = tmp_path / "followed.sqlite"
+        assert await follow_archive(archive, path, report)
+        with closing(Queries(path)) as queries:
+            assert queries.position() == gap.first - 1
+        (finding,) = report.findings
+        assert finding.is_damage
+        assert finding.detail == (
+            f"no whole stretch holds the journal's position {gap.first}, and the archive goes on to"
+            f" {last.last}: without the journal nothing after position {gap.first - 1} can be"
+            " restored. Nothing is lost while the journal still holds those rows: verify with"
+            " --journal"
+        )
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+def test_objects_that_were_stored_after_the_archives_end_are_no_orphans(
+    tmp_path: Path, *, has_journal: bool
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1)
+        archiver = archiver_of(agent)
+        await write(agent)
+        await archiver.run_once()
+        await archiver.snapshot()
+        path = tmp_path / "followed.sqlite"
+        assert await follow_archive(archive_of(cluster, "v"), path, VerifyReport())
+        with closing(Queries(path)) as queries:
+            archived_ms = queries.time_ms()
+            data = b"put long ago, and by nothing named"
+            cluster.store.objects["segments/00/orphan.seg"] = (data, archived_ms - 600_000)
+            cluster.store.objects["segments/00/young.seg"] = (b"put since", archived_ms + 5_000)
+            report = await verify(
+                queries=queries,
+                store=cluster.store,
+                wal=None,
+                device=None,
+                archived_ms=None if has_journal else archived_ms,
+            )
+        orphans = [one.subject for one in report.findings if one.kind is FindingKind.ORPHAN]
+        assert orphans == [
+            "segments/00/orphan.seg",
+            *(["segments/00/young.seg"] if has_journal else []),
+        ]
+        assert report.younger_objects == (0 if has_journal else 1)
+        assert report.ok
 
     run_cluster(tmp_path, test)

@@ -199,7 +199,13 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
         name: getattr(report, name)
         for name in ("topics", "partitions", "runs", "batches", "records", "bytes", "objects")
     }
-    for name in ("unread_runs", "unapplied_entries", "lost_offsets", "replayed_entries"):
+    for name in (
+        "unread_runs",
+        "unapplied_entries",
+        "lost_offsets",
+        "replayed_entries",
+        "younger_objects",
+    ):
         if value := getattr(report, name):
             counts[name] = value
     if as_json:
@@ -208,7 +214,10 @@ def _print(context: click.Context, report: "VerifyReport", *, as_json: bool) -> 
     else:
         if findings:
             print_table(("kind", "subject", "detail"), [tuple(row.values()) for row in findings])
+        younger = counts.pop("younger_objects", 0)
         click.echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        if younger:
+            click.echo(f"younger than the archive's end: {younger:,} objects")
         if report.unapplied_entries:
             click.echo(
                 f"{report.unapplied_entries:,} entries of the journal are not in the database yet"
