@@ -86,7 +86,8 @@ async def _outcomes(
     outcomes: list[Outcome] = []
     commands: list[AnyCommand] = []
     committed: list[int] = []
-    for index, plan in enumerate(await fresh.settled(context, plan_all)):
+    plans = await fresh.settled(context, plan_all)
+    async for index, plan in turns.each(enumerate(plans)):
         if isinstance(plan, Outcome):
             outcomes.append(plan)
         else:

@@ -27,7 +27,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
     outcomes: list[Outcome | None] = []
     commands = []
-    for plan in plans:
+    async for plan in turns.each(plans):
         if isinstance(plan, Outcome):
             outcomes.append(plan)
         elif request.validate_only:
@@ -36,9 +36,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
             commands.append(plan)
             outcomes.append(None)
     answers = iter(await commit(context, commands, request.timeout))
-    finished = [next(answers) if outcome is None else outcome for outcome in outcomes]
     results = ArrayWriter(types.CreatePartitionsTopicResult)
-    async for topic, outcome in turns.each(zip(request.topics, finished, strict=True)):
+    async for topic, early in turns.each(zip(request.topics, outcomes, strict=True)):
+        outcome = next(answers) if early is None else early
         results.add(name=topic.name, error_code=outcome.error, error_message=outcome.message)
     return build(types.CreatePartitionsResponse, results=results.encoded())
 

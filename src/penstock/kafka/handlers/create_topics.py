@@ -5,8 +5,9 @@ Ids are random UUIDs. A replication factor above the number of brokers is refuse
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import repeat
 from typing import Any, Final
 
 from penstock.kafka import fresh
@@ -40,26 +41,22 @@ async def handle(context: RequestContext, request: Any) -> Any:
     turns = context.broker.turns
     twice = await turns.run(duplicates(topic.name for topic in request.topics))
     plans = await fresh.settled(context, partial(_plan_all, context, request, twice))
-    commands = [plan if isinstance(plan, CreateTopic) else None for plan in plans]
-    outcomes = [plan if isinstance(plan, Outcome) else None for plan in plans]
+    wanted = [plan async for plan in turns.each(plans) if isinstance(plan, CreateTopic)]
+    answers: Iterator[Outcome] = repeat(Outcome())
     if not request.validate_only:
-        wanted = [command for command in commands if command is not None]
         answers = iter(await commit(context, wanted, request.timeout))
-        outcomes = [next(answers) if outcome is None else outcome for outcome in outcomes]
     shown: _Shown = {}
     results = [
         _result(
             context,
             types,
             topic.name,
-            command,
-            outcome or Outcome(),
+            plan,
+            next(answers) if isinstance(plan, CreateTopic) else plan,
             shown,
             validated_only=request.validate_only,
         )
-        async for topic, command, outcome in turns.each(
-            zip(request.topics, commands, outcomes, strict=True)
-        )
+        async for topic, plan in turns.each(zip(request.topics, plans, strict=True))
     ]
     return build(types.CreateTopicsResponse, topics=tuple(results))
 
@@ -159,13 +156,13 @@ def _result(
     context: RequestContext,
     types: Any,
     name: str,
-    command: CreateTopic | None,
+    plan: CreateTopic | Outcome,
     outcome: Outcome,
     shown: _Shown,
     *,
     validated_only: bool,
 ) -> Any:
-    if command is None or outcome.error is not ErrorCode.NONE:
+    if isinstance(plan, Outcome) or outcome.error is not ErrorCode.NONE:
         return build(
             types.CreatableTopicResult,
             name=name,
@@ -178,9 +175,9 @@ def _result(
         )
     configs: tuple[Any, ...] | EncodedParts = ()
     if context.api_version >= 5:
-        own = tuple(command.configs.items())
+        own = tuple(plan.configs.items())
         if own not in shown:
-            entries = topic_entries(command.configs, context.broker.view.cluster_configs)
+            entries = topic_entries(plan.configs, context.broker.view.cluster_configs)
             encoded = ArrayWriter(types.CreatableTopicConfigs)
             for entry in entries:
                 encoded.add(
@@ -196,10 +193,10 @@ def _result(
         types.CreatableTopicResult,
         name=name,
         # A topic that is not there yet has no id yet.
-        topic_id=None if validated_only else uuid.UUID(bytes=command.topic_id),
+        topic_id=None if validated_only else uuid.UUID(bytes=plan.topic_id),
         error_code=ErrorCode.NONE,
         error_message=None,
-        num_partitions=command.partitions,
+        num_partitions=plan.partitions,
         replication_factor=REPLICATION_FACTOR,
         configs=configs,
     )

@@ -25,19 +25,19 @@ class _Asked(NamedTuple):
 async def handle(context: RequestContext, request: Any) -> Any:
     """Delete topics in one commit; an outcome for each."""
     types = response_types("delete_topics", context.api_version)
-    asked = (
-        [_Asked(topic.name, topic.topic_id) for topic in request.topics]
-        if context.api_version >= 6
-        else [_Asked(name, None) for name in request.topic_names]
-    )
     turns = context.broker.turns
+    if context.api_version >= 6:
+        asked = [_Asked(one.name, one.topic_id) async for one in turns.each(request.topics)]
+    else:
+        asked = [_Asked(name, None) async for name in turns.each(request.topic_names)]
 
     async def look(certainty: fresh.Certainty) -> list[Any]:
         return [_find(context, one, certainty) async for one in turns.each(asked)]
 
     found = await fresh.settled(context, look)
     # The same topic by name and by id is the same topic twice.
-    twice = await turns.run(duplicates(one.topic_id for one in found if isinstance(one, _Found)))
+    ids = [one.topic_id async for one in turns.each(found) if isinstance(one, _Found)]
+    twice = await turns.run(duplicates(ids))
     twice_asked = await turns.run(duplicates(asked))
     outcomes: list[Outcome | None] = []
     commands = []

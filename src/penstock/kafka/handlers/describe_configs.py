@@ -4,6 +4,7 @@ A resource that is named more than once is described once, with all configs that
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from penstock.kafka import fresh
@@ -33,6 +34,8 @@ RESOURCE_BYTES_MAX: Final = 40 << 10
 RESULT_BYTES: Final = 300
 PART_BYTES: Final = 8
 """What is held of a resource, and of each of its configs that others have as well."""
+ALL: Final = frozenset[str]()
+"""Of the names of configs that are asked for."""
 ENCODED_MAX: Final = 1_000
 """Values of configs that are kept while a request is answered."""
 
@@ -111,22 +114,22 @@ class _Description:
             )
         return build(self._types.DescribeConfigsResponse, results=tuple(results))
 
-    async def _joined(self) -> dict[tuple[int, str], set[str]]:
+    async def _joined(self) -> dict[tuple[int, str], AbstractSet[str]]:
         """By type and name, the configs that are asked for; none: all of them."""
         turns = self._context.broker.turns
-        joined: dict[tuple[int, str], set[str]] = {}
+        joined: dict[tuple[int, str], AbstractSet[str]] = {}
         async for resource in turns.each(self._request.resources):
             key = (resource.resource_type, resource.resource_name)
             # None and none at all both ask for everything; names that do not exist are passed over.
-            keys = set(resource.configuration_keys or ())
+            keys = frozenset(resource.configuration_keys or ())
             known = joined.get(key)
-            joined[key] = keys if known is None else known | keys if known and keys else set()
+            joined[key] = keys if known is None else known | keys if known and keys else ALL
             if turns.spend(len(keys) // CHEAP):
                 await turns.wait()
         return joined
 
     def _configs(
-        self, kind: int, name: str, keys: set[str], certainty: fresh.Certainty
+        self, kind: int, name: str, keys: AbstractSet[str], certainty: fresh.Certainty
     ) -> EncodedParts:
         """The wanted configs of one resource.
 
@@ -147,7 +150,7 @@ class _Description:
         entries = broker_entries(broker, only_dynamic=only_dynamic)
         return self._array([self._entry(one) for one in entries if not keys or one.name in keys])
 
-    def _of_topic(self, own: Mapping[str, str], keys: set[str]) -> EncodedParts:
+    def _of_topic(self, own: Mapping[str, str], keys: AbstractSet[str]) -> EncodedParts:
         return self._array(
             [
                 self._part(config, own)

@@ -20,12 +20,11 @@ LEAVERS_AT_ONCE: Final = 500
 async def handle(context: RequestContext, request: Any) -> Any:
     """Let members go; each has its own outcome."""
     batch = context.api_version >= BATCH_FROM
-    leavers = (
-        [Leaver(one.member_id, one.group_instance_id) for one in request.members]
-        if batch
-        else [Leaver(request.member_id, None)]
-    )
     turns = context.broker.turns
+    leavers = [Leaver(request.member_id, None)] if not batch else []
+    if batch:
+        every = turns.each(request.members)
+        leavers = [Leaver(one.member_id, one.group_instance_id) async for one in every]
     error, results = GroupError.NONE, list[LeaveResult]()
     for start in range(0, len(leavers), LEAVERS_AT_ONCE):
         some = leavers[start : start + LEAVERS_AT_ONCE]

@@ -44,16 +44,19 @@ ALL: Final = 1 << 40
 NO_OFFSET: Final = CommittedOffset(-1, -1, "")
 
 
-class _Partition(NamedTuple):
-    number: int
-    committed: CommittedOffset = NO_OFFSET
+class _Topic(NamedTuple):
+    """A topic of the answer. Its partitions are looked up when they are encoded: of one topic a
+    request may name all that it can name."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    numbers: Iterable[int]
+    stored_id: bytes | None = None
+    """By which offsets are known; None: there are none."""
     error: int = ErrorCode.NONE
 
 
-class _Topic(NamedTuple):
-    name: str | None
-    topic_id: uuid.UUID | None
-    partitions: list[_Partition]
+_Offsets = Mapping[PartitionId, CommittedOffset]
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
@@ -72,17 +75,21 @@ async def _look_up(context: RequestContext, types: Any, request: Any, *, known: 
     version = context.api_version
     if version < GROUPS_FROM:
         asked = await _joined(context, request.topics)
-        error, topics = await _of_group(context, request.group_id, asked, known=known)
+        error, topics, offsets = await _of_group(context, request.group_id, asked, known=known)
         return build(
             types.OffsetFetchResponse,
             error_code=error,
             topics=await _topics(
-                context, types.OffsetFetchResponseTopic, types.OffsetFetchResponsePartition, topics
+                context,
+                types.OffsetFetchResponseTopic,
+                types.OffsetFetchResponsePartition,
+                topics,
+                offsets,
             ),
         )
     groups = ArrayWriter(types.OffsetFetchResponseGroup)
     async for group_id, asked in _joined_groups(context, request.groups):
-        error, topics = await _of_group(context, group_id, asked, known=known)
+        error, topics, offsets = await _of_group(context, group_id, asked, known=known)
         groups.add(
             group_id=group_id,
             error_code=error,
@@ -91,6 +98,7 @@ async def _look_up(context: RequestContext, types: Any, request: Any, *, known: 
                 types.OffsetFetchResponseTopics,
                 types.OffsetFetchResponsePartitions,
                 topics,
+                offsets,
             ),
         )
     return build(types.OffsetFetchResponse, groups=groups.encoded())
@@ -170,8 +178,9 @@ async def _joined(context: RequestContext, topics: Sequence[Any] | None) -> _Ask
 
 async def _of_group(
     context: RequestContext, group_id: str, topics: _Asked | None, *, known: bool
-) -> tuple[GroupError, list[_Topic]]:
-    """An error for the whole group, or its topics."""
+) -> tuple[GroupError, list[_Topic], _Offsets]:
+    """An error for the whole group, or its topics and offsets."""
+    turns = context.broker.turns
     try:
         if not known:
             # Every client asks the same coordinator again; some take other errors for final.
@@ -183,87 +192,79 @@ async def _of_group(
             # Older clients know NOT_COORDINATOR alone, here.
             error = GroupError.NOT_COORDINATOR
         if context.api_version >= 2:
-            return error, []
+            return error, [], {}
         # Version 1 can only say it of each partition.
-        return GroupError.NONE, [
-            _topic(name, [_Partition(number, error=error) for number in numbers])
-            for name, numbers in (topics or {}).items()
-        ]
-    turns = context.broker.turns
+        every = turns.each((topics or {}).items())
+        refused = [_topic(name, numbers, error=error) async for name, numbers in every]
+        return GroupError.NONE, refused, {}
     if turns.spend(rows=len(offsets) // CHEAP):
         await turns.wait()
     if topics is None:
-        return GroupError.NONE, await _all(context, offsets)
-    found = []
-    async for name, numbers in turns.each(topics.items()):
-        found.append(_asked(context, name, numbers, offsets))
-        if turns.spend(len(numbers) // CHEAP):
-            await turns.wait()
-    return GroupError.NONE, found
+        return GroupError.NONE, await _all(context, offsets), offsets
+    found = [_asked(context, name, numbers) async for name, numbers in turns.each(topics.items())]
+    return GroupError.NONE, found, offsets
 
 
-async def _all(
-    context: RequestContext, offsets: Mapping[PartitionId, CommittedOffset]
-) -> list[_Topic]:
-    by_topic: dict[bytes, list[_Partition]] = {}
-    async for (topic_id, number), committed in context.broker.turns.each(list(offsets.items())):
-        by_topic.setdefault(topic_id, []).append(_Partition(number, committed))
+async def _all(context: RequestContext, offsets: _Offsets) -> list[_Topic]:
+    by_topic: dict[bytes, list[int]] = {}
+    async for topic_id, number in context.broker.turns.each(list(offsets)):
+        by_topic.setdefault(topic_id, []).append(number)
     found = []
     async for topic_id in context.broker.turns.in_order(list(by_topic)):
         topic = context.broker.view.topic_by_id(topic_id)
         # Deleted meanwhile: its offsets go with it.
         if topic is not None:
-            partitions = sorted(by_topic[topic_id])
-            found.append(_Topic(topic.name, uuid.UUID(bytes=topic_id), partitions))
+            numbers = sorted(by_topic[topic_id])
+            found.append(_Topic(topic.name, uuid.UUID(bytes=topic_id), numbers, topic_id))
     return found
 
 
-def _topic(name: str | uuid.UUID | None, partitions: list[_Partition]) -> _Topic:
-    return (
-        _Topic(name, None, partitions) if isinstance(name, str) else _Topic(None, name, partitions)
-    )
-
-
-def _asked(
-    context: RequestContext,
+def _topic(
     name: str | uuid.UUID | None,
     numbers: Iterable[int],
-    offsets: Mapping[PartitionId, CommittedOffset],
+    stored_id: bytes | None = None,
+    error: int = ErrorCode.NONE,
 ) -> _Topic:
+    if isinstance(name, str):
+        return _Topic(name, None, numbers, stored_id, error)
+    return _Topic(None, name, numbers, stored_id, error)
+
+
+def _asked(context: RequestContext, name: str | uuid.UUID | None, numbers: Iterable[int]) -> _Topic:
     view = context.broker.view
     if isinstance(name, str):
         known = view.topic(name)
         # By name, a topic that is not there is one that nobody has read.
         if known is None:
-            return _topic(name, [_Partition(number) for number in numbers])
+            return _topic(name, numbers)
     else:
         known = None if name is None else view.topic_by_id(name.bytes)
         if known is None:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-            return _topic(name, [_Partition(number, error=unknown) for number in numbers])
-    return _topic(name, _committed(known.topic_id, numbers, offsets))
-
-
-def _committed(
-    topic_id: bytes, numbers: Iterable[int], offsets: Mapping[PartitionId, CommittedOffset]
-) -> list[_Partition]:
-    return [_Partition(number, offsets.get((topic_id, number), NO_OFFSET)) for number in numbers]
+            return _topic(name, numbers, error=ErrorCode.UNKNOWN_TOPIC_ID)
+    return _topic(name, numbers, known.topic_id)
 
 
 async def _topics(
-    context: RequestContext, topic_type: Any, partition_type: Any, topics: list[_Topic]
+    context: RequestContext,
+    topic_type: Any,
+    partition_type: Any,
+    topics: list[_Topic],
+    offsets: _Offsets,
 ) -> EncodedParts:
     turns = context.broker.turns
     encoded = ArrayWriter(topic_type)
     async for topic in turns.each(topics):
         partitions = ArrayWriter(partition_type)
-        async for partition in turns.each(topic.partitions):
+        async for number in turns.each(topic.numbers):
+            committed = NO_OFFSET
+            if topic.stored_id is not None:
+                committed = offsets.get((topic.stored_id, number), NO_OFFSET)
             partitions.add(
-                partition_index=partition.number,
-                committed_offset=partition.committed.offset,
-                committed_leader_epoch=partition.committed.leader_epoch,
-                metadata=partition.committed.metadata,
-                error_code=partition.error,
+                partition_index=number,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                metadata=committed.metadata,
+                error_code=topic.error,
             )
         encoded.add(name=topic.name, topic_id=topic.topic_id, partitions=partitions.encoded())
     return encoded.encoded()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 import typing
 import uuid
 from typing import Any
@@ -171,6 +172,37 @@ def test_no_answer_about_everything_holds_the_loop(
         )
         face.world.view.apply(applied.changes)
         await answer(broker, api, version, body)
+        broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
+        with Probe() as probe:
+            await asyncio.wait_for(answer(broker, api, version, body), 60)
+        assert probe.most < CALLS_MAX, (probe.most, probe.total, probe.turns)
+
+    on_face(work)
+
+
+PASSED = [
+    ("leave_group", 5, "members"),
+    ("offset_fetch", 10, "partition_indexes"),
+    ("create_topics", 7, "topics"),
+    ("delete_topics", 6, "topics"),
+    ("alter_configs", 2, "resources"),
+    ("create_partitions", 3, "topics"),
+]
+"""APIs and arrays that a handler makes a list of, at a call or two for each item."""
+
+
+@pytest.mark.parametrize(("api", "version", "name"), PASSED)
+def test_no_pass_over_all_items_is_made_in_one_turn(
+    on_face: Any, monkeypatch: pytest.MonkeyPatch, api: str, version: int, name: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ITEMS", 8 * ITEMS)
+    kind = schema._entity_type(api, version, "Request")
+    schema.response_types(api, version)
+    body = memoryview(schema.encode_request(entity(kind, 0, name)))
+
+    async def work(face: Any) -> None:
+        broker = face.broker
+        broker.log = StandInLog()
         broker.turns = Turns(items_max=TURN_ITEMS, rows_max=50)
         with Probe() as probe:
             await asyncio.wait_for(answer(broker, api, version, body), 60)
