@@ -252,7 +252,6 @@ REASONS: Final = {
     "system/peer_ends.py PeerEnds._forget: suppress OSError": LOST_RACE,
     "system/sockets.py readable_bytes: (OSError, ValueError)": PLATFORM,
     # wal: what recovery finds is in its report, with a line per damaged stretch
-    "wal/frames.py whole_frames: CorruptDataError": ANSWER,
     "wal/recovery.py _look_at: CorruptDataError": ANSWER,
     "wal/recovery.py holds_frames: CorruptDataError": ANSWER,
     "wal/walk.py whole_header: CorruptDataError": ANSWER,

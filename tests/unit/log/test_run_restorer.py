@@ -60,7 +60,7 @@ async def found_all(rig: Rig, keys: list[PartitionKey], batches: int = 10) -> No
         ]
 
 
-@pytest.mark.parametrize("damage", ["bit", "object"])
+@pytest.mark.parametrize("damage", ["bit", "object", "bit and WAL header"])
 def test_a_wal_that_was_not_used_again_holds_a_copy(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -68,11 +68,14 @@ def test_a_wal_that_was_not_used_again_holds_a_copy(
         (key,) = await stored(rig)
         (run,) = runs_of(rig, key)
         path = object_path(rig, run)
-        if damage == "bit":
-            flip(path, run.position + 70)
-        else:
+        if damage == "object":
             path.unlink()
-        before = path.read_bytes() if damage == "bit" else None
+        else:
+            flip(path, run.position + 70)
+        if damage == "bit and WAL header":
+            (file,) = (rig.path / "wal").glob("00000001.wal")
+            flip(file, 9)
+        before = None if damage == "object" else path.read_bytes()
         await consume(rig, key, read_views)
         (report,) = await rig.log.damage_repair.find()
         assert (report.state, report.copy) == ("damaged", "WAL 0 generation 1")
