@@ -4,19 +4,16 @@ In a cluster each agent, and on a host each worker, knows the damage that it has
 reads its own WAL alone. So all are asked; a run that lies in a WAL is looked at by its owner.
 """
 
-import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.cli.client.http import base_url, call, open_call
-from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
+from penstock.cli.client.http import base_url, call, call_with_progress
+from penstock.model.errors import PenstockError
 
 _PATH: Final = "/v1/repair/damage"
-_LINES_SILENT_S: Final = 60.0
-"""A scan sends a line twice a second."""
 _PLACES_MAX: Final = 10_000
 _WEIGHT: Final = {"damaged": 1, "right": 0, "unknown": -1}
 """Of several servers' answers about one run the one that counts: "unknown" mostly is the answer
@@ -160,16 +157,14 @@ class DamagedRuns:
         """
         chosen = next((one for one in self.servers if one.name == server), self.servers[0])
         query = f"partition_key={key}&start={start}&end={end}&accept_loss={int(accept_loss)}"
-        with open_call(
+        return call(
             "rebuild",
             chosen.url,
             f"/v1/repair/rebuild?{query}",
             method="POST",
             data=batches,
             timeout_s=self._timeout_s,
-        ) as response:
-            done: dict[str, Any] = json.load(response)
-            return done
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -225,32 +220,14 @@ class DamagedRuns:
         objects: bool,
         watch: Callable[[int, int], None],
     ) -> dict[str, int]:
-        try:
-            with open_call(
-                "scan",
-                server.url,
-                "/v1/repair/scan",
-                method="POST",
-                body={"bytes_per_s": bytes_per_s, "objects": objects},
-                timeout_s=_LINES_SILENT_S,
-            ) as lines:
-                return _follow(lines, server, watch)
-        except (TimeoutError, ConnectionError) as error:
-            raise RetryableError("scan", server.url, str(error)) from error
-
-
-def _follow(
-    lines: Iterable[bytes], server: Server, watch: Callable[[int, int], None]
-) -> dict[str, int]:
-    for line in lines:
-        value: dict[str, Any] = json.loads(line)
-        if "scanned" in value:
-            scanned: dict[str, int] = value["scanned"]
-            return scanned
-        if "error" in value:
-            raise InvalidRequestError("scan", server.url, value["error"])
-        watch(value["done"], value["total"])
-    raise RetryableError("scan", server.url, "the server ended before the scan did")
+        return call_with_progress(
+            "scan",
+            server.url,
+            "/v1/repair/scan",
+            body={"bytes_per_s": bytes_per_s, "objects": objects},
+            result="scanned",
+            watch=watch,
+        )
 
 
 def _merge(found: dict[tuple[int, int, str], Run], run: Run) -> None:

@@ -1,9 +1,11 @@
 """Calls of a server's HTTP port, as the commands make them."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -12,6 +14,9 @@ from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline.secret import SECRET_FILE_VARIABLE, SECRET_VARIABLE, find_secret
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
+IS_RUNNING: Final = "is a server running there?"
+LINES_SILENT_S: Final = 60.0
+"""For how long a server may be silent that sends a line twice a second."""
 
 
 def http_option(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -37,6 +42,7 @@ def base_url(text: str) -> str:
     return url.rstrip("/")
 
 
+@contextmanager
 def open_call(
     operation: str,
     url: str,
@@ -47,17 +53,17 @@ def open_call(
     data: bytes | None = None,
     headers: dict[str, str] | None = None,
     timeout_s: float,
-    hint: str = "is a server running there?",
-) -> Any:
-    """Make a call and return the response, which the caller reads and closes. `body` is sent as
-    JSON, `data` as it is.
+    hint: str = IS_RUNNING,
+) -> Iterator[Any]:
+    """Make a call and give the response, to be read inside the block. `body` is sent as JSON,
+    `data` as it is.
 
     The cluster's secret is taken from PENSTOCK_CLUSTER_SECRET_FILE or PENSTOCK_CLUSTER_SECRET, if
     one of them is set.
 
     Raises:
         InvalidRequestError: the server refused it, or the secret's file can't be read.
-        RetryableError: the server doesn't answer.
+        RetryableError: the server doesn't answer, or its answer was cut off.
     """
     target = base_url(url) + path
     all_headers = dict(headers or {})
@@ -72,7 +78,7 @@ def open_call(
         target, data=data, headers=all_headers, method=method
     )
     try:
-        return urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - as above
+        response = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - as above
     except urllib.error.HTTPError as error:
         if error.code == 401:
             raise InvalidRequestError(
@@ -92,6 +98,12 @@ def open_call(
         raise RetryableError(
             operation, target, str(getattr(error, "reason", error)), hint
         ) from error
+    with response:
+        try:
+            yield response
+        except (TimeoutError, ConnectionError, http.client.HTTPException) as error:
+            detail = f"the answer was cut off: {error or type(error).__name__}"
+            raise RetryableError(operation, target, detail) from error
 
 
 def call(
@@ -101,23 +113,67 @@ def call(
     *,
     method: str = "GET",
     body: dict[str, Any] | None = None,
+    data: bytes | None = None,
     timeout_s: float,
 ) -> dict[str, Any]:
     """Make a call whose answer is a JSON object.
 
     Raises:
         InvalidRequestError: refused, or no JSON object came back.
-        RetryableError: the server doesn't answer.
+        RetryableError: the server doesn't answer, or its answer was cut off.
     """
     try:
         with open_call(
-            operation, url, path, method=method, body=body, timeout_s=timeout_s
+            operation, url, path, method=method, body=body, data=data, timeout_s=timeout_s
         ) as response:
             value = json.load(response)
     except ValueError as error:
         raise InvalidRequestError(operation, url, f"no JSON: {error}") from error
-    except (TimeoutError, ConnectionError) as error:
-        raise RetryableError(operation, url, str(error)) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(operation, url, "no JSON object")
     return value
+
+
+def call_with_progress(
+    operation: str,
+    url: str,
+    path: str,
+    *,
+    body: dict[str, Any],
+    result: str,
+    watch: Callable[[int, int], None],
+    hint: str = IS_RUNNING,
+) -> dict[str, Any]:
+    """Make a call whose answer is lines of JSON: how far the work is, then what came of it.
+
+    Args:
+        result: the name of what the last line holds.
+        watch: told how much is done, and how much there is.
+
+    Raises:
+        InvalidRequestError: the server refused the work, or it failed there.
+        RetryableError: the server doesn't answer, or ended before the work did.
+    """
+    with open_call(
+        operation,
+        url,
+        path,
+        method="POST",
+        body=body,
+        headers={"accept": "application/x-ndjson"},
+        timeout_s=LINES_SILENT_S,
+        hint=hint,
+    ) as lines:
+        for line in lines:
+            try:
+                value: dict[str, Any] = json.loads(line)
+            except ValueError as error:
+                detail = f"the answer was cut off in a line of {len(line)} bytes"
+                raise RetryableError(operation, url, detail) from error
+            if result in value:
+                found: dict[str, Any] = value[result]
+                return found
+            if "error" in value:
+                raise InvalidRequestError(operation, url, value["error"])
+            watch(value["done"], value["total"])
+    raise RetryableError(operation, url, "the server ended before the work did")

@@ -1,8 +1,6 @@
 """`penstock backup`."""
 
 import asyncio
-import json
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -10,14 +8,10 @@ from typing import Any
 
 import click
 
-from penstock.cli.client.http import http_option, open_call
+from penstock.cli.client.http import call_with_progress, http_option
 from penstock.cli.options import json_option
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
-from penstock.model.errors import InvalidRequestError, RetryableError
-
-SILENCE_S = 60.0
-"""The server sends a line twice a second."""
 
 
 @click.command("backup")
@@ -51,37 +45,21 @@ def command(destination: str, url: str, data: Path | None, as_json: bool) -> Non
 
 
 def _ask(url: str, destination: str) -> dict[str, Any]:
-    with (
-        open_call(
+    with Progress("bytes", total=1) as progress:
+
+        def watch(done: int, total: int) -> None:
+            progress.total = total
+            progress.update(done, done)
+
+        return call_with_progress(
             "back up",
             url,
             "/v1/backup",
-            method="POST",
             body={"to": destination},
-            headers={"accept": "application/x-ndjson"},
-            timeout_s=SILENCE_S,
+            result="manifest",
+            watch=watch,
             hint="is a server running there? --data DIR backs up a directory without one",
-        ) as response,
-        Progress("bytes", total=1) as progress,
-    ):
-        try:
-            return _follow(response, progress, url)
-        except (TimeoutError, ConnectionError) as error:
-            raise RetryableError("back up", url, str(error)) from error
-
-
-def _follow(lines: Iterable[bytes], progress: Progress, url: str) -> dict[str, Any]:
-    """Draw how far the server is until it says what came of it."""
-    for line in lines:
-        value: dict[str, Any] = json.loads(line)
-        if "manifest" in value:
-            manifest: dict[str, Any] = value["manifest"]
-            return manifest
-        if "error" in value:
-            raise InvalidRequestError("back up", url, value["error"])
-        progress.total = value["total"]
-        progress.update(value["done"], value["done"])
-    raise RetryableError("back up", url, "the server ended before the backup did")
+        )
 
 
 def _copy(data: Path, destination: str) -> dict[str, Any]:
