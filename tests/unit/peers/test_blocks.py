@@ -7,7 +7,7 @@ from obstore.store import MemoryStore
 
 from penstock.model.errors import NotFoundError, OverloadedError
 from penstock.objects.bucket import BucketStore
-from penstock.peers import BlockRange, OwnBlocks
+from penstock.peers import BlockRange, OwnBlocks, blocks
 from support.zone_rig import CountingStore
 
 
@@ -82,5 +82,37 @@ def test_blocks_that_are_kept_of_an_object_are_of_the_version_that_was_read_last
         own.saw("k", "third")
         assert own.bytes == 0
         await own.close()
+
+    asyncio.run(main())
+
+
+def test_how_many_objects_versions_are_known_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_SEEN_MAX", 2)
+    own = OwnBlocks(CountingStore(BucketStore(MemoryStore())), bytes_max=10)
+    own.saw("a", "1")
+    own.saw("b", "1")
+    own.saw("a", "1")
+    own.saw("c", "1")
+    assert [own.is_stale(key, "2") for key in "abc"] == [True, False, True]
+    assert not own.is_stale("a", "1")
+
+
+def test_what_ends_keeps_nothing_and_loads_nothing() -> None:
+    async def main() -> None:
+        store = CountingStore(BucketStore(MemoryStore()), delay_s=0.01)
+        await store.put("k", [bytes(100)])
+        own = OwnBlocks(store, bytes_max=1000, loads_max=2)
+        wanted = BlockRange("k", 0, 10)
+        first, joined = (asyncio.ensure_future(own.read(wanted, may_refuse=True)) for _ in "ab")
+        await asyncio.wait([first, joined])
+        assert (own.load_count, own.hit_count, own.bytes) == (1, 1, 10)
+        under_way = asyncio.ensure_future(own.read(BlockRange("k", 10, 20), may_refuse=True))
+        await asyncio.sleep(0)
+        await own.close()
+        assert own.bytes == 0
+        await asyncio.wait([under_way])
+        assert under_way.cancelled()
+        await own.read(wanted)
+        assert (own.load_count, own.bytes) == (3, 10)
 
     asyncio.run(main())
