@@ -48,6 +48,8 @@ class Broker:
     long_fetches: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of requests of more partitions than one turn has room for, one at a time is read: what is
     read of it takes many times its bytes, and more than one would not be read sooner."""
+    long_requests: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """The same of other APIs' requests of a megabyte, until their answers are reserved."""
     heads: Heads | None = None
     """How far this replica is against the cluster's journal; None: this server has it to itself,
     so that it is never behind."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from penstock.kafka import schema
 from penstock.kafka.answer_bounds import bound_of
@@ -11,6 +11,10 @@ from penstock.kafka.context import AnyReply, LateReply, Reply, RequestContext
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.registry import Api
 from penstock.model.errors import RetryableError
+
+LONG_REQUEST_BYTES: Final = 1 << 20
+"""Decoded, such a request may take 20 times as much: one at a time, until its answer is reserved.
+Shorter ones, which members of groups send, wait for no others."""
 
 
 class Exchange:
@@ -88,10 +92,12 @@ class Exchange:
 
     async def _handle(self, handler: Any, body: memoryview) -> AnyReply:
         context, turns = self.context, self.context.broker.turns
-        name, version = self.api.module, context.api_version
         while True:
-            request = await schema.decode_in_turns(turns, name, version, body)
-            waiting = context.reserve_answer(bound_of(context, name, request, self.frame_bytes))
+            if self.frame_bytes < LONG_REQUEST_BYTES:
+                request, waiting = await self._decode(body)
+            else:
+                async with context.broker.long_requests:
+                    request, waiting = await self._decode(body)
             if waiting is None:
                 response = await handler.handle(context, request)
                 if type(response) is LongAnswer:
@@ -105,6 +111,13 @@ class Exchange:
             # Many may wait: each holds its frame alone.
             del request
             await waiting
+
+    async def _decode(self, body: memoryview) -> tuple[Any, asyncio.Future[None] | None]:
+        """The request, with its answer reserved; or what to wait for before it is decoded again."""
+        context, name = self.context, self.api.module
+        turns, version = context.broker.turns, context.api_version
+        request = await schema.decode_in_turns(turns, name, version, body)
+        return request, context.reserve_answer(bound_of(context, name, request, self.frame_bytes))
 
     def _take(self, changed: Callable[[], None], reply: Reply) -> None:
         self.pending = None

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.kafka import schema
 from penstock.kafka.context import PIECE_BYTES, SMALL_ANSWER_BYTES, PiecedReply
-from penstock.kafka.exchange import Exchange
+from penstock.kafka.exchange import LONG_REQUEST_BYTES, Exchange
 from penstock.kafka.registry import APIS, BY_MODULE
 from penstock.system.turns import Turns
 from support.replies import body_of
@@ -59,5 +59,43 @@ def test_a_long_answer_leaves_in_pieces(
                 assert max(map(len, pieces)) < 3 * PIECE_BYTES
             elif reply is not None:
                 assert len(body_of(reply)) <= SMALL_ANSWER_BYTES
+
+    on_face(work)
+
+
+@pytest.mark.parametrize(("shorter", "at_once"), [(0, 1), (1, 3)])
+def test_one_long_request_at_a_time_is_decoded(
+    on_face: Any, monkeypatch: pytest.MonkeyPatch, shorter: int, at_once: int
+) -> None:
+    decode = schema.decode_in_turns
+    counts = [0]
+
+    async def counted(*arguments: Any) -> Any:
+        counts.append(counts[-1] + 1)
+        request = await decode(*arguments)
+        counts.append(counts[-1] - 1)
+        return request
+
+    monkeypatch.setattr(schema, "decode_in_turns", counted)
+    version = BY_MODULE["list_offsets"].versions_max
+    body = memoryview(schema.encode_request(asked("list_offsets", version)[0]))
+
+    async def work(face: Any) -> None:
+        broker = face.broker
+        broker.log = StandInLog()
+        broker.turns = Turns(items_max=100)
+        exchanges = []
+        for _ in range(3):
+            context = context_of(broker, "list_offsets", version)
+            frame_bytes = LONG_REQUEST_BYTES - shorter
+            exchanges.append(Exchange(BY_MODULE["list_offsets"], context, body, frame_bytes, 0.0))
+        ended = asyncio.Event()
+        for exchange in exchanges:
+            exchange.start(asyncio.get_running_loop(), ended.set)
+        while not all(exchange.ready for exchange in exchanges):
+            await ended.wait()
+            ended.clear()
+        assert not any(exchange.error for exchange in exchanges)
+        assert max(counts) == at_once
 
     on_face(work)
