@@ -76,11 +76,11 @@ async def _bound(context: RequestContext, group_ids: Iterable[str]) -> int:
         if group is None:
             continue
         found += text_bytes(group.protocol_type) + text_bytes(group.protocol_name)
-        for member in group.members:
+        async for member in turns.each(group.members):
             found += MEMBER_BYTES + len(member.metadata) + len(member.assignment)
             found += text_bytes(member.member_id) + text_bytes(member.instance_id)
             found += text_bytes(member.client_id) + text_bytes(member.client_host)
-        if turns.spend(len(group.members), rows=1):
+        if turns.spend(rows=1):
             await turns.wait()
     return found
 
