@@ -13,7 +13,7 @@ from penstock.kafka.lanes import Lane, Lanes, Ticket
 from penstock.ports.clock import Clock
 
 FREE_BYTES: Final = 4 << 10
-"""Of requests, per connection and kind. 10,000 connections may hold 40 MiB so."""
+"""Bytes of requests that each connection may hold uncounted, per kind: 40 MiB of 10,000."""
 KIND_KNOWN_BYTES: Final = PREFIX_BYTES + KEY_BYTES
 """Fewer bytes of a request may be part of its size, or half of its key."""
 UNLIMITED: Final = 1 << 62
@@ -113,20 +113,20 @@ class Holdings:
         self._receiving: Ticket | None = None
         self._fetching: Ticket | None = None
         self.answer: Ticket | None = None
-        """Of the answer in the making."""
+        """The ticket of the answer in the making."""
         self.sending: Ticket | None = None
-        """Of the answer that is made, until all of it was sent."""
+        """The ticket of the answer that is made, until all of it was sent."""
         self._produced: deque[Ticket] = deque()
-        """Of answers to Produces in the making, in the order of the requests: these overlap."""
+        """Tickets of Produces' answers in the making, in the order of the requests."""
         self._told: list[Ticket] = []
-        """Of those that are made, until all of them were sent."""
+        """Tickets of Produces' answers that are made, until all of them were sent."""
         self.request_bytes = 0
-        """Of whole requests that aren't answered."""
+        """Bytes of whole requests that aren't answered."""
         self.partial_bytes = 0
-        """Of one that is being received."""
+        """Bytes of the request that is being received."""
         self.unsent_bytes = 0
         self.orphan_bytes = 0
-        """Of requests that go on though the peer is gone."""
+        """Bytes of requests that go on though the peer is gone."""
 
     def add_request(self, byte_count: int, *, of_groups: bool) -> None:
         """Count a whole request; with a negative number one that is answered."""

@@ -62,7 +62,7 @@ class Ticket:
         self.byte_count = byte_count
         self.owner = owner
         self.number = number
-        """Of all tickets, in the order of asking."""
+        """The ticket's place among all, in the order of asking."""
         self.since_s = since_s
         self.state = TicketState.WAITING
         self.is_above = False
@@ -91,7 +91,7 @@ class Lanes:
         self._queued = 0
         """Tickets that wait, in all lanes."""
         self._above: dict[Ticket, None] = {}
-        """Of one owner."""
+        """The tickets above the limit: of one owner at a time."""
 
     @property
     def is_full(self) -> bool:
