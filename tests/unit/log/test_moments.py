@@ -1,7 +1,9 @@
 """Which state a restore takes for a moment, and what must be there for it."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,14 @@ import pytest
 
 from penstock.log import point_in_time
 from penstock.log.point_in_time import Moment, _Restore, _store_segments
+from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import Noop, Relay, StoreSegment
 from penstock.metadata.entries import Entry, encode_entry
+from penstock.metadata.leftovers import ROWS_PER_COMMAND, TOPIC
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.model.ids import TopicKey, partition_key
 from penstock.ports.journal import JournalRow
+from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName, StretchName
 from penstock.replica.bootstrap import Bootstrapped
 from penstock.testing.inline_executor import InlineExecutor
@@ -211,6 +217,27 @@ def test_it_is_undone_without_a_snapshot_too(archived: Archived) -> None:
     archived.times = {3: 100, 4: 900, 5: 900, 6: 900, 7: 900}
     assert archived.state_at(Moment(time_ms=100)) == (3, 8)
     assert archived.steps[-1] == ("replay", 0, 3)
+
+
+def test_runs_of_deleted_topics_are_cleared_whole_and_no_others(archived: Archived) -> None:
+    """However many entries the parent had yet to clear them by: no reader misses them."""
+    path = archived.restore.database
+    Replica.open(path, LogMachine(), fsync=False, keeps_journal=False).close()
+    gone, stays = partition_key(TopicKey(5), 1), partition_key(TopicKey(6), 1)
+    counts = {gone: 2 * ROWS_PER_COMMAND + 1, stays: 2}
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executemany(
+            "INSERT INTO wal_runs VALUES (?, ?, ?, 1, 0, 10, 5, 1, NULL)",
+            [(key, at, at + 1) for key, count in counts.items() for at in range(count)],
+        )
+        first = partition_key(TopicKey(5), 0)
+        connection.execute("INSERT INTO leftovers VALUES (?, ?, ?)", (TOPIC, first, bytes(16)))
+        connection.commit()
+    _Restore._clear_leftovers(archived.restore)
+    with closing(sqlite3.connect(path)) as connection:
+        left = connection.execute("SELECT DISTINCT partition_key FROM wal_runs").fetchall()
+        assert left == [(stays,)]
+        assert connection.execute("SELECT count(*) FROM leftovers").fetchone() == (0,)
 
 
 # -- where the bytes are -----------------------------------------------------------------------
