@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -22,7 +23,7 @@ from penstock.app.agents_api import AgentSources, agent_routes, answered, json_r
 from penstock.app.http_connection import GatedConnection, RequestSlots, read_body
 from penstock.app.http_gate import HttpGate
 from penstock.app.peer_routes import PeerSources, SecretCheck, peer_routes
-from penstock.app.pipeline_api import pipeline_routes
+from penstock.app.pipeline_api import pipeline_routes, problem
 from penstock.app.pipeline_sources import PipelineSources
 from penstock.app.progress_lines import CONTENT_TYPE as CONTENT_TYPE_LINES
 from penstock.app.progress_lines import progress_lines
@@ -37,6 +38,8 @@ from penstock.version import VERSION
 _POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
 _KEEP_ALIVE_S = 30
 _LOOK_S = 1.0
+_SHOWN_PATH = 200
+"""Characters of a path that an answer repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,24 @@ def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
     pipeline = sources.pipeline
     if pipeline is not None and (sources.secret is not None or pipeline.without_secret):
         routes += pipeline_routes(pipeline)
-    return SecretCheck(RequestSlots(Starlette(routes=routes), gate), sources.secret)
+    served = Starlette(
+        routes=routes, exception_handlers={HTTPException: _no_such_call, Exception: _own_error}
+    )
+    return SecretCheck(RequestSlots(served, gate), sources.secret)
+
+
+async def _no_such_call(request: Request, error: Exception) -> Response:
+    """404 and 405 of the routes. Their kind is not `not_found`, by which drivers would take a
+    server without this call for one without the topic."""
+    assert isinstance(error, HTTPException)
+    call = f"{request.method} {request.url.path[:_SHOWN_PATH]}"
+    text = f"{call}: {error.detail}; docs/operations.md lists the calls of this port"
+    return problem(error.status_code, "invalid", text, headers=error.headers)
+
+
+async def _own_error(_: Request, error: Exception) -> Response:
+    """An error of ours, which is raised again after the answer, and logged."""
+    return problem(500, "retry", f"{type(error).__name__} in this server; its log has the rest")
 
 
 def peer_application(sources: PeerSources, secret: ClusterSecret, gate: HttpGate) -> ASGIApp:

@@ -113,17 +113,14 @@ class SecretCheck:
             and scope["path"] not in OPEN_PATHS
             and not self._secret.accepts(dict(scope["headers"]).get(b"authorization"))
         ):
-            await _secret_needed(scope["path"])(scope, receive, send)
+            await _secret_needed()(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
-def _secret_needed(path: str) -> Response:
+def _secret_needed() -> Response:
     headers = {"www-authenticate": 'Bearer realm="penstock"', "connection": "close"}
-    text = "the cluster's secret is needed"
-    if not path.startswith(f"{door.PREFIX}/"):
-        return PlainTextResponse(f"{text}\n", 401, headers)
-    body = msgspec.json.encode(door.Problem(error=text, kind="secret"))
+    body = msgspec.json.encode(door.Problem(error="the cluster's secret is needed", kind="secret"))
     return Response(body, 401, headers, media_type="application/json")
 
 

@@ -4,7 +4,7 @@ Imported with `penstock.app.http`. What the answers are made of is `pipeline_sou
 call has `pipeline_calls`; each group of calls is a module beside this one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -47,7 +47,7 @@ def pipeline_routes(sources: PipelineSources) -> Sequence[BaseRoute]:
 def _answered(handle: Handler, name: str, sources: PipelineSources) -> Handler:
     async def answer(request: Request) -> Response:
         if _is_of_a_page(request, on_loopback=sources.on_loopback):
-            response = _problem(403, "invalid", "not from a web page")
+            response = problem(403, "invalid", "not from a web page")
         else:
             response = await _answer(handle, request)
         sources.metrics.add(CALLS, 1, f"{name} {response.status_code}")
@@ -69,23 +69,31 @@ async def _answer(handle: Handler, request: Request) -> Response:
     try:
         return await handle(request)
     except ClientDisconnect:
-        return _problem(400, "invalid", "the request's body ended early")
+        return problem(400, "invalid", "the request's body ended early")
     except (InvalidRequestError, OverflowError) as error:
         # The latter of a number that no state can hold.
-        return _problem(400, "invalid", str(error))
+        return problem(400, "invalid", str(error))
     except NotFoundError as error:
-        return _problem(404, "not_found", str(error))
+        return problem(404, "not_found", str(error))
     except (RetryableError, FencedError) as error:
         # Fenced is this agent: another one goes on.
-        return _problem(503, "retry", str(error))
+        return problem(503, "retry", str(error))
     except DoorRefusedError as error:
-        return _problem(409, "refused", error.detail, error.reason)
+        return problem(409, "refused", error.detail, error.reason)
     except CorruptDataError as error:
-        return _problem(409, "refused", str(error), CORRUPT)
+        return problem(409, "refused", str(error), CORRUPT)
     except PenstockError as error:
-        return _problem(409, "refused", str(error))
+        return problem(409, "refused", str(error))
 
 
-def _problem(status: int, kind: str, text: str, reason: str = "") -> Response:
+def problem(
+    status: int,
+    kind: str,
+    text: str,
+    reason: str = "",
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """An answer that is no success; `kind` and `reason`: see `Problem`."""
     body: Any = msgspec.json.encode(Problem(error=text, kind=kind, reason=reason))
-    return Response(body, status, media_type="application/json")
+    return Response(body, status, headers, "application/json")

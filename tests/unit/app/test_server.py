@@ -140,7 +140,10 @@ def test_http_tells_health_readiness_status_and_metrics(tmp_path: Path) -> None:
         assert get(server, "/healthz") == (200, "ok\n")
         assert get(server, "/readyz") == (200, "ready\n")
         assert get(server, "/")[1].startswith("Penstock ")
-        assert get(server, "/nothing")[0] == 404
+        code, body = get(server, "/nothing")
+        problem = json.loads(body)
+        assert (code, problem["kind"]) == (404, "invalid")
+        assert problem["error"].startswith("GET /nothing: Not Found")
         status = json.loads(get(server, "/v1/status")[1])
         assert status["clock"] == {
             "in_doubt": "",

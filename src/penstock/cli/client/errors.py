@@ -9,7 +9,11 @@ class RefusedError(PenstockError):
 
     def __init__(self, operation: str, subject: str, code: int, message: str | None = None) -> None:
         self.code = code
-        super().__init__(operation, subject, message or "refused", code_name(code))
+        hint = code_name(code)
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            # The protocol has one code for all errors of a server's own, and no room for more.
+            hint += ": the server's log has the numbers"
+        super().__init__(operation, subject, message or "refused", hint)
 
 
 RETRIABLE = frozenset(
