@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.log import point_in_time
-from penstock.log.point_in_time import Moment, _Restore, _store_segments
+from penstock.log.point_in_time import Moment, _Restore, _store_segments, restore_state
 from penstock.metadata.apply import LogMachine
 from penstock.metadata.commands import Noop, Relay, StoreSegment
 from penstock.metadata.entries import Entry, encode_entry
@@ -22,6 +22,7 @@ from penstock.ports.journal import JournalRow
 from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName, StretchName
 from penstock.replica.bootstrap import Bootstrapped
+from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.randomness import SeededRandom
 
@@ -302,3 +303,49 @@ def test_each_object_of_the_parent_must_be_there_whole(archived: Archived) -> No
         archived.sizes = sizes
         with pytest.raises(CorruptDataError, match="another size, b is one"):
             asyncio.run(archived.restore.check_objects())
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_the_parent_s_own_objects_alone_are_handed_over_before_its_state_is_another_s(
+    archived: Archived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
+) -> None:
+    """What it inherited itself lies in another store, and stays there."""
+    archived.snapshot = 5
+    archived.in_wal = [[]]
+    archived.named = [("a", 10, ""), ("c", 30, "s3://grandparent")]
+    archived.sizes = {"a": 10}
+    monkeypatch.setattr(point_in_time, "Archive", lambda *_, **__: archived)
+    monkeypatch.setattr(point_in_time, "_Restore", type(archived.restore))
+    monkeypatch.setattr(point_in_time, "write_snapshot", lambda *_: "info")
+    monkeypatch.setattr(_Restore, "read_cluster_id", lambda _: "parent")
+    steps: list[Any] = []
+    monkeypatch.setattr(
+        _Restore,
+        "make_another",
+        lambda _, cluster_id, **options: steps.append((cluster_id, options["inherits"])),
+    )
+    monkeypatch.setattr(_Restore, "hand_over", lambda _, take, objects: take(objects, None))
+    scratch = tmp_path / "a" / "scratch"
+    database = scratch / "restored.sqlite"
+    for _ in range(2):
+        state = asyncio.run(
+            restore_state(
+                archived,  # type: ignore[arg-type]
+                "s3://parent",
+                cluster_id="new",
+                moment=Moment(),
+                scratch=scratch,
+                executor=InlineExecutor(SeededRandom(1)),
+                clock=ManualClock(now_ms=5),
+                random=SeededRandom(1),
+                take=lambda objects, due: steps.append(list(objects)),
+                copies=copies,
+            )
+        )
+        assert steps == [[("a", 10)], ("new", not copies)]
+        assert (state.parent_cluster_id, state.parent_position) == ("parent", 5)
+        assert (state.objects, state.bytes, state.archived_position) == (2, 40, 5)
+        assert not database.exists(), "the snapshot alone stays"
+        database.touch()
+        archived.in_wal = [[]]
+        steps.clear()
