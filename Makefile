@@ -15,7 +15,7 @@ N ?= 1000
 SEED ?=
 
 # What is installed is what the locks name, by hash; nothing is built in an environment of its
-# own, since its tools would be pinned by nobody.
+# own, since nothing would pin its tools.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCKED := $(PIP_INSTALL) --require-hashes
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -73,7 +73,7 @@ chaos: $(TEST_STAMP) ## Clients on a cluster of real processes that are killed, 
 docs: $(TEST_STAMP) ## Make the pages that come from code.
 	$(BIN)/python tests/make_docs.py
 
-lock: $(TEST_STAMP) ## Make the locks anew from pyproject.toml and requirements/*.in.
+lock: $(TEST_STAMP) ## Make the locks again from pyproject.toml and requirements/*.in.
 	$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	$(COMPILE) --upgrade --output-file requirements/run.txt pyproject.toml
 	$(COMPILE) --upgrade --output-file requirements/build.txt requirements/build.in

@@ -27,9 +27,9 @@ def read_as_member(
 ) -> Batches:
     """Read what the group assigns, from what is committed on, else from `start`.
 
-    Whoever takes the batches may let this wait longer than the member's session lasts: the group
-    then goes on without it, it joins again, and what was printed meanwhile is printed once more by
-    whoever has it assigned.
+    The caller may let this wait longer than the member's session lasts: the group then goes on
+    without it, it joins again, and what was printed meanwhile is printed once more by the member
+    that has it assigned.
 
     Raises:
         RetryableError: a topic can't be looked up, or patience is at its end.

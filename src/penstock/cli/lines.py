@@ -35,7 +35,7 @@ def lines_that_come(stream: io.BufferedReader, *, linger_s: float) -> Iterator[L
     where nothing follows: what was given should go on its way.
 
     Args:
-        stream: read by nobody else. What has no descriptor never lets a reader wait.
+        stream: read by nothing else. What has no descriptor never lets a reader wait.
     """
     number, begun = 0, [b""]
     send_s: float | None = None

@@ -84,7 +84,7 @@ def _run() -> int:
         click.echo(f"penstock: {error}", err=True)
         return ERROR_EXIT_STATUS
     except BrokenPipeError:
-        # Whoever read our output has enough, `head` for example. What Python still holds for the
+        # The reader of our output has enough, `head` for example. What Python still holds for the
         # pipe must go nowhere, or its closing would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR_EXIT_STATUS

@@ -14,7 +14,7 @@ class Progress:
 
     Args:
         label: what is counted, for example "records".
-        total: of `done` when it is over; None where nobody knows.
+        total: of `done` when it is over; None where that is not known.
         enabled: None: if standard error is a terminal.
     """
 

@@ -1,7 +1,7 @@
 """Reading topics without a group: where to begin, and one round of fetches after another.
 
 A round that fails by what may pass is tried again (`penstock.cli.client.patience`), with leaders
-that are looked up anew.
+that are looked up again.
 """
 
 import time
@@ -129,7 +129,7 @@ def poll(client: Client, reading: Reading) -> Batches:
     """One round of fetches. Yields at least once, so that its reader can look at the time.
 
     Raises:
-        RetryableError: the next round, from the positions reached, looks leaders up anew.
+        RetryableError: the next round, from the positions reached, looks leaders up again.
     """
     if not reading.positions:
         time.sleep(WAIT_MS / 1000)

@@ -45,7 +45,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer: Annotated[
         str,
         of_addresses(
-            "HOST:PORT on which an agent of a cluster serves the others, and nobody else. Empty: "
+            "HOST:PORT on which an agent of a cluster serves the others, and only them. Empty: "
             "the host of `http` and the port after its port, or any free one where that is taken; "
             "set it where a firewall stands between agents."
         ),
@@ -62,7 +62,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool,
         of_addresses(
             "Listen beyond loopback although there is no encryption, authentication or "
-            "authorization yet: whoever reaches the port can read and write everything."
+            "authorization yet: any client that reaches the port can read and write everything."
         ),
     ] = False
 
@@ -239,7 +239,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         of_storage(
             "A snapshot of the state is stored after this time, if anything changed; the journal "
-            "is trimmed behind the one before it.",
+            "is trimmed up to the one before it.",
             1000,
         ),
     ] = 600_000
@@ -531,7 +531,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         of_groups(
             "How long the first rebalance of an empty group waits for further members. Kafka's "
-            "default is 3000, for fleets; here 100, for which nobody has to wait and which still "
+            "default is 3000, for fleets; here 100, which no user notices and which still "
             "gathers members that are started together.",
             kafka="group.initial.rebalance.delay.ms",
         ),

@@ -102,7 +102,7 @@ class Client:
 
     def own_coordinator(self, group_id: str) -> Connection:
         """A new connection to a group's coordinator, for a member, which closes it: joining waits
-        there, and fetches must not wait behind it."""
+        there, and fetches must not wait for it."""
         return Connection(self._coordinator_address(group_id), timeout_s=self._timeout_s)
 
     def metadata(self, names: Sequence[str] | None, *, create: bool = False) -> ClusterInfo:

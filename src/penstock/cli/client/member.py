@@ -2,7 +2,7 @@
 
 Synchronous: `keep` is called between fetches and does what is due. Its session outlives the
 pauses between the calls as long as those are short against SESSION_S; where one is not, the next
-call finds the group gone on, and the member joins it anew.
+call finds the group gone on, and the member joins it again.
 Source: the classic rebalance protocol of Kafka; KIP-394 (member ids are given before joining).
 """
 

@@ -23,7 +23,7 @@ from penstock.records.murmur import partition_of_key
 
 ACKS_ALL: Final = -1
 VERSION: Final = 7
-"""Of Produce: the newest without record errors, which nobody here would look at. zstd needs it."""
+"""Of Produce: the newest without record errors, which no caller looks at. zstd needs it."""
 RETRY_PAUSE_S: Final = 0.2
 SEQUENCE_MODULUS: Final = 1 << 31
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
@@ -164,7 +164,7 @@ class Producer:
         )
         body = _request(self._topic.name, partition, data, timeout_ms=int(self._deadline_s * 1000))
         self._send_until_acknowledged(partition, body)
-        # One assignment: an interrupt finds the batch before it or behind it, never its sequence
+        # One assignment: an interrupt finds the batch before it or after it, never its sequence
         # used and its records still here.
         self._batches[partition] = _Batch(before=batch.before + len(batch.records))
 
@@ -229,7 +229,7 @@ def _request(topic: str, partition: int, batch: bytearray, *, timeout_ms: int) -
 def _answer_code(answer: memoryview, subject: str) -> int:
     try:
         name_bytes = _INT16.unpack_from(answer, 4)[0]
-        # Behind the topic's name and the number of its partitions, which is one.
+        # After the topic's name and the number of its partitions, which is one.
         row = _PARTITION_ANSWER.unpack_from(answer, 4 + 2 + name_bytes + 4)
     except struct.error as error:
         raise CorruptDataError("produce", subject, f"answer of {len(answer)} bytes") from error

@@ -23,7 +23,7 @@ from penstock.cli.tables import print_json
     type=click.Choice(("keep", "new")),
     default="keep",
     show_default=True,
-    help="Keep offsets, in a topic that nobody has written to; or let records follow what is "
+    help="Keep offsets, in a topic without any records; or let records follow what is "
     "there, without gaps.",
 )
 @click.option(

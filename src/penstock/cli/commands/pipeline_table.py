@@ -89,7 +89,7 @@ _SHOWN_LOST = 5
     is_flag=True,
     help="Go on in the table of a deleted topic of this name; not with upsert.",
 )
-@click.option("--restart", is_flag=True, help="Make a table that was dropped anew.")
+@click.option("--restart", is_flag=True, help="Make a table again that was dropped.")
 @click.option(
     "--maintain",
     is_flag=True,
