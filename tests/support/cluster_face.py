@@ -195,6 +195,7 @@ class ClusterAgent:
             view=self.view,
             clock=self.clock,
             shows_answers=lambda: self.order.shows_answers,
+            quiet=lambda: self.membership.quiet,
             settings=self.shard_settings,
         )
         self.groups = GroupCoordinator(

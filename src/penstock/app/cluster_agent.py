@@ -380,6 +380,7 @@ async def open_agent(
         view=view,
         clock=clock,
         shows_answers=lambda: order.shows_answers,
+        quiet=lambda: agent.quiet_agents,  # made below
         settings=plan.shards,
     )
     groups, broker = open_clients(

@@ -328,9 +328,12 @@ class Membership:
                 continue
             self._proposed[agent, epoch] = now_s
             logger.warning(
-                "agent %d has been silent for %.1f s: proposing to fence its epoch %d",
+                "agent %d has been silent for %.1f s%s: proposing to fence its epoch %d",
                 agent,
                 self._silence.silent_s(agent, now_s),
+                ", and says that the journal is away from it alone"
+                if self._is_alone(agent, epoch)
+                else "",
                 epoch,
             )
             command = Fence(agent=agent, epoch=epoch, seen_position=position)

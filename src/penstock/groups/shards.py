@@ -69,13 +69,16 @@ class ShardKeeper:
         view: "MetadataView",
         clock: Clock,
         shows_answers: Callable[[], bool],
+        quiet: Callable[[], frozenset[int]] = frozenset,
         settings: ShardSettings | None = None,
     ) -> None:
         """
         Args:
             me: this agent's id.
             shows_answers: as of `GroupCoordinator`: whether groups can be read that are taken up.
+            quiet: agents that have missed a beat, and may be gone.
         """
+        self._quiet = quiet
         self._me = me
         self._order = order
         self._view = view
@@ -136,8 +139,10 @@ class ShardKeeper:
     # -- where clients are sent ------------------------------------------------------------------
 
     def coordinator(self, group_id: str) -> int | None:
-        """The live agent that coordinates a group; None: none does, one is being found, or this
-        agent doesn't know, since the journal is away from it: clients ask another agent."""
+        """The live agent that coordinates a group; None: none does, one is being found, the one is
+        quiet, or this agent doesn't know, since the journal is away from it: clients ask again, or
+        ask another agent. One that is told of an agent that is gone tries to connect to it first,
+        and asks again later (librdkafka: after 1 s rather than 0.5 s)."""
         if self._is_stale():
             return None
         shard = group_shard(group_id)
@@ -145,7 +150,7 @@ class ShardKeeper:
         if owner is not None:
             agent = self._view.agent(owner)
             if agent is not None and agent.live:
-                return owner
+                return None if owner in self._quiet() else owner
         self._claim_soon()
         return None
 

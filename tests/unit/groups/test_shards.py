@@ -512,6 +512,27 @@ def test_an_agent_that_is_cut_off_names_no_coordinator(tmp_path: Path) -> None:
     in_world(tmp_path, main)
 
 
+def test_an_agent_that_is_quiet_is_named_as_no_coordinator(tmp_path: Path) -> None:
+    """A client that is sent to one that is gone loses time with it."""
+
+    async def main(world: World) -> None:
+        agents = await world.cluster(1, 2, 3)
+        await asyncio.sleep(10)
+        owner = owner_of(world, "g")
+        others = [agent for agent in agents if agent is not owner]
+        assert all(other.shards.coordinator("g") == owner.agent_id for other in others)
+        owner.kill()
+        for other in others:
+            await world.until(lambda other=other: bool(other.membership.quiet), timeout_s=1)
+            assert owner_of_as_seen(other, "g") == owner.agent_id
+            assert other.shards.coordinator("g") is None
+        await world.until(
+            lambda: others[0].shards.coordinator("g") not in (None, owner.agent_id), timeout_s=3
+        )
+
+    in_world(tmp_path, main)
+
+
 def test_a_claim_without_an_answer_says_how_long_it_was_waited_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
