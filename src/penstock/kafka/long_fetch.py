@@ -2,7 +2,8 @@
 
 One is a coroutine that gives way to others between some partitions and the next. What is read of
 its request takes many times the request's bytes, so that one at a time is read and collected; while
-it waits for records it holds nothing but its partitions, each named once, as Kafka joins them.
+it waits, for its turn or for records, it holds its frame alone, or its session, and is read once
+more when it is woken. Partitions are each named once, as Kafka joins them.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from penstock.kafka.fetch_codec import (
     FetchPartition,
     FetchRequest,
     encode_fetch,
+    fetch_steps,
 )
 from penstock.kafka.fetch_session import FetchSession
 from penstock.kafka.fetch_targets import find_targets
@@ -38,10 +40,14 @@ class LongFetch(FetchWork):
     """One request under way."""
 
     _deadline_s = 0.0
+    _body: memoryview | None = None
+    """What a request is read of that no session keeps."""
+    _is_begun = False
+    _is_read = False
 
-    def begin(self, steps: Steps[FetchRequest]) -> ReplyFuture:
-        """Answer a request of which the first partitions are read."""
-        return asyncio.get_running_loop().create_task(self._serve(steps), name="long fetch")
+    def begin(self, body: memoryview) -> ReplyFuture:
+        """Answer a request. While it waits for its turn to be read it holds its frame alone."""
+        return asyncio.get_running_loop().create_task(self._serve(body), name="long fetch")
 
     def resume(
         self, request: FetchRequest, session: FetchSession | None, wanted: list[FetchPartition]
@@ -49,6 +55,7 @@ class LongFetch(FetchWork):
         """Answer a request that is read, of a session of many partitions."""
         self._take(request)
         self._session, self._wanted = session, wanted
+        self._is_begun = self._is_read = True
         return asyncio.get_running_loop().create_task(self._answer(), name="long fetch")
 
     def _take(self, request: FetchRequest) -> None:
@@ -57,18 +64,26 @@ class LongFetch(FetchWork):
         wait_s = max(request.wait_ms_max, 0) / 1000
         self._deadline_s = asyncio.get_running_loop().time() + wait_s
 
-    async def _serve(self, steps: Steps[FetchRequest]) -> Reply:
-        turns = self._context.broker.turns
-        async with self._context.broker.long_fetches:
-            request = await turns.run(steps)
-            self._take(request)
-            self._wanted = await turns.run(_joined(request.partitions))
-            refusal = await turns.run(self._session_steps())
-            # What is left of a request while it waits is what it wants.
-            request.partitions, request.forgotten, request.spans = [], [], []
-        if refusal:
-            return encode_fetch([], self._version, error_code=refusal)
+    async def _serve(self, body: memoryview) -> Reply:
+        self._body = body
         return await self._answer()
+
+    async def _read_request(self, body: memoryview) -> int:
+        """Read the request, or read it once more after it has waited; an error code."""
+        turns = self._context.broker.turns
+        request = await turns.run(fetch_steps(body, self._version))
+        self._wanted = await turns.run(_joined(request.partitions))
+        refusal = 0
+        if not self._is_begun:
+            self._is_begun = True
+            self._take(request)
+            refusal = await turns.run(self._session_steps())
+            if self._session is not None:
+                # Which has its partitions in memory anyway.
+                self._body = None
+        # What is left of a request is what it wants.
+        request.partitions, request.forgotten, request.spans = [], [], []
+        return refusal
 
     async def _answer(self) -> Reply:
         waiters: list[Waiter] = []
@@ -89,25 +104,38 @@ class LongFetch(FetchWork):
         news = asyncio.Event()
         error: BaseException | None = None
         while True:
-            is_due = (
-                self._deadline_s <= loop.time()
-                or (news.is_set() and self._is_pressed())
-                or self._connection.is_asked_more
-            )
+            is_woken = news.is_set()
             news.clear()
+            # All that takes many times the request's bytes lies between here and the end of this
+            # block; those that wait for it, or for records, hold their frames alone.
             async with broker.long_fetches:
+                if not self._is_read and self._body is not None:
+                    refusal = await self._read_request(self._body)
+                    self._is_read = True
+                    if refusal:
+                        return encode_fetch([], self._version, error_code=refusal)
+                is_due = (
+                    self._deadline_s <= loop.time()
+                    or (is_woken and self._is_pressed())
+                    or self._connection.is_asked_more
+                )
                 leaders = self._nearer_leaders()
                 if leaders is not None:
                     await self._find_nearer_in_turns(leaders)
                     return await broker.turns.run(self._answer_steps())
-                length, missing, failed = await self._collect_in_turns()
-                if error is not None and length == 0:
-                    self._tell(error)
-                    failed = True
-                must_load = missing is not None and length == 0 and self._loads < LOADS_MAX
-                is_over = self._is_enough(length, failed=failed) or (is_due and not must_load)
-                if is_over and not self._must_confirm():
-                    return await broker.turns.run(self._answer_steps())
+                while True:
+                    length, missing, failed = await self._collect_in_turns()
+                    if error is not None and length == 0:
+                        self._tell(error)
+                        failed = True
+                    must_load = missing is not None and length == 0 and self._loads < LOADS_MAX
+                    is_over = self._is_enough(length, failed=failed) or (is_due and not must_load)
+                    if is_over and not self._must_confirm():
+                        return await broker.turns.run(self._answer_steps())
+                    if waiters or self._must_confirm() or must_load:
+                        break
+                    # What comes while they are listed is found by another look.
+                    await self._list(waiters, news)
             error = None
             if self._must_confirm():
                 self._let_go()
@@ -116,22 +144,24 @@ class LongFetch(FetchWork):
                 error = await self._loaded(missing)
             else:
                 self._let_go()
-                if waiters:
-                    self._set_alarm(self._deadline_s, news.set)
-                    await news.wait()
-                else:
-                    # What comes while they are listed is found by the next look.
-                    await self._list(waiters, news)
+                self._set_alarm(self._deadline_s, news.set)
+                await news.wait()
 
     def _let_go(self) -> None:
-        """Hold nothing that was found while waiting."""
+        """Hold nothing that can be read or found once more while waiting."""
+        self._forget_found()
+        if self._body is not None:
+            self._wanted = []
+            self._is_read = False
+
+    def _forget_found(self) -> None:
         self._clean()
         self._targets = []
 
     async def _collect_in_turns(self) -> tuple[int, asyncio.Task[None] | None, bool]:
         """Find and read all partitions, some at a time, each as of one moment."""
         turns, wanted = self._context.broker.turns, self._wanted
-        self._let_go()
+        self._forget_found()
         length, failed = 0, False
         missing: asyncio.Task[None] | None = None
         for start in range(0, len(wanted), FOUND_AT_ONCE):
@@ -149,7 +179,7 @@ class LongFetch(FetchWork):
 
     async def _find_nearer_in_turns(self, leaders: Leaders) -> None:
         turns, wanted = self._context.broker.turns, self._wanted
-        self._let_go()
+        self._forget_found()
         for start in range(0, len(wanted), FOUND_AT_ONCE):
             self._targets += self._find_nearer(wanted[start : start + FOUND_AT_ONCE], leaders)
             if turns.spend(FOUND_AT_ONCE):

@@ -4,6 +4,7 @@ short ones are."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, LateReply, RequestContext
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.fetch_codec import STEP_ITEMS, encode_fetch
+from penstock.kafka.fetch_codec import STEP_ITEMS, FetchPartition, encode_fetch
 from penstock.kafka.handlers import fetch, produce
+from penstock.kafka.long_fetch import FOUND_AT_ONCE
 from penstock.kafka.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS
 from penstock.kafka.produce_codec import TEXTS_BYTES_MAX
 from penstock.system.turns import Turns
@@ -241,6 +243,31 @@ def test_a_long_fetch_is_answered_by_what_comes(tmp_path: Path) -> None:
         await rig.append(keys[-1], b"x")
         assert b"x" in b"".join(map(bytes, await reply))
         await until(lambda: len(rig.log.waiters) == 0)
+
+    in_rig(tmp_path, test)
+
+
+def test_long_fetches_that_wait_hold_their_frames_alone(tmp_path: Path) -> None:
+    def read() -> int:
+        return sum(type(one) is FetchPartition for one in gc.get_objects())
+
+    async def test(rig: Rig, client: Client) -> None:
+        keys = await rig.topic("wide", WIDE)
+        others = read()
+        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+        clients = [Client(client.broker, keys) for _ in range(3)]
+        async with client.broker.long_fetches:
+            replies = [one.send(fetch, 10, body) for one in clients]
+            await turns()
+            assert read() == others, "they wait for their turn"
+        listed = -(-WIDE // FOUND_AT_ONCE) * len(clients)
+        await until(lambda: len(rig.log.waiters) == listed)
+        await until(lambda: not client.broker.long_fetches.locked())
+        await turns()
+        assert read() == others, "they wait for records"
+        await rig.append(keys[-1], b"x")
+        for answer in replies:
+            assert b"x" in b"".join(map(bytes, await answer))
 
     in_rig(tmp_path, test)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.kafka import fresh
 from penstock.kafka.context import LateReply, Reply, ReplyFuture, RequestContext
-from penstock.kafka.fetch_codec import STEP_ITEMS, FetchRequest, encode_fetch, fetch_steps
+from penstock.kafka.fetch_codec import STEP_ITEMS, encode_fetch, fetch_steps
 from penstock.kafka.fetch_repeat import Repetition
 from penstock.kafka.fetch_session import FINAL_EPOCH
 from penstock.kafka.fetch_targets import LastFetch, find_targets
@@ -21,7 +21,7 @@ from penstock.kafka.fetch_work import LOADS_MAX, FetchWork
 from penstock.kafka.long_fetch import LongFetch
 from penstock.log.fetch.waiters import Waiter
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
-from penstock.model.steps import Steps, at_once, if_short
+from penstock.model.steps import at_once, if_short
 from penstock.system import background
 
 API_KEY: Final = 1
@@ -34,9 +34,9 @@ def serve(context: RequestContext, body: memoryview) -> Reply | ReplyFuture:
     broker = context.broker
     started_s = broker.clock.monotonic_s()
     fetch = _Fetch(context)
-    rest = fetch.parse(body)
+    is_long = not fetch.parse(body)
     broker.instruments.observe("parse:Fetch", broker.clock.monotonic_s() - started_s)
-    return fetch.start() if rest is None else LongFetch(context).begin(rest)
+    return LongFetch(context).begin(body) if is_long else fetch.start()
 
 
 _SHARED_TARGETS_MAX: Final = 16
@@ -56,28 +56,30 @@ class _Fetch(FetchWork):
     reply: LateReply | None = None
     """Set while an answer is waited for."""
 
-    def parse(self, body: memoryview) -> Steps[FetchRequest] | None:
+    def parse(self, body: memoryview) -> bool:
         """Read the request; where the connection's last one asked the same, its places are known.
-        What is left of reading a long one is given."""
+
+        Returns:
+            False: it is a long one, and nothing of it is kept.
+        """
         last = self._connection.last_fetch
         if isinstance(last, LastFetch) and last.version == self._version:
             repetition = last.known.repetition(body)
             if repetition is not None:
                 self._request = last.request
                 self._repeat(last, repetition)
-                return None
-        steps = fetch_steps(body, self._version)
-        request = if_short(steps)
+                return True
+        request = if_short(fetch_steps(body, self._version))
         # Sessions have a memory of their own. What a connection remembers is bounded: it is short.
         if request is not None and request.session_epoch == FINAL_EPOCH and request.partitions:
             self._last = LastFetch(self._version, bytes(body), request)
         self._forget_last(last)
         self._connection.last_fetch = self._last
         if request is None:
-            return steps
+            return False
         self._request = request
         self._wanted = request.partitions
-        return None
+        return True
 
     def _repeat(self, last: LastFetch, repetition: Repetition) -> None:
         first, offsets = repetition.first, repetition.offsets
