@@ -272,7 +272,7 @@ def test_a_topic_made_anew_is_an_error(query: Query, topics: Topics):
         topics.delete(topic)
         topics.make(1, name=topic)
         topics.write(topic, numbered(0, 9))
-        with pytest.raises(PySparkException, match="it was deleted and made anew"):
+        with pytest.raises(PySparkException, match="it was deleted and made again"):
             query.run(topic, failOnDataLoss=allowed)
         assert query.values() == as_values(numbered(0, 5))
 
@@ -292,7 +292,7 @@ def test_a_deleted_topic(query: Query, topics: Topics):
 
 
 def test_a_deleted_topic_of_a_pattern(query: Query, topics: Topics):
-    """Deleted, and then made anew, while nobody reads: other topics go on, and it is no new one."""
+    """Deleted, and then made again, unread: other topics go on, and it is no new one."""
     for name in ("gone-a", "gone-b"):
         topics.write(topics.make(1, name=name), numbered(0, 5, name))
     options = {"subscribePattern": "gone-.*"}
@@ -304,7 +304,7 @@ def test_a_deleted_topic_of_a_pattern(query: Query, topics: Topics):
     expected = as_values(numbered(0, 5, "gone-a"), numbered(0, 9, "gone-b"))
     assert query.run(**options, failOnDataLoss="false") == expected
     topics.write(topics.make(1, name="gone-a"), numbered(0, 5))
-    with pytest.raises(PySparkException, match="it was deleted and made anew"):
+    with pytest.raises(PySparkException, match="it was deleted and made again"):
         query.run(**options, failOnDataLoss="false")
     assert query.values() == expected
 

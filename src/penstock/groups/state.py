@@ -335,7 +335,7 @@ class ClassicGroup(StaticMembers):
             return
         member = self.roster.get(member_id)
         if member is None or member.waits:
-            # The answer to what it waits for begins its session anew.
+            # The answer to what it waits for begins its session again.
             return
         self._drop(member_id)
         self._members_gone()

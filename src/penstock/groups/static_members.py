@@ -87,7 +87,7 @@ class StaticMembers(Generations):
             self._reply_generation(request, member, skip_assignment=leads)
         else:
             # Told of its old id as the leader, it takes itself for a follower and does not
-            # assign anew, which would be a rebalance.
+            # assign again, which would be a rebalance.
             self._reply_generation(request, member, leader=waiting.old_leader)
         self._begin_session(member)
 

@@ -168,7 +168,7 @@ def _silent(copied_bytes: int, total_bytes: int) -> None:
 
 
 class _MovedError(Exception):
-    """A run has left the WAL, and the live state no longer names its offsets: copy it anew."""
+    """A run has left the WAL, and the live state no longer names its offsets: copy it again."""
 
 
 @dataclass(slots=True)

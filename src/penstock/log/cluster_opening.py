@@ -129,11 +129,11 @@ async def open_cluster_order(
                         executor,
                         partial(refuse_others_wal, wal, cluster_id, of=error.cluster_id),
                     )
-                logger.warning("making the replica anew: %s", error)
+                logger.warning("making the replica again: %s", error)
             except _UNUSABLE as error:
                 if isinstance(error, CorruptDataError):
                     await _keep_if_lost(journal, path, executor)
-                logger.warning("making the replica anew, since it can't be used: %s", error)
+                logger.warning("making the replica again, since it can't be used: %s", error)
         await _make(journal, archive, path, executor, cluster_id)
         return await open_on(path)
     except JournalOlderError:

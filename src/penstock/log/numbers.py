@@ -26,7 +26,7 @@ class ObjectNumbers:
     def __init__(self, identity: tuple[int, int]) -> None:
         """
         Args:
-            identity: (agent id, epoch); set anew before the first number, where the epoch is
+            identity: (agent id, epoch); set again before the first number, where the epoch is
                 opened later.
         """
         self.identity = identity

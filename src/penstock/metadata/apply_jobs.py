@@ -102,7 +102,7 @@ def open_job(context: ApplyContext, command: OpenJob) -> AnyAnswer:
 
 
 def renew_job(context: ApplyContext, command: RenewJob) -> AnyAnswer:
-    """Its lease begins anew, unless it is too old."""
+    """Its lease begins again, unless it is too old."""
     row = find_job(context.tables, command.job)
     if row is None:
         return unknown_job(command.job)

@@ -101,7 +101,7 @@ class MetadataView:
         return view
 
     def reload(self, queries: Queries) -> None:
-        """Read it anew, in place, as of one moment: changes were missed."""
+        """Read it again, in place, as of one moment: changes were missed."""
         self._by_name, self._by_id, self._by_key = {}, {}, {}
         self._by_folded = {}
         self.generation += 1

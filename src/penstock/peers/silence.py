@@ -26,7 +26,7 @@ class Silence:
         self._timer = loop.call_later(self._step_s, self._step)
 
     def heard(self) -> None:
-        """There was something: the silence begins anew."""
+        """There was something: the silence begins again."""
         self._steps = 0
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
 """The Python of a local session's workers: this one, without Spark's zips on its path.
 
 Spark puts its pyspark.zip before all else on the path of each Python that it starts. A zip holds
-sources alone, which each process compiles anew: 1.3 s of CPU before a stream's source is loaded,
+sources alone, which each process compiles again: 1.3 s of CPU before a stream's source is loaded,
 and 0.4 s from the installed package, whose bytecode is kept. It must have told Spark within 10 s
 that it is there, which nobody can change, and a machine with other work is not always that fast.
 

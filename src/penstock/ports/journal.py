@@ -65,7 +65,7 @@ class Journal(Protocol):
         ...
 
     async def head(self) -> JournalHead:
-        """What is visible now; read anew at each call."""
+        """What is visible now; read again at each call."""
         ...
 
     async def seal(self, positions: Sequence[int]) -> None:

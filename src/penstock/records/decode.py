@@ -112,7 +112,7 @@ def _bounded(decompress_into: Callable[[Buffer, Buffer], int], data: memoryview)
     """Decompress into buffers of ours, each larger than the last, up to the bound.
 
     The decompressor stops where the buffer ends, so what a hostile batch costs is known before
-    it begins. Trying anew costs a third more than knowing the size would, and is rare: most
+    it begins. Trying again costs a third more than knowing the size would, and is rare: most
     batches are no longer than four times what was sent.
     """
     size = min(max(_BUFFER_GROWTH * len(data), _FIRST_BUFFER_BYTES_MIN), DECOMPRESSED_BYTES_MAX)

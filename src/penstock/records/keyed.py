@@ -3,7 +3,7 @@
 The slow, plain twin of `penstock.kernels.keys`, which must give the same. A kept record keeps its
 bytes: its offset and timestamp are relative to the batch's base offset and base timestamp, and
 neither changes, unless the batch gets a delete horizon (KIP-534): that takes the place of its base
-timestamp, and timestamps are written anew relative to it.
+timestamp, and timestamps are written again relative to it.
 """
 
 from collections.abc import Sequence

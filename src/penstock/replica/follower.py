@@ -197,7 +197,7 @@ class Follower(Generic[OutcomeT]):
 
         Raises:
             JournalOlderError: the journal lost what was applied here.
-            NotFoundError: rows that this replica needs were trimmed; it bootstraps anew.
+            NotFoundError: rows that this replica needs were trimmed; it bootstraps again.
             CorruptDataError: a row that the machine doesn't know, or damaged storage.
             FatalStorageError: the replica can't be written.
         """

@@ -48,7 +48,7 @@ _CHECK_SPACE_BYTES: Final = 256 << 10
 """An open transaction with more than this in it asks for free space at each entry, not once."""
 _CHECKPOINT_FORCED_BYTES: Final = 64 << 20
 _LOG_PAGES_MAX: Final = 4096
-"""Pages of SQLite's WAL, 16 MiB, past which a checkpoint sees to it that it begins anew."""
+"""Pages of SQLite's WAL, 16 MiB, past which a checkpoint sees to it that it begins again."""
 _LEFT_PAGES_MAX: Final = 1024
 """Of them, 4 MiB: how many a checkpoint may leave for a copy that holds up the appends."""
 
@@ -189,7 +189,7 @@ class Replica(Generic[OutcomeT]):
                 transaction then stays open until `commit`. If it raises StorageFullError the
                 entry has not been, anywhere. None: the transaction is committed and synced.
         Raises:
-            StorageFullError: no space; nothing changed, the next append tries anew.
+            StorageFullError: no space; nothing changed, the next append tries again.
             FatalStorageError: what is durable is unknown; every later call is refused.
             CorruptDataError: the machine does not know the entry; nothing changed.
         """
@@ -496,7 +496,7 @@ class Replica(Generic[OutcomeT]):
     def _begin_log_anew(self, connection: sqlite3.Connection) -> None:
         """Copy what little has been committed since, while nothing is.
 
-        SQLite's WAL begins anew with a transaction that finds all of it copied as it begins. Under
+        SQLite's WAL begins again with a transaction that finds all of it copied as it begins. Under
         load one begins right behind the last, so that none ever did, and the WAL grew by 0.8 MB/s.
         """
         with self._lock:

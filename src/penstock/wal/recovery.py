@@ -104,7 +104,7 @@ def _look_at(device: Device, name: str, number: int) -> FoundFile:
     file = device.open(name)
     try:
         size_bytes = file.size()
-        # Before the header: beside a writer that begins the file anew, a frame that is newer than
+        # Before the header: beside a writer that begins the file again, a frame that is newer than
         # the header then means damage.
         first = whole_header(file.read_at(FRAMES_START, FRAME_HEADER_BYTES))
         head = file.read_at(0, FILE_HEADER_BYTES)

@@ -118,7 +118,7 @@ class WorkerHub:
         )
         for writer in list(self._followers):
             if writer.transport.get_write_buffer_size() > BEHIND_BYTES_MAX:
-                logger.warning("a worker is %d bytes behind: it begins anew", BEHIND_BYTES_MAX)
+                logger.warning("a worker is %d bytes behind: it begins again", BEHIND_BYTES_MAX)
                 self._followers.discard(writer)
                 writer.transport.abort()
             elif not send(writer, message):

@@ -128,7 +128,7 @@ class HostOrder:
 
         Args:
             on_applied: as of `ClusterOrder.start`.
-            on_reset: called after the writer was away: loads the view anew from the file and
+            on_reset: called after the writer was away: loads the view again from the file and
                 gives its position. Called once here, too.
             on_stopped: called once when this agent's epoch is over.
         """

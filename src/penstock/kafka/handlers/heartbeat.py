@@ -11,7 +11,7 @@ VERSIONS: Final = (0, 4)
 
 
 async def handle(context: RequestContext, request: Any) -> Any:
-    """Begin the member's session anew."""
+    """Begin the member's session again."""
     error = context.broker.groups.heartbeat(
         request.group_id,
         request.member_id,

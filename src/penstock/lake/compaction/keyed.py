@@ -1,7 +1,7 @@
 """Cleaning a partition by key: of each key only the newest record stays. Offsets never change.
 
 As Kafka's log cleaner: the dirty section tells the newest offset of each key, then everything from
-the log's start on is written anew without what has a newer one. Where the keys don't fit into
+the log's start on is written again without what has a newer one. Where the keys don't fit into
 memory they are taken by their hashes, one part after the other; each part's pass over the log
 marks what is superseded, and the last one writes.
 

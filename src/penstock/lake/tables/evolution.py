@@ -87,7 +87,7 @@ def value_type(schema: Schema) -> RecordType:
 
 
 def iceberg_fields(record: RecordType, ids: "Ids") -> list[NestedField]:
-    """Columns with ids; only for a new table, whose ids the catalog gives anew anyway."""
+    """Columns with ids; only for a new table, whose ids the catalog replaces anyway."""
     numbered = [(ids.take(), entry) for entry in record.fields]
     return [
         NestedField(number, entry.name, iceberg_type(entry.type, ids), required=entry.required)

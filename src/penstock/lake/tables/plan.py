@@ -59,7 +59,7 @@ def plan_wanted(
                 f"partition {partition} of topic {topic_id}",
                 f"was followed up to offset {offset}, and {found}",
                 "the log has gone back (a restore?): roll the table back to a snapshot from before "
-                "that time, or drop it and make it anew with --restart",
+                "that time, or drop it and make it again with --restart",
             )
     ranges: list[Range] = []
     lost: list[Range] = []

@@ -75,7 +75,7 @@ class LogReader:
     ) -> None:
         """
         Args:
-            wals: of the own WALs, by key (0: the embedded server's); looked at anew at each read.
+            wals: of the own WALs, by key (0: the embedded server's); looked at again at each read.
             remote_runs: reads runs of other WALs.
             before_stored: called before anything but the tail cache is served; raises if it must
                 not be.

@@ -2,7 +2,7 @@
 
 A fetch at the tail needs no SQL and no file. Eviction is oldest first over all partitions, by
 bytes. A partition's entries are contiguous in offsets, since a gap (a batch that was not kept)
-starts its list anew.
+starts its list again.
 """
 
 from bisect import bisect_right
@@ -61,7 +61,7 @@ class TailCache:
         self._bytes_max = bytes_max
         self._partitions: dict[PartitionKey, _Partition] = {}
         # Eviction order. The partition object itself is named, so that the queued evictions of a
-        # list that was started anew fall on the old object and touch nothing live.
+        # list that was started again fall on the old object and touch nothing live.
         self._order: deque[tuple[_Partition, int]] = deque()
         self.bytes = 0
 

@@ -2,7 +2,7 @@
 
 What has outlived its retention stays while the table hasn't followed it, for at most the topic's
 `penstock.table.retention.wait.ms` from when the keeper first found it so. The keeper remembers that
-in memory, so another keeper, or the next start, begins to count anew; a table that has told of no
+in memory, so another keeper, or the next start, begins to count again; a table that has told of no
 progress for all of the bound holds back only what isn't older by its own timestamps than retention
 and the bound together.
 """

@@ -14,7 +14,7 @@
 | `initial` | what a query that has no checkpoint begins with; otherwise left out |
 
 `from` is there because Spark keeps the end of a batch and nothing of where the first one began: a
-query that starts at the latest offset and dies in its first batch would begin it anew at a later
+query that starts at the latest offset and dies in its first batch would begin it again at a later
 one. With `from` the batch that is run again is the same.
 
 A version that isn't known is refused, never guessed. Each version has a golden file, in

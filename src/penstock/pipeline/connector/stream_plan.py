@@ -49,7 +49,7 @@ def advance(
         last: not past these, and nothing of partitions that aren't among them.
 
     Raises:
-        ConflictError: a topic was deleted and made anew, or a log has gone back.
+        ConflictError: a topic was deleted and made again, or a log has gone back.
         NotFoundError: a topic was deleted, unless losses are allowed.
         LogTruncatedError: records are gone that were to be read, unless losses are allowed.
     """
@@ -288,5 +288,5 @@ def _recreated(name: str, known: str, now: str) -> ConflictError:
         "read stream",
         f"topic {name!r}",
         f"is another one than was read before: its id was {known} and is {now}",
-        "it was deleted and made anew; begin a new checkpoint to read it",
+        "it was deleted and made again; begin a new checkpoint to read it",
     )

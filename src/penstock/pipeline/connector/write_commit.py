@@ -28,7 +28,7 @@ BATCH_INCARNATION: Final = "batch"
 _IN_USE: Final = "writer_in_use"
 _HINT_IN_USE: Final = (
     "go on from the checkpoint that it belongs to, or choose another writerId: with a new "
-    "checkpoint Spark counts its batches anew, and they would be taken for those of before"
+    "checkpoint Spark counts its batches again, and they would be taken for those of before"
 )
 _METADATA_BYTES_MAX: Final = 1 << 16
 
@@ -144,7 +144,7 @@ def checkpoint_incarnation(location: str) -> str:
 
     Raises:
         InvalidRequestError: it can't be read. Its location doesn't stand for it: of a checkpoint
-            that was begun anew at the same place the first batches would be taken for repeats.
+            that was begun again at the same place the first batches would be taken for repeats.
     """
     try:
         found = json.loads(_read(f"{location.rstrip('/')}/metadata"))["id"]
@@ -157,7 +157,7 @@ def checkpoint_incarnation(location: str) -> str:
         "write",
         f"checkpoint {location}",
         fault,
-        "give the option checkpointId, and another one whenever the checkpoint is begun anew",
+        "give the option checkpointId, and another one whenever the checkpoint is begun again",
     )
 
 

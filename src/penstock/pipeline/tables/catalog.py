@@ -187,7 +187,7 @@ def end_retries(table: Table) -> None:
     """Make sure that PyIceberg lays no refused commit of ours over another one.
 
     Raises:
-        ConflictError: the property had to be set anew: `table` is of that commit now, and may
+        ConflictError: the property had to be set again: `table` is of that commit now, and may
             hold what nobody has looked at yet.
     """
     if table.properties.get(RETRIES_PROPERTY) == NO_RETRIES:
@@ -221,7 +221,7 @@ def translated(operation: str, subject: str) -> Iterator[None]:
         raise ConflictError(operation, subject, str(error)) from error
     except NoSuchTableError as error:
         raise InvalidRequestError(
-            operation, subject, "the table was dropped meanwhile", "--restart makes it anew"
+            operation, subject, "the table was dropped meanwhile", "--restart makes it again"
         ) from error
     except (UnauthorizedError, ForbiddenError, OAuthError) as error:
         raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""An executor's parts of an upsert: ranges into changes by bucket, and a bucket's files anew.
+"""An executor's parts of an upsert: ranges into changes by bucket, and a bucket's files again.
 
 Changes go from the first tasks to the second through staged Parquet files of the table's location,
 sorted by bucket, a row group for each: a shuffle whose driver sees names and numbers alone.
@@ -131,7 +131,7 @@ def stage_changes(item: ChangesItem) -> ChangesResult:
 
 
 def merge_bucket(item: MergeItem) -> MergeResult:
-    """Write a bucket's changes, and those of its files anew that hold rows which they replace.
+    """Write a bucket's changes, and those of its files again that hold rows which they replace.
 
     Raises:
         NotFoundError: a file is gone.

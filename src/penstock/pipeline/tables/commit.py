@@ -49,7 +49,7 @@ def commit_change(table: Table, change: Change) -> int:
 
     Raises:
         ConflictError: another snapshot was committed since; nothing happened.
-        InDoubtError: it may have happened: `is_committed` of the table loaded anew says so.
+        InDoubtError: it may have happened: `is_committed` of the table loaded again says so.
         InvalidRequestError: the table was dropped.
     """
     offsets = encode_offsets(change.after)

@@ -298,7 +298,7 @@ class TableJob:
                     "follow topic",
                     topic.name,
                     f"table {settings.full_name} is gone, though it held {_shown(held)}",
-                    "--restart makes it anew from the log's start; older records may be gone",
+                    "--restart makes it again from the log's start; older records may be gone",
                 )
             first = share_out(
                 self._pieces(self._wanted({}).ranges),
@@ -363,7 +363,7 @@ class TableJob:
                 f"it {holds}, and of a table of one row per key nobody can tell whether its rows "
                 f"or the records of topic {topic.topic_id} are newer",
                 "name another table by --table or penstock.table.name, or drop this one and make "
-                "it anew with --restart",
+                "it again with --restart",
             )
 
     # -- plans -----------------------------------------------------------------------------------
@@ -550,7 +550,7 @@ class TableJob:
                 "follow topic",
                 self._topic.name,
                 f"table {self._settings.full_name} was dropped meanwhile",
-                "--restart makes it anew from the log's start",
+                "--restart makes it again from the log's start",
             )
         return table
 

@@ -64,7 +64,7 @@ def compile_proto_texts(
             path = Path(folder, *pure.parts)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Made anew: no import may take another's place, nor the text's own.
+                # Made again: no import may take another's place, nor the text's own.
                 with path.open("x", encoding="utf-8") as file:
                     file.write(body)
             except (OSError, ValueError) as error:

@@ -85,7 +85,7 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
         target_file_bytes: of Parquet files, about.
         commit_bytes: the most of the log that one commit takes, about.
         adopt: whether the table of a topic that was deleted goes on with the one of its name.
-        restart: whether a table that was dropped is made anew.
+        restart: whether a table that was dropped is made again.
     """
 
     topic: str

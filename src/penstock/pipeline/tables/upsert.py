@@ -70,7 +70,7 @@ class UpsertKind:
     def write(
         self,
         table: Table,
-        target: FileTarget,  # noqa: ARG002 - made anew behind what the columns have become
+        target: FileTarget,  # noqa: ARG002 - made again after the columns changed
         items: Sequence[Sequence[Range]],
     ) -> tuple[Table, Written]:
         """See `TableKind.write`.

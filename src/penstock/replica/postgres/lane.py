@@ -1,4 +1,4 @@
-"""One kind of calls on one connection, which is made anew when it was lost."""
+"""One kind of calls on one connection, which is made again when it was lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -99,7 +99,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_an_error_or_stays_known(
     assert query.topics()["b"]["partitions"] == {"0": 10}
     door.create("b")
     door.produce("b", 0, count=4)
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="made again"):
         query.batch()
 
 
@@ -107,7 +107,7 @@ def test_a_topic_that_was_made_anew_meanwhile_is_an_error(door: Door, query: Que
     door.delete("b")
     door.create("b")
     query.restart(failOnDataLoss="false")
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="made again"):
         query.batch()
 
 

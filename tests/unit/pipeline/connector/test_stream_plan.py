@@ -138,11 +138,11 @@ def test_records_that_go_between_planning_and_running():
 
 @pytest.mark.parametrize("losses", [FIRM, LAX])
 def test_a_topic_made_anew_is_an_error_whatever_may_be_lost(losses):
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="made again"):
         stream_plan.advance(at(5), [topic((0, 9), topic_id="2")], losses)
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="made again"):
         stream_plan.ranges(at(5), at(7), [topic((0, 9), topic_id="2")], losses)
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="made again"):
         stream_plan.ranges(at(5), at(7, topic_id="2"), [topic((0, 9), topic_id="2")], losses)
 
 
@@ -159,7 +159,7 @@ def test_a_deleted_topic_is_an_error_or_left_alone():
 def test_a_deleted_topic_that_comes_back_is_known_to_be_another():
     start = at(5)
     gone = stream_plan.advance(start, [topic((0, 1), name="u", topic_id="2")], LAX)
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="made again"):
         stream_plan.advance(gone, [topic((0, 9), topic_id="3")], LAX)
 
 
