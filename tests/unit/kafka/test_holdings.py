@@ -153,6 +153,41 @@ def test_a_reset_is_noticed_at_once_where_nothing_is_read(broker_with: Any, raw:
     asyncio.run(run())
 
 
+def test_many_that_wait_to_receive_take_no_more_than_one_of_them(
+    broker_with: Any, raw: Any
+) -> None:
+    """A little room is granted to all that wait, and each asks once more before it reads: the one
+    that fills it is the last. One goes on above the limit."""
+    produce = Held()
+    raw(PRODUCE, produce)
+    broker = broker_with(server_budget_bytes=LIMIT)
+    count, byte_count = 30, 200_000
+
+    async def run() -> None:
+        async with serving(broker) as (server, connect):
+            above = server.data.reserve(Lane.ANSWER, 2 * LIMIT, object(), now_s=0.0)
+            answers = [
+                asyncio.ensure_future(
+                    exchange(await connect(), request(PRODUCE, 3, 1, bytes(byte_count)))
+                )
+                for _ in range(count)
+            ]
+            await until(lambda: server.data.waiting_count(Lane.REQUEST) == count)
+            server.data.take(LIMIT - 1000)
+            notify(server.data.release(above))
+            await until(lambda: len(produce.futures) == 1)
+            await turns(100)
+            assert LIMIT <= server.data.used_bytes < LIMIT + 2 * byte_count
+            notify(server.data.take(1000 - LIMIT))
+            while len(answers) > sum(answer.done() for answer in answers):
+                for future in produce.futures:
+                    if not future.done():
+                        future.set_result([b""])
+                await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+
+
 def test_group_calls_above_their_reserve_come_one_by_one(broker_with: Any, raw: Any) -> None:
     raw(JOIN_GROUP, sized)
     broker = broker_with(group_budget_bytes=LIMIT)
