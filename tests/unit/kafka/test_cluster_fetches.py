@@ -107,8 +107,10 @@ def test_a_fetch_that_waits_at_an_agent_that_is_cut_off_alone_is_woken(tmp_path:
         waiting = asyncio.ensure_future(fetch(second, 0, wait_ms=600_000))
         await asyncio.sleep(3)
         nodes.is_alone = lambda: True
+        woken_s = world.loop.time()
         await second.on_node(wake_all(second))
         assert (await waiting).error_code.value == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert world.loop.time() - woken_s < 1, "not at the end of its wait"
 
     in_world(tmp_path, main)
 
