@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from chaos.world import World
+from penstock.kafka.errors import ErrorCode
 from support.committing_member import SESSION_MS
 from support.coordinated_groups import groups_of
+from support.waiting_join import WaitingJoin
 
 AWAY_S = SESSION_MS / 1000 + 4
 
@@ -38,11 +41,13 @@ def quick_world(tmp_path: Path) -> Iterator[World]:
 def test_groups_go_on_elsewhere_while_their_coordinator_alone_is_cut_off(
     quick_world: World,
 ) -> None:
-    with groups_of(quick_world) as groups:
+    with groups_of(quick_world) as groups, ExitStack() as stack:
         link = quick_world.links[quick_world.agents.agents.index(groups.coordinator)]
+        join = WaitingJoin(groups.coordinator.address, next(groups.unused), stack)
         link.freeze()
         took = groups.wait_further(time.monotonic())
         print(took)
+        assert join.error_code() == ErrorCode.NOT_COORDINATOR
         # It still is: the groups went on at another agent, which it can't know.
         link.heal()
         quick_world.heal()

@@ -41,12 +41,15 @@ class Groups:
         self.topic = topic
         self.coordinator = world.agents.agents[1]
         names = (f"{topic}-{number}" for number in range(1000))
-        mine = (name for name in names if self._coordinator_of(name) == self.coordinator.agent_id)
+        self.unused = (
+            name for name in names if self._coordinator_of(name) == self.coordinator.agent_id
+        )
+        """Ids of groups that the coordinator has and that have no members."""
         self.writer = Writer(world.agents.bootstrap, topic, PARTITIONS)
         stack.callback(self.writer.end)
         self.members = []
         for library in LIBRARIES:
-            member = Member(library, next(mine), world.agents.bootstrap, topic)
+            member = Member(library, next(self.unused), world.agents.bootstrap, topic)
             stack.callback(member.end)
             self.members.append(member)
 

@@ -247,6 +247,9 @@ class ClusterAgent:
 
     def _give_up(self, error: RetryableError) -> None:
         self.order.give_up_groups(error)
+        # Another agent may have claimed them. A JoinGroup would wait here for members that are
+        # there by now, for as long as the journal is away.
+        self.groups.release(lambda _: True)
         self.log.give_up(error)
 
     def standing_of(self, asked: Asked) -> Standing:
