@@ -57,7 +57,7 @@ class Rig:
             wals={},
             store=self.store,  # type: ignore[arg-type]
             limits=limits,
-            checks=run_checks(pool),
+            checks=run_checks(pool, store=self.store),  # type: ignore[arg-type]
         )
 
     def runs_from(self, key: PartitionKey, offset: int, *, limit: int) -> list[StoredRun]:
