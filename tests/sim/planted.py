@@ -2,11 +2,11 @@
 
 `planted/*.patch` holds one bug each; its first lines, starting with "#", say what it does and
 which violations show it (`finds: kind, kind`). A header may name a profile (`profile: NAME`) whose
-runs are eager for it, and a seed that has shown it (`seed: N`): that seed is tried first, also when
-it is none of the SEEDS_MAX, and seeds of the profile next. A bug is found by a seed that fails with
-it and passes without it, by whatever violation: what a bug leads to in the end can't all be
-foreseen. A bug that isn't found within SEEDS_MAX seeds is a hole in the simulation; a patch that
-doesn't apply any more has to be written again.
+runs are eager for it, and a seed that has shown it (`seed: N`): that seed is tried first, seeds of
+the profile next, then all others from the first on, SEEDS_MAX altogether. A bug is found by a seed
+that fails with it and passes without it, by whatever violation: what a bug leads to in the end
+can't all be foreseen. A bug that isn't found is a hole in the simulation; a patch that doesn't
+apply any more has to be written again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -85,12 +86,12 @@ def seeds_for(patch: Path, *, first_seed: int, seeds_max: int) -> list[int]:
     from sim.profiles import profile_of
 
     profile, known = header(patch, "profile"), header(patch, "seed")
-    first = [int(known)] if known else []
-    others = sorted(
-        set(range(first_seed, first_seed + seeds_max)) - set(first),
-        key=lambda seed: (bool(profile) and profile_of(seed).name != profile, seed),
-    )
-    return first + others
+    seeds = [int(known)] if known else []
+    if profile:
+        bent = (seed for seed in count(first_seed) if profile_of(seed).name == profile)
+        seeds += islice(bent, seeds_max // 4)
+    seeds += range(first_seed, first_seed + seeds_max)
+    return list(dict.fromkeys(seeds))[:seeds_max]
 
 
 def plant(patch: Path, folder: Path) -> Path:
