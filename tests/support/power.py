@@ -41,7 +41,14 @@ from support.power_promises import (
     records_in,
     stored_keys,
 )
-from support.simulated_log import DATABASE, GRACE_S, SimulatedLog, Tail, keep_database
+from support.simulated_log import (
+    DATABASE,
+    GRACE_S,
+    SNAPSHOTS,
+    SimulatedLog,
+    Tail,
+    keep_database,
+)
 
 NOW = 1_790_000_000_000
 CODECS = ("none", "none", "none", "gzip", "snappy", "lz4", "zstd")
@@ -67,6 +74,8 @@ class World:
     Args:
         plant, plant_tail, fsync: a bug, to see that it is found.
         loses_database: each cut takes the database, or a part of it, as well.
+        loses_snapshot: each cut takes the newest of two snapshots as well: the one before it and
+            the journal from there on are enough.
     """
 
     def __init__(
@@ -82,9 +91,11 @@ class World:
         crashes_too: bool = True,
         only_crashes: bool = False,
         loses_database: bool = False,
+        loses_snapshot: bool = False,
     ) -> None:
         self.seed = seed
         self._loses_database = loses_database
+        self._loses_snapshot = loses_snapshot
         self.folder = folder
         self.random = SeededRandom(seed)
         self.stepped = self.random.below(3) > 0
@@ -123,6 +134,15 @@ class World:
             keep_database(life.order.states.choose(), following)
         if self._loses_database:
             self._damage(following / DATABASE)
+        if self._loses_snapshot:
+            self._lose_snapshot()
+
+    def _lose_snapshot(self) -> None:
+        found = self.device.list(SNAPSHOTS)
+        # The only one may be what the journal was trimmed behind, once its successor was lost.
+        if len(found) > 1:
+            self.device.remove(f"{SNAPSHOTS}/{found[-1]}")
+            self.device.sync_directory(SNAPSHOTS)
 
     def _damage(self, path: Path) -> None:
         kind = self.random.below(6)

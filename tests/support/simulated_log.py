@@ -36,6 +36,8 @@ from penstock.testing.device import SimulatedDevice
 from penstock.wal import WalReader
 
 DATABASE = "metadata.sqlite"
+SNAPSHOTS = "snapshots"
+"""The folder of the device with the snapshots."""
 FILE_BYTES = 32 << 10
 WAL_BYTES_MAX = 6 * FILE_BYTES
 GRACE_S = 60
@@ -375,7 +377,7 @@ class SimulatedLog:
 
         with planted_tail(plant_tail):
             order = open_order(
-                path, self.device, clock=clock, random=random, fsync=fsync, snapshots="snapshots"
+                path, self.device, clock=clock, random=random, fsync=fsync, snapshots=SNAPSHOTS
             )
         self.order = SwitchedOrder(order, self.switch, DatabaseStates(folder, random))
         try:
