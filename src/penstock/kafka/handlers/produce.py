@@ -135,7 +135,7 @@ class _Produce:
         self._texts_left = TEXTS_BYTES_MAX
         self._topics: list[tuple[TopicData, list[PartitionAnswer]]] = []
         self._appends: list[tuple[PartitionAppend, PartitionAnswer]] = []
-        self._pending = 0
+        self._pending = 1  # until it is handed over
         self._checking = 0
         self._items = 0
         self._was_checked_late = False
@@ -158,7 +158,7 @@ class _Produce:
         if self._checking or produces:
             produces.append(self)
         else:
-            self._append()
+            self._append_all()
 
     def _doubt(self) -> None:
         """Let what is not there be confirmed, where it may be there by now."""
@@ -170,7 +170,7 @@ class _Produce:
     def append_if_checked(self) -> bool:
         """Whether all batches are checked; if so, they are handed to the log."""
         if not self._checking:
-            self._append()
+            self._append_all()
         return not self._checking
 
     def forget(self) -> bool:
@@ -185,13 +185,20 @@ class _Produce:
         self._broker.record_checks.forget(self._unchecked)
         self._unchecked, self._appends, self._topics = [], [], []
 
+    def _append_all(self) -> None:
+        self._append()
+        self._one_is_over()
+
+    def _one_is_over(self) -> None:
+        self._pending -= 1
+        if not self._pending:
+            self._finish()
+
     def _append(self) -> None:
         """Hand to the log what is right."""
         if self._was_checked_late:
             self._appends = [pair for pair in self._appends if not pair[1].error_code]
         if not self._appends:
-            if not self._pending:
-                self._finish()
             return
         groups = self._split()
         self._pending += len(groups)
@@ -469,7 +476,6 @@ class _LongProduce(_Produce):
     def forget(self) -> bool:
         """See `_Produce`. What the log has a part of is handed to it whole."""
         if self._acks == 0 or self._handing_over:
-            self._is_first.set()  # whatever was before it may be forgotten
             return False
         self._let_go()
         # Kept by this, it would make a cycle with the error that ends it.
@@ -528,7 +534,6 @@ class _LongProduce(_Produce):
 
     async def _hand_over(self, appends: Sequence[tuple[PartitionAppend, PartitionAnswer]]) -> None:
         turns = self._broker.turns
-        self._pending += 1
         for start in range(0, len(appends), CHECKED_AT_ONCE):
             self._appends = list(appends[start : start + CHECKED_AT_ONCE])
             self._append()
