@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final, cast
 
 from penstock.kafka import header
@@ -29,6 +30,7 @@ from penstock.kafka.holdings import KIND_KNOWN_BYTES, Holdings
 from penstock.kafka.host import ConnectionHost
 from penstock.kafka.lanes import Lanes, Ticket
 from penstock.kafka.movement import Ending, Movement, Sample
+from penstock.kafka.produce_codec import wants_no_answer
 from penstock.kafka.registry import APIS, is_of_groups
 from penstock.kafka.reply_writer import SEND_AT_BYTES, ReplyWriter
 from penstock.kafka.unserved import UnservedError, api_versions_or_raise, note_unserved
@@ -214,7 +216,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Read no more; close once the requests that were started are answered."""
         self._host.waves.release(self)
-        self._waiting.clear()
+        # Produces behind one another are started, if some at a time.
+        kept = takewhile(lambda one: one.api.overlaps, self._waiting) if self.is_appending() else ()
+        self._waiting = deque(kept)
         self._set_reading(paused=True)
         self._pump()
 
@@ -369,6 +373,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._pumping = False
         if self._closing:
             if self._held.orphan_bytes:
+                self._start_orphans()
                 self._count_orphans()
             return
         if not self._writer.is_empty:
@@ -488,6 +493,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if partial_bytes:
             self._host.watch.add(self)
 
+    def _start_orphans(self) -> None:
+        """Start what wants no answer, as far as there is room: its peer may close behind it."""
+        while self._waiting and (not self._in_flight or self._state.items < ITEMS_MAX):
+            if self._started_bytes >= STARTED_BYTES_MAX:
+                self._pump_later()
+                break
+            exchange = self._waiting.popleft()
+            self._started_bytes += exchange.frame_bytes
+            body = exchange.body
+            if body is not None and wants_no_answer(body, exchange.context.api_version):
+                self._in_flight.append(exchange)
+                exchange.start(self._loop, self._pump)
+            else:
+                self._held.orphans_answered(exchange.frame_bytes)
+
     def _count_orphans(self) -> None:
         """Give back what is answered of the requests that outlive their peer, in their order."""
         byte_count = 0
@@ -552,9 +572,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         orphans = [one for one in self._in_flight if one.pending is not None and one.api.overlaps]
         self._in_flight.clear()
         self._in_flight.extend(orphans)
-        self._waiting.clear()
+        waiting = deque(one for one in self._waiting if one.api.overlaps)
+        self._waiting = waiting
         self._writer.clear()
-        self._held.leave(sum(exchange.frame_bytes for exchange in orphans))
+        self._held.leave(sum(exchange.frame_bytes for exchange in (*orphans, *waiting)))
+        if waiting:
+            self._pump_later()
         if not host.connections:
             host.emptied.set()
 

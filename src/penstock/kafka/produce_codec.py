@@ -99,6 +99,14 @@ def acks_of(body: memoryview, version: int) -> int:
     return int(ACKS_TIMEOUT.unpack_from(body, position)[0])
 
 
+def wants_no_answer(body: memoryview, version: int) -> bool:
+    """Whether a request that isn't read yet has acks=0."""
+    try:
+        return acks_of(body, version) == 0
+    except MALFORMED:
+        return False
+
+
 def produce_steps(body: memoryview, version: int) -> Steps[ProduceRequest]:
     """`parse_produce`, with a pause after every STEP_ITEMS topics and partitions."""
     try:
