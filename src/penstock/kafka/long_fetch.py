@@ -145,6 +145,8 @@ class LongFetch(FetchWork):
             else:
                 self._let_go()
                 self._set_alarm(self._deadline_s, news.set)
+                if self._connection.is_asked_more and not is_due:
+                    news.set()  # it was asked meanwhile, when nothing was set
                 await news.wait()
 
     def _let_go(self) -> None:

@@ -308,6 +308,24 @@ def test_a_fetch_waits_for_records_no_longer_than_until_something_else_is_asked(
     in_rig(tmp_path, test)
 
 
+def test_a_long_fetch_hears_what_is_asked_while_it_collects(tmp_path: Path) -> None:
+    async def test(rig: Rig, client: Client) -> None:
+        await rig.topic("wide", WIDE)
+        body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
+        async with serving(client.broker) as (_, connect):
+            for turn_count in range(0, 40, 3):
+                reader, writer = await connect()
+                writer.write(request(FETCH, 10, 1, body))
+                await until(client.broker.long_fetches.locked)
+                await turns(turn_count)
+                writer.write(api_versions(2))
+                async with asyncio.timeout(30):
+                    assert [(await reply(reader))[0] for _ in range(2)] == [1, 2]
+                writer.close()
+
+    in_rig(tmp_path, test)
+
+
 def test_a_fetch_behind_a_fetch_is_nothing_else(tmp_path: Path) -> None:
     """A client that always has two under way would else never wait for records."""
 

@@ -143,7 +143,7 @@ class _Fetch(FetchWork):
             return
         self._generation = -1
         length, missing, failed = self._collect()
-        if self._is_enough(length, failed=failed):
+        if self._is_enough(length, failed=failed) or self._is_pressed():
             self._answer()
         else:
             self._park(length, missing)
@@ -182,6 +182,8 @@ class _Fetch(FetchWork):
             self._answer()
         elif self._waiter is None:
             self._wait()
+        else:
+            self._set_alarm(self._deadline_s, self._expire)  # it may have been hurried
 
     def _wait(self) -> None:
         last = self._last
