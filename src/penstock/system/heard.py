@@ -65,6 +65,7 @@ class Cause(enum.StrEnum):
     TAKEOVER = "take over a WAL"
     TRIM = "trim the journal and the archive"
     WAL_SPACE = "have space in the WAL"
+    WATCH_PEER = "watch for a peer's end"
 
 
 _FORESEEN: Final = (PenstockError, OSError, TimeoutError)

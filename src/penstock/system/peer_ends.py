@@ -13,9 +13,14 @@ no bytes, and works beside any transport.
 
 import asyncio
 import contextlib
+import logging
 import select
 import sys
 from typing import Any, Final, Protocol
+
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
 
 LOWAT_BYTES: Final = (1 << 31) - 1
 """More than a socket holds."""
@@ -45,17 +50,13 @@ class PeerEnds:
         """epoll or kqueue; made with the first socket."""
 
     def add(self, descriptor: int, owner: HasPeer) -> None:
-        """Tell the owner of the peer's end from now on, once or more; also of one that was."""
-        if self._queue is None:
-            self._queue = _new_queue()
-            asyncio.get_running_loop().add_reader(self._queue.fileno(), self._look)
-        if descriptor in self._watched:  # of a socket that was closed
-            self._forget(descriptor)
-        self._watched[descriptor] = owner
-        if sys.platform == "linux":
-            self._queue.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
-        else:
-            self._change(descriptor, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
+        """Tell the owner of the peer's end from now on, once or more; also of one that was. Where
+        the system has no descriptor or memory for that, the end shows when the socket is used."""
+        try:
+            self._add(descriptor, owner)
+        except OSError as error:
+            self._watched.pop(descriptor, None)
+            heard(Cause.WATCH_PEER, error, logger, "a connection is not watched for its peer's end")
 
     def remove(self, descriptor: int, owner: HasPeer) -> None:
         """Tell the owner nothing more. Idempotent; the descriptor may be another's by now."""
@@ -69,6 +70,18 @@ class PeerEnds:
         if queue is not None:
             asyncio.get_running_loop().remove_reader(queue.fileno())
             queue.close()
+
+    def _add(self, descriptor: int, owner: HasPeer) -> None:
+        if self._queue is None:
+            self._queue = _new_queue()
+            asyncio.get_running_loop().add_reader(self._queue.fileno(), self._look)
+        if descriptor in self._watched:  # of a socket that was closed
+            self._forget(descriptor)
+        self._watched[descriptor] = owner
+        if sys.platform == "linux":
+            self._queue.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
+        else:
+            self._change(descriptor, select.KQ_EV_ADD | select.KQ_EV_CLEAR)
 
     def _forget(self, descriptor: int) -> None:
         del self._watched[descriptor]

@@ -1,6 +1,7 @@
 """The ends of peers whose sockets are not read from."""
 
 import asyncio
+import errno
 import os
 import socket
 import struct
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from penstock.system import peer_ends
 from penstock.system.peer_ends import PeerEnds
 
 Test = Callable[[PeerEnds, socket.socket, socket.socket, "Owner"], Any]
@@ -128,5 +130,25 @@ def test_a_descriptor_that_is_used_again_is_its_new_owner_s(watching: Watching) 
         await new.is_told.wait()
         assert not owner.ends
         again.close()
+
+    watching(test)
+
+
+def test_a_socket_that_cannot_be_watched_is_used_without(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the process has no descriptor left for the queue."""
+
+    def refuse() -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def test(ends: PeerEnds, ours: socket.socket, peer: socket.socket, owner: Owner) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(peer_ends, "_new_queue", refuse)
+            ends.add(ours.fileno(), owner)
+        ends.remove(ours.fileno(), owner)
+        ends.add(ours.fileno(), owner)
+        reset(peer)
+        await owner.is_told.wait()
 
     watching(test)
