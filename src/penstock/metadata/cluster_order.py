@@ -400,6 +400,7 @@ class ClusterOrder:
             backoff_max_ms=self._settings.backoff_max_ms,
             doubted=self._follower.doubt,
             is_same=lambda: self._follower.is_same,
+            wanted=self._follower.hurry,
         )
 
     async def _register(self) -> None:

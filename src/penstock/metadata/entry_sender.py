@@ -74,6 +74,7 @@ class EntrySender:
         backoff_max_ms: int,
         doubted: Callable[[], None] = lambda: None,
         is_same: Callable[[], bool] = lambda: True,
+        wanted: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -102,6 +103,7 @@ class EntrySender:
         self._backoff_ms = backoff_min_ms
         self._doubted = doubted
         self._is_same = is_same
+        self._wanted = wanted
         self._window = EntryWindow(agent=agent, epoch=epoch)
         self.failure: PenstockError | None = None
         """Why nothing is sent any more."""
@@ -271,6 +273,7 @@ class EntrySender:
         try:
             due = self._window.due(self._position())
             if any(entry.sending is Sending.FAILED for entry in due) and not self._is_same():
+                self._wanted()  # the follower may be pausing for longer than this waits
                 self.pump()  # with another wait
                 return
             for entry in due:

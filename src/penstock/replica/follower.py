@@ -140,6 +140,7 @@ class Follower(Generic[OutcomeT]):
         self._settings = settings or FollowerSettings()
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._pins = pins
         self._ahead: dict[int, JournalRow] = {}
         """Rows behind a gap, at most a page."""
@@ -181,6 +182,10 @@ class Follower(Generic[OutcomeT]):
         """Whether it was looked, since the journal last failed or was doubted, that it holds what
         was applied here."""
         return self._is_same
+
+    def hurry(self) -> None:
+        """Something waits for the look: try now, whatever the back-off says."""
+        self._hurry.set()
 
     def doubt(self) -> None:
         """Something else of the journal failed: it is looked again before anything is confirmed."""
@@ -242,7 +247,7 @@ class Follower(Generic[OutcomeT]):
             except RetryableError as error:
                 self._ahead.clear()
                 self._note_answer(error)
-                await self._pause(backoff_ms)
+                await self._back_off(backoff_ms)
                 backoff_ms = min(2 * backoff_ms, settings.backoff_max_ms)
 
     async def _step(self) -> None:
@@ -409,6 +414,15 @@ class Follower(Generic[OutcomeT]):
         # One that failed is none: the poll comes.
         if not hint.cancelled() and hint.exception() is None:
             self._wake.set()
+
+    async def _back_off(self, duration_ms: int) -> None:
+        """Let time pass before the journal is tried again, or until `hurry`."""
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(duration_ms / 1000):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass
 
     async def _pause(self, duration_ms: int) -> None:
         """Let time pass; the event loop's timers own it."""
