@@ -277,7 +277,9 @@ class CutOff:
             )
             return
         self._words[agent] = _Word(at_s, standing)
-        if standing.is_over and self._over_s is None:
+        # A word of before this agent's own last head says nothing that it didn't see there.
+        read_s = at_s - standing.head_age_ms / 1000
+        if standing.is_over and self._over_s is None and read_s > self._head_confirmed_s():
             self._over_s = self._clock.monotonic_s()
             logger.warning(
                 "agent %d has seen the end of epoch %d of this agent, which the journal is away "

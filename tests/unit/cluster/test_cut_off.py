@@ -239,6 +239,29 @@ def test_an_epoch_goes_on_if_a_later_head_does_not_hold_its_end() -> None:
     asyncio.run(main())
 
 
+def test_the_end_that_was_taken_back_is_not_believed_of_an_agent_that_is_away() -> None:
+    """It still holds the fence of the lost history, and has read no head since."""
+
+    async def main() -> None:
+        rig = Rig()
+        rig.told = Standing(10, is_over=True)
+        await rig.look(0.8)
+        rig.now_s += 60
+        await rig.look(0.05)
+        await rig.look(0.05)
+        rig.given_up.clear()
+        rig.let_go.clear()
+        rig.told = Standing(61_000, is_over=True)
+        rig.now_s += 1
+        for tenths in range(5, 20):
+            await rig.look(tenths / 10)
+        assert rig.given_up == []
+        assert rig.let_go == []
+        assert not rig.cut_off.is_alone
+
+    asyncio.run(main())
+
+
 def test_an_epoch_that_the_later_head_ends_stays_over() -> None:
     async def main() -> None:
         rig = Rig()
