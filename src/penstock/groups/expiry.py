@@ -10,6 +10,7 @@ goes in a later round, once it has few.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,11 @@ from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup
 from penstock.groups.plan import NOTHING, expired_of, seen_of
 from penstock.groups.settings import GroupSettings
+from penstock.model.errors import CorruptDataError
+from penstock.system.heard import Cause, heard
 from penstock.system.turns import Turns
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from penstock.metadata.queries import Queries
@@ -171,7 +176,11 @@ class GroupExpiry:
         expired = list(offsets) if plan.whole_group else list(plan.offsets)
         if plan is NOTHING or not (is_whole or expired):
             return
-        loaded = loaded or self._memory.find(row.group_id, row=row)
+        try:
+            loaded = loaded or self._memory.find(row.group_id, row=row)
+        except CorruptDataError as error:
+            heard(Cause.GROUP_UNREADABLE, error, logger, "left out a group")
+            return
         assert loaded is not None
         if plan.whole_group and is_whole:
             self._deletion.end(loaded)

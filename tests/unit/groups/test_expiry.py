@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +42,29 @@ def test_a_group_of_many_offsets_expires_some_at_a_time(tmp_path: Path) -> None:
         assert await one.groups.expire() == 1
         assert not list(one.groups.overviews())
         assert max(rows_of(one.committer.commands, offsets)) < 2 * ROWS_MAX
+        await one.close()
+
+    run(work())
+
+
+def test_a_damaged_group_keeps_no_other_from_expiring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        for group_id in ("a", "b", "c", "d"):
+            await with_offsets(one, group_id, 2)
+        await settle()
+        page = one.queries.groups_page
+
+        def damaged(after: str, *, limit: int) -> list[Any]:
+            rows = page(after, limit=limit)
+            return [replace(row, state=b"\x01\xff") if row.group_id == "b" else row for row in rows]
+
+        monkeypatch.setattr(one.queries, "groups_page", damaged)
+        one.clock.skipped_ms += 8 * DAY_MS
+        assert await one.groups.expire() == 3
+        assert [row.group_id for row in page("", limit=10)] == ["b"]
         await one.close()
 
     run(work())
