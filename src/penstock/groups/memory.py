@@ -101,6 +101,7 @@ class GroupMemory:
         )
         self.waiting: dict[int, asyncio.Future[Any]] = {}
         self._request_count = 0
+        self._in_doubt: set[str] = set()
 
     async def close(self) -> None:
         """End: every request that waits is told to look for the coordinator again."""
@@ -128,6 +129,8 @@ class GroupMemory:
             loaded = self.groups[group_id]
             self.carry_out(loaded, loaded.machine.end(GroupError.NOT_COORDINATOR))
             loaded.timers.cancel_all()
+            if loaded.offsets.commits_open or loaded.offsets.is_in_doubt:
+                self._in_doubt.add(group_id)
             self.forget(group_id)
 
     def load_page(self, after: str, is_wanted: Callable[[str], bool]) -> str | None:
@@ -191,6 +194,9 @@ class GroupMemory:
         # Read before it is kept: a damaged group must not pass for an empty one at its next use.
         durable = None if row is None else decode_state(row.state, group_id=group_id)
         self.groups[group_id] = made
+        if group_id in self._in_doubt:
+            self._in_doubt.remove(group_id)
+            made.offsets.doubt()
         if row is not None and durable is not None:
             effects = machine.restore(row.generation, row.protocol_type, durable)
             self.carry_out(made, effects)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,32 @@ def test_closing_answers_a_commit_that_the_journal_never_answers(tmp_path: Path)
         await one.groups.close()
         assert (await waiting).error is GroupError.COORDINATOR_NOT_AVAILABLE
         assert not one.groups._journal.tasks
+        await one.close()
+
+    run(work())
+
+
+def test_a_group_that_is_let_go_of_with_a_commit_in_doubt_is_read_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coordinator was cut off, and its epoch goes on: the commit may be applied yet."""
+
+    async def work() -> None:
+        one = world(tmp_path)
+        key = (one.topic("flights", 4).topic_id, 0)
+        await commit(one, [write(one, 90, 0)])
+        carry_out, late = one.committer.commit, []
+
+        async def in_doubt(commands: Any) -> Any:
+            late.append(commands)
+            raise InDoubtError("append", "agent 1", "its epoch was ended by others")
+
+        monkeypatch.setattr(one.committer, "commit", in_doubt)
+        await commit(one, [write(one, 100, 0)])
+        one.groups.release(lambda _: True)
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 90
+        await carry_out(late[0])
+        assert (await one.groups.fetch_offsets("g"))[key].offset == 100
         await one.close()
 
     run(work())
