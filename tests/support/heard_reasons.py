@@ -127,6 +127,7 @@ REASONS: Final = {
     "kafka/handlers/delete_records.py _delete: TimeoutError": TOLD,
     "kafka/handlers/describe_groups.py _bound: PenstockError": "the answer itself has the error",
     "kafka/handlers/offset_fetch.py _bound: PenstockError": "the answer itself has the error",
+    "kafka/produce_codec.py wants_no_answer: MALFORMED": "its peer is gone: no error reaches it",
     "kafka/produce_repeat.py KnownProduce.parse: MALFORMED": AGAIN,
     "kafka/server.py KafkaServer._until_empty: suppress TimeoutError": TIMER,
     # kernels, lake, records: pure
@@ -232,6 +233,7 @@ REASONS: Final = {
     "replica/aside.py _mark_in: (CorruptDataError, TypeError, ValueError)": ANSWER,
     "replica/database.py sync_wal: FileNotFoundError": ABSENT,
     "replica/difference.py read_difference: FileNotFoundError": ABSENT,
+    "replica/follower.py Follower._back_off: TimeoutError": TIMER,
     "replica/follower.py Follower._idle: TimeoutError": TIMER,
     "replica/heads.py ConfirmedHeads.run: TimeoutError": TIMER,
     "replica/journal_files.py JournalFiles._keep_torn: FileNotFoundError": ABSENT,
