@@ -6,6 +6,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +15,7 @@ from penstock.app.layout import DataLayout
 from penstock.app.offline import back_up, restore
 from penstock.cli.main import root
 from penstock.log.append import lane
-from penstock.log.fetch.reader import Missing
+from penstock.log.fetch.reader import LogReader, Missing
 from penstock.log.verify import FindingKind
 from penstock.metadata.answers import BatchStatus
 from penstock.metadata.queries import Queries
@@ -221,3 +222,35 @@ def test_verify_names_damage_in_what_the_database_lacks(tmp_path: Path) -> None:
     (finding,) = verify_path(data).findings
     assert finding.kind is FindingKind.DAMAGED
     assert f"at byte {at}" in finding.subject
+
+
+class CaughtUpMeanwhile:
+    """A database that lacks what was appended when it is asked, and no more right after."""
+
+    def __init__(self) -> None:
+        self.is_behind = True
+        self.flushed = False
+
+    def runs_from(self, *_: Any, **__: Any) -> list[Any]:
+        self.is_behind = False
+        return []
+
+    async def flush(self) -> None:
+        self.flushed = True
+
+
+@pytest.mark.parametrize("read", [LogReader.read, LogReader.read_parts])
+def test_what_a_commit_brings_during_a_look_is_looked_for_again(
+    read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(rig: Rig) -> None:
+        (key,) = await rig.topic("t", 1)
+        reader, behind = rig.log.reader, CaughtUpMeanwhile()
+        monkeypatch.setattr(reader, "_queries", behind)
+        monkeypatch.setattr(reader, "_behind", behind)
+        found = read(reader, key, 0, 1 << 20)
+        assert isinstance(found, Missing)
+        await found.load
+        assert behind.flushed
+
+    run_rig(tmp_path, test)

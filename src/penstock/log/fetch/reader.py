@@ -135,12 +135,13 @@ class LogReader:
             return cached
         self._check_servable(key, offset)
         self._may_load = may_load
+        was_behind = self._is_behind()  # before the look: a commit may come between
         views: list[memoryview] = []
         length = 0
         while True:
             run = self._locate(key, offset, query=not views)
             if run is None:
-                if not views and may_load and self._is_behind():
+                if not views and may_load and was_behind:
                     return Missing(self._start_flush())
                 if not views:
                     return self._lost_end(key, offset)
@@ -173,12 +174,13 @@ class LogReader:
             return cached
         self._check_servable(key, offset)
         self._may_load = may_load
+        was_behind = self._is_behind()
         parts: list[Part] = []
         length = 0
         while True:
             run = self._locate(key, offset, query=not parts)
             if run is None:
-                if not parts and may_load and self._is_behind():
+                if not parts and may_load and was_behind:
                     return Missing(self._start_flush())
                 if not parts:
                     return self._lost_end(key, offset)
