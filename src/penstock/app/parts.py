@@ -98,9 +98,9 @@ class Environment(NamedTuple):
     advertised: Address
     """What clients are told to connect to."""
     peer: Address | None
-    """What other agents call this one by; None: no HTTP port."""
+    """Other agents call this one at this address; None: it has no HTTP port."""
     http: Address | None = None
-    """What tools reach its HTTP port by, where that is another one."""
+    """Tools reach its HTTP port at this address, where it differs from the one for agents."""
 
 
 @dataclass(slots=True, kw_only=True)

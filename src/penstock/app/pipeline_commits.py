@@ -275,8 +275,8 @@ class _Commits:
 
 
 def saved_line(before: TableRow | None, now: TableProgress) -> str:
-    """What a job's note of its table changed: a sentence, without the partitions that are where
-    they were."""
+    """Say in a sentence what a job's note of its table changed; partitions whose offsets stayed are
+    left out."""
     known = {} if before is None else before.offsets
     snapshot_id = NO_SNAPSHOT if before is None else before.snapshot_id
     changes = []

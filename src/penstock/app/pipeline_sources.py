@@ -1,4 +1,4 @@
-"""What the answers of the pipeline's door are made of: the state, the log, the store."""
+"""The state, the log and the store, of which the pipeline's calls are answered."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ def refused(reason: Refusal, detail: str) -> DoorRefusedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSources:
-    """What answers are made of, in any shape of a server.
+    """Holds what the pipeline's calls are answered from, in any shape of a server.
 
     `objects_url`: of the store without credentials, "" where it can't be told; `heads`: None where
     this agent is always at the journal's head.
@@ -77,7 +77,7 @@ class PipelineSources:
     without_secret: bool = False
     """Whoever reaches this port may read and write everything by Kafka's protocol, too."""
     on_loopback: bool = False
-    """Without a secret, and nobody but this machine reaches the port."""
+    """There is no secret, and only programs of this machine reach the port."""
 
     async def confirm(self) -> None:
         """Wait until this agent knows all that happened before the call, and queries find it.

@@ -170,7 +170,7 @@ async def restore_cluster(
 
 
 def _after_note(take: TakeObjects, database: Path) -> TakeObjects:
-    """What takes objects, after a note in the database's place."""
+    """Return `take`, which leaves a note in the database's place first."""
 
     def taken(listed: Listed, due: DueOf) -> None:
         leave_note(database)

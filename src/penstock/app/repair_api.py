@@ -47,7 +47,7 @@ class RepairSources:
 
 
 class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/repair/histories takes. `history`: one of the open ones; None: all."""
+    """The body of POST /v1/repair/histories. `history`: one of the open ones; None: all."""
 
     action: Literal["look", "append", "give_up"] = "look"
     history: int | None = None
@@ -61,7 +61,7 @@ _Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class DamageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/repair/damage takes. `places`: pairs partition key and an offset of a run;
+    """The body of POST /v1/repair/damage. `places`: pairs of partition key and an offset of a run;
     None: all runs that this server or agent knows to be damaged. `source`: with find and restore, a
     directory or URL that may hold copies."""
 
@@ -82,14 +82,14 @@ class RebuildRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LostRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/repair/lost takes. `after`: the partition key and start of the last range of
+    """The body of POST /v1/repair/lost. `after`: the partition key and start of the last range of
     the page before."""
 
     after: tuple[int, int] = (-1, -1)
 
 
 class ScanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What POST /v1/repair/scan takes. `objects`: whether to read objects beside the WALs."""
+    """The body of POST /v1/repair/scan. `objects`: whether objects are read besides the WALs."""
 
     bytes_per_s: Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]
     objects: bool = True

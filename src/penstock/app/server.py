@@ -100,7 +100,7 @@ class Server:
         self.kafka_address = parse_address(settings.kafka, setting="kafka")
         self.http_address = parse_address(settings.http, setting="http") if settings.http else None
         self.peer_address: Address | None = None
-        """Where other agents of the cluster are served, once the server has started."""
+        """Other agents are served at this address; None until the server has started."""
 
     @property
     def parts(self) -> Parts:
