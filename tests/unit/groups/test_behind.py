@@ -55,14 +55,20 @@ def test_a_committed_offset_does_not_go_back(tmp_path: Path, disk: Disk) -> None
     in_world(tmp_path, main)
 
 
+async def agent_and_newcomer(world: World, disk: Disk) -> tuple[ClusterAgent, ClusterAgent]:
+    """An agent that has all shards, and one that has come as its disk was full."""
+    (agent,) = await world.cluster(1)
+    await asyncio.sleep(10)
+    newcomer = await world.agent(2)
+    disk.is_full = True
+    return agent, newcomer
+
+
 def test_shards_stay_with_a_live_agent_until_the_next_can_read_their_groups(
     tmp_path: Path, disk: Disk
 ) -> None:
     async def main(world: World) -> None:
-        (agent,) = await world.cluster(1)
-        await asyncio.sleep(10)
-        newcomer = await world.agent(2)
-        disk.is_full = True
+        agent, newcomer = await agent_and_newcomer(world, disk)
         await asyncio.sleep(10)
         assert not newcomer.order.shows_answers
         assert agent.shards.owned_by(2) == 0
@@ -79,10 +85,7 @@ def test_shards_of_a_drained_agent_are_claimed_by_one_that_cannot_read_their_gro
     """Otherwise the drained agent could not end."""
 
     async def main(world: World) -> None:
-        (agent,) = await world.cluster(1)
-        await asyncio.sleep(10)
-        newcomer = await world.agent(2)
-        disk.is_full = True
+        agent, newcomer = await agent_and_newcomer(world, disk)
         await asyncio.sleep(1)
         assert not newcomer.order.shows_answers
         await agent.on_node(agent.order.commit([DrainAgent(agent=1, draining=True)]))

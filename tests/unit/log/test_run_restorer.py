@@ -36,6 +36,15 @@ async def stored(
     return keys
 
 
+async def found_missing(rig: Rig) -> PartitionKey:
+    """A partition whose only run lies in an object that is gone, as a consumer has found."""
+    (key,) = await stored(rig)
+    (run,) = runs_of(rig, key)
+    object_path(rig, run).unlink()
+    await consume(rig, key, read_views)
+    return key
+
+
 def keep(rig: Rig, folder: Path) -> None:
     """A copy of all objects, as an operator may have one."""
     shutil.copytree(rig.path / "objects", folder, dirs_exist_ok=True)
@@ -177,10 +186,7 @@ def test_an_object_that_nothing_names_any_more_holds_a_copy(tmp_path: Path) -> N
 
 def test_two_repairs_at_once_bring_a_run_back_once(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        (key,) = await stored(rig)
-        (run,) = runs_of(rig, key)
-        object_path(rig, run).unlink()
-        await consume(rig, key, read_views)
+        key = await found_missing(rig)
         repair = rig.log.damage_repair
         states = [
             [report.state for report in reports]
@@ -194,10 +200,8 @@ def test_two_repairs_at_once_bring_a_run_back_once(tmp_path: Path) -> None:
 
 def test_a_run_that_another_agent_has_repaired_meanwhile_is_left(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        (key,) = await stored(rig)
+        key = await found_missing(rig)
         (run,) = runs_of(rig, key)
-        object_path(rig, run).unlink()
-        await consume(rig, key, read_views)
         restorer = rig.log.damage_repair._restorer
         (first,) = await restorer.restore([run], "")
         (second,) = await restorer.restore([run], "")
@@ -215,10 +219,7 @@ def test_a_run_that_another_agent_has_repaired_meanwhile_is_left(tmp_path: Path)
 
 def test_a_repair_that_ends_before_its_entry_leaves_an_orphan(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        (key,) = await stored(rig)
-        (run,) = runs_of(rig, key)
-        object_path(rig, run).unlink()
-        await consume(rig, key, read_views)
+        key = await found_missing(rig)
         restorer = rig.log.damage_repair._restorer
         before = set((rig.path / "objects/segments").rglob("*.seg"))
 
@@ -244,10 +245,7 @@ def test_a_repair_that_ends_before_its_entry_leaves_an_orphan(tmp_path: Path) ->
 
 def test_below_the_level_nothing_is_put(tmp_path: Path) -> None:
     async def test(rig: Rig) -> None:
-        (key,) = await stored(rig)
-        (run,) = runs_of(rig, key)
-        object_path(rig, run).unlink()
-        await consume(rig, key, read_views)
+        await found_missing(rig)
         before = list((rig.path / "objects/segments").rglob("*.seg"))
 
         class Older:
