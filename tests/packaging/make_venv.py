@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-OLDEST, NEWEST = (3, 11), (3, 13)
+OLDEST, NEWEST = (3, 11), (3, 14)
 
 
 def main():
@@ -11,7 +11,7 @@ def main():
         sys.exit("usage: make_venv.py DIRECTORY")
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         sys.exit(
-            "Penstock needs Python 3.11, 3.12 or 3.13, and {} is {}.{}: choose one with "
+            "Penstock needs Python 3.11 to 3.14, and {} is {}.{}: choose one with "
             "`make PYTHON=python3.12 ...`.".format(sys.executable, *sys.version_info[:2])
         )
     try:

@@ -96,3 +96,21 @@ def test_what_runs_takes_less_than_150_mb() -> None:
         paths = [Path(str(file.locate())) for file in files]
         total += sum(path.stat().st_size for path in paths if path.is_file())
     assert 1 << 20 < total < RUN_MB_MAX << 20
+
+
+def test_the_range_of_python_is_the_same_wherever_it_is_named() -> None:
+    named = [
+        text.removeprefix("Programming Language :: Python :: ")
+        for text in project()["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", text)
+    ]
+    oldest, newest = (int(text.partition(".")[2]) for text in (named[0], named[-1]))
+    assert named == [f"3.{minor}" for minor in range(oldest, newest + 1)]
+    assert project()["requires-python"] == f">=3.{oldest},<3.{newest + 1}"
+    makes_venv = (REPOSITORY / "tests/packaging/make_venv.py").read_text()
+    assert f"OLDEST, NEWEST = (3, {oldest}), (3, {newest})" in makes_venv
+    ci = (REPOSITORY / ".ci/run").read_text()
+    assert f"(3, {oldest}) <= sys.version_info[:2] <= (3, {newest})" in ci
+    assert " ".join(f"python{version}" for version in named) in ci
+    readme = (REPOSITORY / "README.md").read_text()
+    assert f"With Python 3.{oldest} to 3.{newest} on" in readme

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.version import VERSION
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,3 +36,7 @@ def test_a_wheel_has_the_package_its_types_and_the_console_script(tmp_path: Path
     assert "penstock/cli/commands/serve.py" in names
     assert not [name for name in names if name.startswith(("tests", "bench", "demo"))]
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_package_names_its_version() -> None:
+    assert penstock.__version__ == VERSION

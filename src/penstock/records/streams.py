@@ -18,15 +18,20 @@ above 128 MiB unless it is told to; levels from 20 on use such ones. Of several 
 librdkafka reads the first alone.
 """
 
+import sys
 import zlib
 from collections.abc import Iterator
 from typing import Final, Protocol
 
 import cramjam
 import lz4.frame
-from backports import zstd
 
 from penstock.records.batch import BatchError, BatchFault
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"

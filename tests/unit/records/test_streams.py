@@ -7,12 +7,11 @@ import sys
 
 import lz4.frame
 import pytest
-from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.records.batch import BatchError, BatchFault
-from penstock.records.streams import open_stream
+from penstock.records.streams import open_stream, zstd
 from support.raw_batches import NUMBERS, PACKERS
 
 BODIES = st.binary(max_size=300) | st.integers(1, 200_000).map(lambda size: b"ab" * size)
@@ -116,8 +115,7 @@ def test_a_bomb_takes_the_memory_of_a_piece() -> None:
 import sys, resource
 from support.raw_batches import NUMBERS, PACKERS
 import lz4.frame, zlib
-from backports import zstd
-from penstock.records.streams import open_stream
+from penstock.records.streams import open_stream, zstd
 SIZE = 1 << 30
 def packed(compressor, flush):
     return b"".join([compressor(bytes(1 << 20)) for _ in range(SIZE >> 20)]) + flush()
