@@ -19,8 +19,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import (
+from penstock.model.ids import PARTITION_BITS
+from penstock.replica import Replica
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import (
     AnyCommand,
     CommitRuns,
     CreateTopic,
@@ -28,10 +30,8 @@ from penstock.metadata.commands import (
     RunCommit,
     SetFeatureLevel,
 )
-from penstock.metadata.entries import Entry, encode_entry
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
-from penstock.model.ids import PARTITION_BITS
-from penstock.replica import Replica
+from penstock.state.entries import Entry, encode_entry
+from penstock.state.schema import FEATURE_LEVEL_MAX
 
 RUNS = 1_600
 ENTRIES_PER_COMMIT = 4

@@ -31,14 +31,14 @@ from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.checked import CheckedRanges
 from penstock.log.fetch.object_runs import ObjectRuns
 from penstock.log.fetch.regions import FileRuns
-from penstock.log.limits import LogLimits
-from penstock.metadata.rows import StoredRun
+from penstock.log.settings import LogSettings
 from penstock.model.ids import PartitionKey
 from penstock.objects.local import LocalStore
 from penstock.records.batch import patch_base_offset
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import run_sum
+from penstock.state.rows import StoredRun
 from penstock.system.files import PosixDevice
 from support.checks import run_checks
 
@@ -96,7 +96,7 @@ async def measure(
         run = StoredRun(*vars_of(run), sum=run_sum(memoryview(data), 0))
         checks = run_checks(pool)
         checks.seed_of = lambda _: 0
-        limits = LogLimits(block_bytes=4 * MIB, block_cache_bytes=2 * len(data) + 64 * MIB)
+        limits = LogSettings(block_bytes=4 * MIB, block_cache_bytes=2 * len(data) + 64 * MIB)
         files = FileRuns(store, stretch_bytes=limits.block_bytes, checks=checks)
         objects = ObjectRuns(
             blocks=BlockCache(limits), store=store, limits=limits, checks=checks, load_failed=failed

@@ -22,7 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fsync_floor import measure
-from penstock.metadata.commands import (
+from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.order.local_order import Order
+from penstock.state.commands import (
     AnyCommand,
     CommitOffsets,
     CommitRuns,
@@ -33,9 +35,7 @@ from penstock.metadata.commands import (
     RunCommit,
     StoreSegment,
 )
-from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
-from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.state.read.queries import Queries
 
 TOPIC_ID = b"bench-topic-id-1"
 PARTITIONS = 640

@@ -35,7 +35,8 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from penstock.lake.compaction.items import (
+from penstock.pipeline.api_messages import PartitionState, RunPage, TopicState
+from penstock.pipeline.compaction.items import (
     MIB,
     CompactionSettings,
     InputObject,
@@ -43,9 +44,8 @@ from penstock.lake.compaction.items import (
     JoinItem,
     KeyedItem,
 )
-from penstock.lake.compaction.join import Arena, join_runs
-from penstock.lake.compaction.plan import plan
-from penstock.lake.door import PartitionState, RunPage, TopicState
+from penstock.pipeline.compaction.join import Arena, join_runs
+from penstock.pipeline.compaction.plan import plan
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.segment import RunDescriber, build_segment
@@ -64,7 +64,7 @@ def cpu_s() -> float:
 
 
 class Files:
-    """`penstock.lake.compaction.items.ItemStore` over a folder; outputs are deleted by the next
+    """`penstock.pipeline.compaction.items.ItemStore` over a folder; outputs are deleted by the next
     item's, so that what fits once fits."""
 
     def __init__(self, folder: Path) -> None:
@@ -300,7 +300,7 @@ def bench_keyed(
     folder: Path, sizes: Sequence[float], batch_records: Sequence[int], runs: int
 ) -> None:
     """Cleaning one partition of lz4 batches: by its size a tenth or so of its records stays."""
-    from penstock.lake.compaction.keyed import clean_partition
+    from penstock.pipeline.compaction.keyed import clean_partition
 
     for records, gigabytes in itertools.product(batch_records, sizes):
         keys = int(gigabytes * GB / VALUE_BYTES / 10)

@@ -31,10 +31,14 @@ import uvloop
 
 from bench_commit import SystemClock, SystemRandom
 from fsync_floor import measure
-from penstock.metadata.answers import Refused, RunsCommitted
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
-from penstock.metadata.commands import (
+from penstock.model.ids import TopicKey, partition_key
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder
+from penstock.order.local_order import Applied
+from penstock.replica import Replica
+from penstock.replica.postgres import PostgresJournal
+from penstock.state.answers import Refused, RunsCommitted
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import (
     AnyCommand,
     CommitRuns,
     CreateTopic,
@@ -42,12 +46,8 @@ from penstock.metadata.commands import (
     RunCommit,
     SetFeatureLevel,
 )
-from penstock.metadata.entries import Entry, encode_entry
-from penstock.metadata.order import Applied
-from penstock.metadata.schema import CLUSTER_LEVEL
-from penstock.model.ids import TopicKey, partition_key
-from penstock.replica import Replica
-from penstock.replica.postgres import PostgresJournal
+from penstock.state.entries import Entry, encode_entry
+from penstock.state.schema import CLUSTER_LEVEL
 from support.postgres import database_url
 
 PARTITIONS = 640

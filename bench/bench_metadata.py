@@ -22,16 +22,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench_commit import SystemClock, SystemRandom
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import CommitRuns, CreateTopic, RunCommit
-from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
 from penstock.model.ids import PARTITION_BITS
 from penstock.objects import open_store
+from penstock.order.local_order import Order
 from penstock.replica import verify_snapshot
 from penstock.replica.archive import Archive
 from penstock.replica.bootstrap import bootstrap
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import CommitRuns, CreateTopic, RunCommit
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 
 PARTITIONS = 50_000
 TOPICS = 50
@@ -188,7 +188,7 @@ def main() -> None:
             with timed("  open"):
                 order = open_order(directory / "restored")
             with timed("  load the view"), closing(Queries(directory / "restored")) as queries:
-                view = MetadataView.load(queries)
+                view = StateView.load(queries)
         assert len(list(view.topics())) == TOPICS
         order.close()
     finally:

@@ -26,22 +26,22 @@ from typing_extensions import Buffer
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_log import ClusterLog
-from penstock.log.limits import LogLimits
-from penstock.log.own_wal import WalFolder
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import TopicCreated
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
-from penstock.metadata.commands import CreateTopic, SetFeatureLevel
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
+from penstock.log.settings import LogSettings
+from penstock.log.wals.own_wal import WalFolder
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder
 from penstock.ports.objects import ObjectInfo
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.replica import Replica
+from penstock.state.ages import Ages
+from penstock.state.answers import TopicCreated
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import CreateTopic, SetFeatureLevel
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
@@ -130,7 +130,7 @@ class Bench:
 
             return local.setdefault(threading.get_ident(), Queries(path))
 
-        view = MetadataView.load(queries())
+        view = StateView.load(queries())
         self.pool = ThreadPoolExecutor(4)
         self.log = ClusterLog(
             ordering=self.order,
@@ -140,7 +140,7 @@ class Bench:
             clock=clock,
             ages=Ages(BelievedClock(clock, after_ms=600_000)),
             compare_history=None,
-            limits=LogLimits(
+            limits=LogSettings(
                 durability=self.arguments.durability,
                 flush_interval_ms=self.arguments.interval_ms,
             ),

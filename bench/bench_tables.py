@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.kernels.encode import encode
-from penstock.lake.door import OutputObject, WriteRequest, WriteRun
+from penstock.pipeline.api_messages import OutputObject, WriteRequest, WriteRun
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.objects import ObjectAccess

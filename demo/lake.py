@@ -118,8 +118,8 @@ def compacted(
         ResourceType,
     )
 
-    from penstock.lake.compaction.items import CompactionSettings
-    from penstock.pipeline.compaction import compact
+    from penstock.pipeline.compaction.items import CompactionSettings
+    from penstock.pipeline.compaction.job import compact
 
     changes = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     resource = ConfigResource(

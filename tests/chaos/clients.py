@@ -435,7 +435,7 @@ def end_asker(load: Load, name: str) -> None:
 
 
 def _ask_ends(load: Load, name: str, connection: Connection) -> None:
-    from penstock.kafka.schema import build
+    from penstock.kafka.wire.schema import build
 
     def make(types: ModuleType) -> object:
         partitions = tuple(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kafka.movement import Ending
+from penstock.kafka.net.movement import Ending
 from support.loopback import FETCH, PRODUCE, api_versions, request
 from support.metrics import scrape
 from support.probe import Probe, create_topic

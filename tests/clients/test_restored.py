@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from support.raw_fetch import fetch_from
 from support.server import ServerProcess, run_penstock, running_server
 

@@ -13,8 +13,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from penstock.kafka.lanes import Lane
-from penstock.kafka.movement import Ending
+from penstock.kafka.net.lanes import Lane
+from penstock.kafka.net.movement import Ending
 from support.loopback import request
 from support.metrics import scrape
 from support.probe import create_topic

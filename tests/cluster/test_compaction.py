@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.compaction.items import CompactionSettings
 from penstock.pipeline.client import DoorClient, DoorOptions
-from penstock.pipeline.compaction import compact
+from penstock.pipeline.compaction.items import CompactionSettings
+from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import LocalEngine
 from support.agents import PATIENCE, SECRET, Agents, run_cli
 from support.compacted_log import CompactedLog

@@ -14,7 +14,7 @@ import pytest
 
 from peers.line_clients import franz_go, kafka_java, line_programs
 from penstock.groups.shard_plan import proposed_owner
-from penstock.metadata.cluster_tables import group_shard
+from penstock.state.cluster_tables import group_shard
 from support.agents import PATIENCE, Agent, Agents, run_cli
 from support.committer import Committer, committed
 from support.group_history import Kind, contradictions
@@ -64,7 +64,7 @@ def coordinators(cluster: Cluster, group_ids: list[str]) -> dict[str, Agent]:
     """Each group's, as any running agent says."""
     from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
-    from penstock.kafka.schema import build
+    from penstock.kafka.wire.schema import build
 
     def place(connection: Connection, group_id: str) -> Any:
         return connection.request(

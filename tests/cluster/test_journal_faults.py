@@ -10,13 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.metadata.answers import ProducerIds
-from penstock.metadata.cluster_order import ClusterOrderSettings
-from penstock.metadata.commands import AllocateProducerIds
 from penstock.model.errors import InvalidRequestError, JournalOlderError, RetryableError
+from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.replica import state_digest
 from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.replica.postgres.checks import check_durability
+from penstock.state.answers import ProducerIds
+from penstock.state.commands import AllocateProducerIds
 from penstock.system import SystemClock
 from support.cluster_orders import Agent, outcome
 from support.postgres import PATIENT, PostgresServer

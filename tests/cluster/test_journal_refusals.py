@@ -16,12 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.metadata.answers import ProducerIds
-from penstock.metadata.cluster_order import ClusterOrderSettings
-from penstock.metadata.commands import AllocateProducerIds
 from penstock.model.errors import RetryableError
+from penstock.order.cluster_order import ClusterOrderSettings
 from penstock.replica.postgres import PostgresJournal, PostgresSettings
 from penstock.replica.postgres.pipeline import StatementError
+from penstock.state.answers import ProducerIds
+from penstock.state.commands import AllocateProducerIds
 from penstock.system import SystemClock
 from support.cluster_orders import Agent, outcome
 from support.postgres import PATIENT, PostgresServer

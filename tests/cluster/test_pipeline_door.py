@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from chaos.world import World
-from penstock.lake.door import JobRequest, Range
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -23,6 +22,7 @@ from penstock.model.errors import (
     PenstockError,
     RetryableError,
 )
+from penstock.pipeline.api_messages import JobRequest, Range
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range

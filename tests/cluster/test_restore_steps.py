@@ -18,14 +18,12 @@ from typing_extensions import Buffer
 
 from penstock.app import recovery
 from penstock.app.recovery import NewCluster
-from penstock.log.cluster_opening import open_cluster_order
-from penstock.log.point_in_time import Moment
-from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.queries import Queries
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.log.opening.cluster import open_cluster_order
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.objects import open_reliable_store
+from penstock.order.cluster_order import AgentIdentity
 from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.recovery.point_in_time import Moment
 from penstock.replica import postgres
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SNAPSHOTS_PREFIX
@@ -34,6 +32,8 @@ from penstock.replica.postgres import PostgresJournal, PostgresSettings, begin_j
 from penstock.replica.postgres import begin as begin_module
 from penstock.replica.postgres.statements import Statements
 from penstock.replica.postgres.tables import open_tables
+from penstock.state.read.queries import Queries
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from support.agents import PATIENCE, Agents

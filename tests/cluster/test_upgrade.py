@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from chaos.world import World
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.levels import LEVEL_OF, LevelNotOnError
 from penstock.replica.postgres import PostgresJournal
+from penstock.state.commands import AnyCommand
+from penstock.state.levels import LEVEL_OF, LevelNotOnError
 from penstock.system.clock import SystemClock
 from support.agents import PATIENCE, Agent
 from support.cluster_orders import Agent as OrderOnly
@@ -26,7 +26,7 @@ from support.old_release import unpack_release
 from support.probe import Probe, create_topic, read_all
 from support.server import REPOSITORY, ServerFailedError
 from support.waiting import eventually
-from unit.metadata.test_levels import sample
+from unit.state.test_levels import sample
 
 OLD, NEW = 3, 4
 COMMANDS: list[Any] = list(typing.get_args(AnyCommand))

@@ -267,7 +267,7 @@ def wal_files_with_records(host: WorkersHost, *, but: int = 0) -> int:
     """How many of the WALs the state names runs in; `but`: without so many first ones."""
     from contextlib import closing
 
-    from penstock.metadata.queries import Queries
+    from penstock.state.read.queries import Queries
 
     with closing(Queries(host.data / "metadata.sqlite")) as queries:
         keys = [0, *(wal.wal_key for wal in queries.wals())][but:]

@@ -23,7 +23,7 @@ from penstock.cli.commands.verify import command
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
 from support.log_rig import Rig, run_rig
-from unit.log.test_rebuild import settle
+from unit.log.opening.test_rebuild import settle
 
 CASES = int(os.environ.get("PENSTOCK_DAMAGE_CASES", "320"))
 SEED = int(os.environ.get("PENSTOCK_DAMAGE_SEED", "1"))

@@ -14,8 +14,6 @@ import pytest
 
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.upload import uploader
-from penstock.metadata.answers import BatchStatus, TopicCreated
-from penstock.metadata.commands import CreateTopic
 from penstock.model.errors import (
     FatalStorageError,
     PenstockError,
@@ -27,6 +25,8 @@ from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.replica import replica as replica_module
+from penstock.state.answers import BatchStatus, TopicCreated
+from penstock.state.commands import CreateTopic
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice, SimulatedFile

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.metadata.queries import Queries
+from penstock.state.read.queries import Queries
 from support.dying_server import LAUNCHER, dying
 from support.enduring_load import PARTITIONS, TOPIC, EnduringLoad, read_all
 from support.server import ServerProcess, run_penstock

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from penstock.metadata.commands import TrimLog
-from penstock.metadata.order import Applied, Prepared
 from penstock.model.ids import partition_key
+from penstock.order.local_order import Applied, Prepared
 from penstock.replica import JournalEntry
+from penstock.state.commands import TrimLog
 from penstock.wal import WalPlace
 from support.power import World
 from support.power_promises import Knowledge, PromiseBrokenError

@@ -86,7 +86,7 @@ def test_a_server_imports_nothing_heavy_and_stays_small(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=120)
     modules = set(re.search(r"modules: (.*)", errors)[1].split())  # type: ignore[index]
-    assert "penstock.kafka.server" in modules
+    assert "penstock.kafka.net.server" in modules
     assert not {name for name in NEVER_IMPORTED if name in modules}
 
 

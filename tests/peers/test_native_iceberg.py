@@ -13,10 +13,10 @@ import pytest
 
 from peers.iceberg import build, jars
 from peers.spark import is_built, python_of
-from penstock.lake.tables.offsets import OFFSETS_PROPERTY
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.catalog import ancestry, open_catalog, summary_of
 from penstock.pipeline.tables.job import run_table_once
+from penstock.pipeline.tables.offsets import OFFSETS_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from support.door import Door, serve_in_thread
 from support.rest_catalog import serve_rest_catalog

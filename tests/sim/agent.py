@@ -13,10 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.log.wal_name import read_wal_id
-from penstock.metadata.commands import DrainAgent
-from penstock.metadata.rows import AgentStatus
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.log.wals.names import read_wal_id
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -31,6 +28,9 @@ from penstock.peers.receive import AnswerReader, Frame
 from penstock.peers.serve import serve_blocks, serve_wal
 from penstock.peers.standing import STANDING_PATH, decode_asked, serve_standing
 from penstock.peers.zone import BLOCKS_PATH
+from penstock.state.commands import DrainAgent
+from penstock.state.rows import AgentStatus
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.testing.device import SimulatedDevice
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.simulated_link import SimulatedLink

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from penstock.metadata.answers import BatchStatus, RunsCommitted, RunsReplaced
-from penstock.metadata.commands import BATCH_FIELDS, CommitRuns
-from penstock.metadata.pipeline_commands import OUTPUT_FIELDS, ReplacedPartition, ReplaceRuns
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.records.batch import stored_header
 from penstock.records.decode import decode_batch
+from penstock.state.answers import BatchStatus, RunsCommitted, RunsReplaced
+from penstock.state.commands import BATCH_FIELDS, CommitRuns
+from penstock.state.pipeline_commands import OUTPUT_FIELDS, ReplacedPartition, ReplaceRuns
 from sim.history import Place
 from sim.identity import Identity, identity_of, is_keyed
 

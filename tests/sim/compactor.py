@@ -10,20 +10,9 @@ from dataclasses import dataclass, field
 import msgspec
 from typing_extensions import Buffer
 
-from penstock.lake import door
-from penstock.lake.compaction.items import (
-    CompactionSettings,
-    InputObject,
-    Item,
-    ItemDone,
-    ItemPartition,
-    JoinItem,
-    KeyedItem,
-)
-from penstock.lake.compaction.join import join_runs
-from penstock.lake.compaction.keyed import clean_partition
-from penstock.lake.compaction.plan import plan
-from penstock.lake.door import (
+from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.pipeline import api_messages as door
+from penstock.pipeline.api_messages import (
     OutputObject,
     Producers,
     ProducersRequest,
@@ -34,7 +23,18 @@ from penstock.lake.door import (
     Topics,
     TopicsRequest,
 )
-from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.pipeline.compaction.items import (
+    CompactionSettings,
+    InputObject,
+    Item,
+    ItemDone,
+    ItemPartition,
+    JoinItem,
+    KeyedItem,
+)
+from penstock.pipeline.compaction.join import join_runs
+from penstock.pipeline.compaction.keyed import clean_partition
+from penstock.pipeline.compaction.plan import plan
 from penstock.records.batch import patch_base_offset
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch

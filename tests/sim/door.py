@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 
-from penstock.app.pipeline_api import pipeline_routes
-from penstock.app.pipeline_sources import PipelineSources
-from penstock.lake.door import Problem
+from penstock.app.api.routes import pipeline_routes
+from penstock.app.api.sources import PipelineSources
 from penstock.model.errors import RetryableError
 from penstock.observability.metrics import Metrics
+from penstock.pipeline.api_messages import Problem
 from penstock.testing.simulated_link import SimulatedLink
 from sim.wire import BrokenError
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.metadata.cluster_tables import group_shard
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
+from penstock.state.cluster_tables import group_shard
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from sim.differing_in_life import damage_one
 from sim.oracle import CLOCKS_AGREE_MS
 

@@ -11,23 +11,23 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from penstock.log.wal_name import read_wal_id
-from penstock.metadata.answers import Condemned, Refused
-from penstock.metadata.apply import LogMachine, Standing
-from penstock.metadata.changes import HeadMoved, TopicDeleted
-from penstock.metadata.commands import (
-    DeleteGroups,
-    SetJournalTime,
-)
-from penstock.metadata.entries import decode_entry
-from penstock.metadata.levels import level_needed
-from penstock.metadata.meta import LEADER_EPOCH
-from penstock.metadata.rows import HistoryOutcome
-from penstock.metadata.schema import INTEGRITY_LEVEL
+from penstock.log.wals.names import read_wal_id
 from penstock.ports.device import Device
 from penstock.ports.journal import JournalRow
 from penstock.replica.beginning import RESTORED_POSITION
 from penstock.replica.dump import canonical_dump
+from penstock.state.answers import Condemned, Refused
+from penstock.state.apply.machine import LogMachine, Standing
+from penstock.state.changes import HeadMoved, TopicDeleted
+from penstock.state.commands import (
+    DeleteGroups,
+    SetJournalTime,
+)
+from penstock.state.entries import decode_entry
+from penstock.state.levels import level_needed
+from penstock.state.meta import LEADER_EPOCH
+from penstock.state.rows import HistoryOutcome
+from penstock.state.schema import INTEGRITY_LEVEL
 from penstock.wal.recovery import find_files
 from sim.cleaned import Cleaned
 from sim.history import Place

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.app.cluster_agent import AgentPlan, AgentPorts, open_agent
 from penstock.app.parts import Environment
-from penstock.cluster.membership import MembershipSettings
 from penstock.config.addresses import Address
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardSettings
-from penstock.kafka.server import KafkaServer
+from penstock.kafka.net.server import KafkaServer
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
-from penstock.log.limits import LogLimits
-from penstock.log.own_wal import WalFolder
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.queries import Queries
+from penstock.log.settings import LogSettings
+from penstock.log.wals.own_wal import WalFolder
+from penstock.membership.membership import MembershipSettings
 from penstock.model.errors import FatalStorageError, PenstockError
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.peers.standing import Asked, Standing
 from penstock.replica.dump import canonical_dump
 from penstock.replica.follower import FollowerSettings
+from penstock.state.read.queries import Queries
 from penstock.system.believed_clock import BelievedClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedConnection
@@ -212,9 +212,9 @@ async def _repeat(
             continue
 
 
-def log_limits(world: World) -> LogLimits:
+def log_limits(world: World) -> LogSettings:
     """So small that a few hundred records fill caches, and objects come and go within a run."""
-    return LogLimits(
+    return LogSettings(
         frame_bytes_max=8 << 10,
         append_wait_ms_max=3_000,
         durability="wal" if world.mode == "wal" else "object",

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.lake import door
-from penstock.lake.door import (
+from penstock.model.errors import RetryableError
+from penstock.objects.origins import open_origins
+from penstock.pipeline import api_messages as door
+from penstock.pipeline.api_messages import (
     JobOpen,
     JobRequest,
     OutputObject,
@@ -24,14 +26,12 @@ from penstock.lake.door import (
     WriteRun,
     Written,
 )
-from penstock.metadata.schema import PIPELINE_LEVEL
-from penstock.model.errors import RetryableError
-from penstock.objects.origins import open_origins
 from penstock.ports.objects import ObjectStore
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of
 from penstock.segment import RunDescriber, build_segment, job_object_key
+from penstock.state.schema import PIPELINE_LEVEL
 from penstock.testing.simulated_link import SimulatedLink
 from penstock.testing.simulated_store import SimulatedStore
 from sim.actors import Actor

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.log.point_in_time import Moment, RestoredState, restore_state
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
+from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
 from penstock.replica.archive import Archive
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.simulated_link import SimulatedLink
@@ -60,7 +60,7 @@ class Restoring:
         self._pool = InlineExecutor(chance.fork(), workers=2)
 
     async def state_at(self, moment: Moment) -> RestoredState:
-        """See `penstock.log.point_in_time.restore_state`."""
+        """See `penstock.recovery.point_in_time.restore_state`."""
         return await restore_state(
             self._store,
             PARENT_URL,

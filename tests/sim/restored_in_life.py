@@ -14,8 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.log.point_in_time import Moment, RestoredState
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
+from penstock.recovery.point_in_time import Moment, RestoredState
 from sim.chance import Chance
 from sim.compactor import Compactor
 from sim.oracle import Oracle

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from penstock.kafka.connection import KafkaConnection
+from penstock.kafka.net.connection import KafkaConnection
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.kafka.server import KafkaServer
+    from penstock.kafka.net.server import KafkaServer
     from sim.chance import Chance
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.metadata.commands import AnyCommand, CondemnObjects, ForgetObjects, RegisterAgent
-from penstock.metadata.entries import Entry, encode_entry
 from penstock.ports.journal import JournalRow
 from penstock.segment import SEGMENTS_PREFIX, object_key
+from penstock.state.commands import AnyCommand, CondemnObjects, ForgetObjects, RegisterAgent
+from penstock.state.entries import Entry, encode_entry
 from sim.history import ViolationError
 from sim.oracle import Oracle
 

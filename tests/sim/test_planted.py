@@ -30,7 +30,7 @@ def test_a_planted_bug_fits_the_sources(patch: Path, tmp_path: Path) -> None:
 def test_a_patch_is_never_taken_for_a_reversed_one(tmp_path: Path) -> None:
     """Where its own line is gone `patch` offers to undo the bug, at any line like it."""
     patch = tmp_path / "stale.patch"
-    module = "src/penstock/metadata/ages.py"
+    module = "src/penstock/state/ages.py"
     source = (HERE.parents[1] / module).read_text()
     (line,) = (line for line in source.splitlines() if line.startswith("class Ages"))
     patch.write_text(f"--- a/{module}\n+++ b/{module}\n@@ -8 +8 @@\n-class Gone:\n+{line}\n")

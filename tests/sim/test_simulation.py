@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.metadata.commands import DrainAgent, RegisterAgent
-from penstock.metadata.entries import Entry
-from penstock.metadata.entry_window import UNRESOLVED_MAX
+from penstock.order.entry_window import UNRESOLVED_MAX
+from penstock.state.commands import DrainAgent, RegisterAgent
+from penstock.state.entries import Entry
 from sim.agent import STORE_PATIENCE_S
 from sim.clocks import LATE_S
 from sim.history import History, ViolationError

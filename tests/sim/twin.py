@@ -7,8 +7,9 @@ from typing import Any
 
 from crc32c import crc32c
 
-from penstock.metadata.answers import Refused
-from penstock.metadata.commands import (
+from penstock.order.entry_window import UNRESOLVED_MAX
+from penstock.state.answers import Refused
+from penstock.state.commands import (
     ClaimShard,
     ClaimWal,
     CommitOffsets,
@@ -21,9 +22,8 @@ from penstock.metadata.commands import (
     SaveGroup,
     StoreSegment,
 )
-from penstock.metadata.entries import Entry
-from penstock.metadata.entry_window import UNRESOLVED_MAX
-from penstock.metadata.pipeline_commands import CloseJob, CommitWrite, OpenJob, ReplaceRuns
+from penstock.state.entries import Entry
+from penstock.state.pipeline_commands import CloseJob, CommitWrite, OpenJob, ReplaceRuns
 
 
 class Twin:

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.client import fetching, producing
 from penstock.cli.client.offsets import TopicPartition
-from penstock.kafka import schema
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.wire import schema
 from sim.history import ViolationError
 from sim.identity import are_batches, identity_of, labels_of
 from sim.sockets import SimulatedTransport
 
 if TYPE_CHECKING:
-    from penstock.kafka.server import KafkaServer
+    from penstock.kafka.net.server import KafkaServer
     from penstock.testing.virtual_loop import VirtualLoop
     from sim.agent import Agent
     from sim.chance import Chance

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.lake.compaction.items import CompactionSettings
-from penstock.pipeline import compaction
 from penstock.pipeline.client import DoorClient, DoorOptions
-from penstock.pipeline.compaction import compact
-from penstock.pipeline.compaction_task import CompactionTask
+from penstock.pipeline.compaction import job as compaction
+from penstock.pipeline.compaction.items import CompactionSettings
+from penstock.pipeline.compaction.job import compact
+from penstock.pipeline.compaction.task import CompactionTask
 from penstock.pipeline.spark_engine import SparkEngine
 from penstock.segment import parse_job_key
 from support.compacted_log import CompactedLog, drive

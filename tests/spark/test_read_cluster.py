@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from chaos.world import World
-from penstock.lake.compaction.items import CompactionSettings
 from penstock.pipeline.client import DoorClient, DoorOptions
-from penstock.pipeline.compaction import compact
+from penstock.pipeline.compaction.items import CompactionSettings
+from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import LocalEngine
 from support.agents import SECRET, Agent
 from support.server import answers

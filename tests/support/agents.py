@@ -175,7 +175,7 @@ def brokers_named(address: str) -> int:
     """How many brokers an agent names in its metadata; 0 when it doesn't answer."""
     from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
-    from penstock.kafka.schema import build
+    from penstock.kafka.wire.schema import build
     from penstock.model.errors import PenstockError
 
     def make(types: Any) -> Any:

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from penstock.log.archive import Archiver, ArchiveSettings
-from penstock.log.archived_loss import NoteLost
-from penstock.log.cluster_opening import open_cluster_order
+from penstock.log.history.archived_loss import NoteLost
+from penstock.log.opening.cluster import open_cluster_order
 from penstock.log.snapshot_check import SnapshotCheck
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder
 from penstock.model.ids import TopicKey, partition_key
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder
 from penstock.replica.archive import Archive
 from penstock.testing.inline_executor import InlineExecutor
 from support.cluster_rig import Cluster, ClusterAgent

@@ -8,16 +8,16 @@ from typing import Any
 
 from obstore.store import MemoryStore
 
-from penstock.log.backup import back_up
-from penstock.log.manifest import (
-    Manifest,
-)
-from penstock.log.restore import restore_backup
-from penstock.metadata.commands import AlterClusterConfigs, CommitOffsets, OffsetWrite, SaveGroup
 from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.objects import open_store
 from penstock.objects.bucket import BucketStore
 from penstock.ports.objects import ObjectStore
+from penstock.recovery.backup import back_up
+from penstock.recovery.manifest import (
+    Manifest,
+)
+from penstock.recovery.restore import restore_backup
+from penstock.state.commands import AlterClusterConfigs, CommitOffsets, OffsetWrite, SaveGroup
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock

@@ -4,7 +4,7 @@ from concurrent.futures import Executor
 
 from obstore.store import MemoryStore
 
-from penstock.log.damage import Damages
+from penstock.log.damage.findings import Damages
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.objects.bucket import BucketStore
 from penstock.ports.clock import Clock

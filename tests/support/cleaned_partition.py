@@ -9,9 +9,9 @@ from random import Random
 
 from typing_extensions import Buffer
 
-from penstock.lake.compaction.items import ItemDone, KeyedItem
-from penstock.lake.door import PartitionState, RunPage, TopicState
 from penstock.model.errors import NotFoundError
+from penstock.pipeline.api_messages import PartitionState, RunPage, TopicState
+from penstock.pipeline.compaction.items import ItemDone, KeyedItem
 from penstock.records.batch import DELETE_HORIZON, HEADER, patch_base_offset, stored_header
 from penstock.records.decode import decode_batch
 from penstock.records.sums import SUM_MASK, partition_seed, run_sum
@@ -23,7 +23,7 @@ SEED = partition_seed(bytes.fromhex(TOPIC_ID), 0)
 
 
 class MemoryStore:
-    """Objects in a dict. Implements `penstock.lake.compaction.items.ItemStore`."""
+    """Objects in a dict. Implements `penstock.pipeline.compaction.items.ItemStore`."""
 
     def __init__(self, random: Random) -> None:
         self.objects: dict[str, bytes] = {}

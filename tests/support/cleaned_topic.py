@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 import support.quiet
-from penstock.lake.compaction.items import CompactionSettings
-from penstock.lake.door import RUN_FIELDS, Range, TopicState
+from penstock.pipeline.api_messages import RUN_FIELDS, Range, TopicState
 from penstock.pipeline.client import DoorClient
-from penstock.pipeline.compaction import Summary, compact
+from penstock.pipeline.compaction.items import CompactionSettings
+from penstock.pipeline.compaction.job import Summary, compact
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range

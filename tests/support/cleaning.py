@@ -8,19 +8,19 @@ from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.lake.compaction.items import InputObject, ItemPartition, KeyedItem
-from penstock.lake.compaction.keyed import clean_partition
-from penstock.metadata.answers import JobOpened, RunsReplaced
-from penstock.metadata.pipeline_commands import (
+from penstock.model.ids import PartitionKey
+from penstock.pipeline.compaction.items import InputObject, ItemPartition, KeyedItem
+from penstock.pipeline.compaction.keyed import clean_partition
+from penstock.ports.objects import ObjectStore
+from penstock.segment import job_object_key
+from penstock.state.answers import JobOpened, RunsReplaced
+from penstock.state.pipeline_commands import (
     CloseJob,
     OpenJob,
     OutputObject,
     ReplacedPartition,
     ReplaceRuns,
 )
-from penstock.model.ids import PartitionKey
-from penstock.ports.objects import ObjectStore
-from penstock.segment import job_object_key
 from penstock.system.randomness import SystemRandom
 from support.log_rig import Rig
 

@@ -13,28 +13,28 @@ from typing import Any, NamedTuple, TypeVar
 
 from kio.serial import entity_reader
 
-from penstock.cluster.membership import Membership, MembershipSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardKeeper, ShardSettings
-from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.wire import schema
 from penstock.log.fetch.waiters import Waiters
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.commands import AnyCommand, CommitRuns, CreateTopic, RunCommit
-from penstock.metadata.order import Applied
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView, Topic
+from penstock.membership.membership import Membership, MembershipSettings
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.order.local_order import Applied
 from penstock.ports.journal import Journal, JournalRow
 from penstock.replica import Replica
+from penstock.state.answers import AnyAnswer
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import AnyCommand, CommitRuns, CreateTopic, RunCommit
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView, Topic
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
@@ -102,7 +102,7 @@ class ViewLog:
     append_bytes_max = 1 << 20
     loads_max = 8
 
-    def __init__(self, view: MetadataView) -> None:
+    def __init__(self, view: StateView) -> None:
         self._view = view
         self.waiters = Waiters()
 
@@ -188,7 +188,7 @@ class ClusterAgent:
             settings=ClusterOrderSettings(),
         )
         self.queries = Queries(path)
-        self.view = MetadataView.load(self.queries)
+        self.view = StateView.load(self.queries)
         self.shards = ShardKeeper(
             me=self.agent_id,
             order=self.order,

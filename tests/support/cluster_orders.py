@@ -7,14 +7,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.order import Applied
-from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import PenstockError, RetryableError
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
+from penstock.order.local_order import Applied
 from penstock.ports.clock import Clock
 from penstock.ports.journal import Journal
 from penstock.replica import Replica
+from penstock.state.apply.machine import LogMachine
+from penstock.state.schema import CLUSTER_LEVEL
 from penstock.testing.randomness import SeededRandom
 
 

@@ -17,15 +17,8 @@ from typing_extensions import Buffer
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.fetch.remote_wal import RemoteWal
-from penstock.log.limits import LogLimits
-from penstock.log.own_wal import WalFolder
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import BatchStatus, TopicCreated
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.commands import CreateTopic, Heartbeat, SetFeatureLevel
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
+from penstock.log.settings import LogSettings
+from penstock.log.wals.own_wal import WalFolder
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -34,12 +27,19 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectInfo
 from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
 from penstock.replica import Replica
+from penstock.state.ages import Ages
+from penstock.state.answers import BatchStatus, TopicCreated
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import CreateTopic, Heartbeat, SetFeatureLevel
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.testing.inline_executor import InlineExecutor
@@ -59,7 +59,7 @@ ANY = BatchLimits(
 )
 
 
-def cluster_limits(**changes: Any) -> LogLimits:
+def cluster_limits(**changes: Any) -> LogSettings:
     """Small caches, and no upload that a test doesn't ask for."""
     values: dict[str, Any] = {
         "durability": "object",
@@ -74,7 +74,7 @@ def cluster_limits(**changes: Any) -> LogLimits:
         "segment_age_ms": 3_600_000,
         "delete_grace_ms": 60_000,
     }
-    return LogLimits(**(values | changes))
+    return LogSettings(**(values | changes))
 
 
 async def passing(seconds: float) -> None:
@@ -333,7 +333,7 @@ class Cluster:
             is_doubted=lambda: order.is_clock_doubted,
         )
         queries = Queries(path)
-        view = MetadataView.load(queries)
+        view = StateView.load(queries)
         fatal: list[BaseException] = []
         stopped: list[PenstockError] = []
         folder = None

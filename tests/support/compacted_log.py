@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import support.quiet
-from penstock.lake.door import RUN_FIELDS
+from penstock.pipeline.api_messages import RUN_FIELDS
 from penstock.pipeline.client import DoorClient
 from support.adapters import ConfluentAdapter
 from support.records import NewRecord, ReadRecord

@@ -15,7 +15,7 @@ from penstock.records.encode import encode_batch
 
 @dataclass
 class MemoryItemStore:
-    """`penstock.lake.compaction.items.ItemStore` in memory."""
+    """`penstock.pipeline.compaction.items.ItemStore` in memory."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     reads: int = 0

@@ -78,9 +78,9 @@ class KilledOnce:
 
 def main(url: str, engine_name: str, step: str) -> None:
     """Compact."""
-    from penstock.lake.compaction.items import CompactionSettings
-    from penstock.pipeline import compaction
     from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
+    from penstock.pipeline.compaction import job as compaction
+    from penstock.pipeline.compaction.items import CompactionSettings
     from penstock.pipeline.engine import LocalEngine, spark_engine
     from penstock.pipeline.objects import ObjectAccess
 

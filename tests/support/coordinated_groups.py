@@ -10,7 +10,7 @@ from typing import NamedTuple
 from chaos.world import World
 from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from support.agents import Agent
 from support.committer import committed
 from support.group_members import Member, Writer, committed_in, wait_progress

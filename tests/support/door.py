@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 from penstock.app.server import Server
 from penstock.config.about import MIB
 from penstock.config.settings import ServerSettings
-from penstock.lake.door import (
+from penstock.log.append.plan import PartitionAppend
+from penstock.model.errors import PenstockError
+from penstock.model.ids import PartitionKey, partition_key
+from penstock.pipeline.api_messages import (
     RUN_FIELDS,
     OutputObject,
     Range,
@@ -27,11 +30,6 @@ from penstock.lake.door import (
     WriteRequest,
     WriteRun,
 )
-from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.answers import TopicCreated
-from penstock.metadata.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
-from penstock.model.errors import PenstockError
-from penstock.model.ids import PartitionKey, partition_key
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import RangePart, read_range
@@ -40,6 +38,8 @@ from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import crcs_of, partition_seed
 from penstock.segment import RunDescriber, SegmentRun, build_segment, job_object_key
+from penstock.state.answers import TopicCreated
+from penstock.state.commands import AlterTopicConfigs, CreateTopic, DeleteTopic
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from support.log_rig import ANY

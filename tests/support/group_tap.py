@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock.kafka.header import parse_fixed, parse_rest
 from penstock.kafka.registry import BY_MODULE
-from penstock.kafka.schema import decode_request, decode_response
+from penstock.kafka.wire.header import parse_fixed, parse_rest
+from penstock.kafka.wire.schema import decode_request, decode_response
 from support.group_history import GroupHistory, Kind, Told
 from support.loop_thread import LoopThread
 

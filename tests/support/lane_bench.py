@@ -15,14 +15,14 @@ from penstock.log.append.lane import (
     Delivery,
 )
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.limits import LogLimits
-from penstock.metadata.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
-from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyCommand, CommitRuns
-from penstock.metadata.levels import KnownLevels
+from penstock.log.settings import LogSettings
 from penstock.model.errors import FatalStorageError, PenstockError, StorageFullError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
+from penstock.state.answers import AnyAnswer, BatchStatus, Done, RunsCommitted
+from penstock.state.changes import Change
+from penstock.state.commands import AnyCommand, CommitRuns
+from penstock.state.levels import KnownLevels
 from penstock.testing.clock import ManualClock
 from penstock.wal import WalPlace
 
@@ -206,7 +206,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]], *, here: bool = Fals
             known_producer=lambda *_: None,
             clock=clock,
             levels=KnownLevels(),
-            limits=LogLimits(frame_bytes_max=1000),
+            limits=LogSettings(frame_bytes_max=1000),
             deliver=deliver,
             announce=lambda _: events.append("readers woken"),
             on_fatal=fatal.append,

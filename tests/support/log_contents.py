@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log.fetch.whole_runs import read_wal_run
-from penstock.log.verify import VerifyReport, verify
-from penstock.metadata.queries import Queries
 from penstock.objects import open_store
+from penstock.recovery.verify import VerifyReport, verify
+from penstock.state.read.queries import Queries
 from penstock.system.files import PosixDevice
 from penstock.wal import WalReader
 

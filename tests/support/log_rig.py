@@ -8,21 +8,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from penstock.log import Log, LogLimits
+from penstock.log import Log, LogSettings
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.opening import open_order, open_wal
+from penstock.log.opening.embedded import open_order, open_wal
 from penstock.log.upkeep import Upkeep
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import TopicCreated
-from penstock.metadata.commands import CreateTopic
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects import open_store
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.state.ages import Ages
+from penstock.state.answers import TopicCreated
+from penstock.state.commands import CreateTopic
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
@@ -41,7 +41,7 @@ ANY = BatchLimits(
 )
 
 
-def small_limits(**changes: Any) -> LogLimits:
+def small_limits(**changes: Any) -> LogSettings:
     values: dict[str, Any] = {
         "frame_bytes_max": FILE_BYTES // 2,
         "append_wait_ms_max": 10_000,
@@ -52,13 +52,13 @@ def small_limits(**changes: Any) -> LogLimits:
         "segment_age_ms": 3_600_000,
         "delete_grace_ms": 60_000,
     }
-    return LogLimits(**(values | changes))
+    return LogSettings(**(values | changes))
 
 
 class Rig:
     """One start of a server's log part. Use `run_rig`."""
 
-    def __init__(self, path: Path, limits: LogLimits, clock: ManualClock) -> None:
+    def __init__(self, path: Path, limits: LogSettings, clock: ManualClock) -> None:
         self.path = path
         self.clock = clock
         self.fatal: list[BaseException] = []
@@ -83,7 +83,7 @@ class Rig:
             files.callback(self.order.close)
             self.believed.start_from(self.order.found_ms)
             self.queries = queries
-            self.view = MetadataView.load(queries())
+            self.view = StateView.load(queries())
             self.wal = open_wal(device, queries(), file_bytes=FILE_BYTES, bytes_max=8 * FILE_BYTES)
             self.wal_reader = WalReader(device, lost=self.wal.recovery.lost)
             self.pool = ThreadPoolExecutor(2)

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.lanes import Lane
-from penstock.kafka.server import KafkaServer
+from penstock.kafka.net.lanes import Lane
+from penstock.kafka.net.server import KafkaServer
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 DEADLINE_S = 60.0

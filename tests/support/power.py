@@ -13,8 +13,6 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.answers import BatchStatus, Refusal, Refused, TopicCreated
-from penstock.metadata.commands import CreateTopic, DeleteTopic, Noop
 from penstock.model.errors import (
     PenstockError,
     RetryableError,
@@ -24,6 +22,8 @@ from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import BatchLimits, check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.state.answers import BatchStatus, Refusal, Refused, TopicCreated
+from penstock.state.commands import CreateTopic, DeleteTopic, Noop
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError
 from penstock.testing.device import SimulatedDevice

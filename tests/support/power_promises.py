@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from penstock.log.verify import FindingKind, VerifyReport, verify
 from penstock.model.errors import NotFoundError, PenstockError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import stored_header
 from penstock.records.decode import decode_batch
+from penstock.recovery.verify import FindingKind, VerifyReport, verify
 from support.log_checker import History, Place, Poll, Send, TopicEvent, check
 from support.simulated_log import SimulatedLog
 

@@ -13,7 +13,7 @@ from penstock.cli.client.errors import code_name
 from penstock.cli.client.fetching import VERSION, read_batches
 from penstock.cli.client.offsets import TopicPartition
 from penstock.config.addresses import parse_address
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from penstock.model.errors import PenstockError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch

@@ -37,8 +37,12 @@ def apply_all(journals: list[Any], columns: dict[str, list[str]] | None = None) 
 
 
 def _apply(journal: list[Any], columns: dict[str, list[str]] | None) -> Any:
-    from penstock.metadata.apply import LogMachine
     from penstock.replica import Replica
+
+    try:
+        from penstock.state.apply.machine import LogMachine
+    except ModuleNotFoundError:  # releases before the package had its name
+        from penstock.metadata.apply import LogMachine
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "replica.sqlite"

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.log.archive import Archiver
-from penstock.log.point_in_time import Moment, RestoredState, restore_state
-from penstock.metadata.apply import LogMachine
 from penstock.model.epochs import EPOCH_ORIGIN_MS
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
 from penstock.replica.bootstrap import bootstrap
+from penstock.state.apply.machine import LogMachine
 from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.journal import SimulatedJournal

@@ -8,11 +8,11 @@ from typing import Any
 
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.regions import FileRegion, PartsRead
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import stored_header
 from penstock.records.decode import decode_batch
+from penstock.state.rows import StoredRun
 from penstock.wal.format import FILE_HEADER_BYTES, generation_of
 from support.log_rig import Rig
 

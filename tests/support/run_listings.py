@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.lake.compaction.items import JoinItem, KeyedItem
-from penstock.lake.door import RUN_FIELDS, PartitionState, RunPage, TopicState
+from penstock.pipeline.api_messages import RUN_FIELDS, PartitionState, RunPage, TopicState
+from penstock.pipeline.compaction.items import JoinItem, KeyedItem
 from penstock.segment import Mark, SegmentRun, build_segment
 
 NOW_MS = 1_000_000_000

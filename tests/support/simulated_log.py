@@ -18,17 +18,18 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from penstock.log import Log, LogLimits, opening
-from penstock.log.opening import open_order, open_wal
+from penstock.log import Log, LogSettings
+from penstock.log.opening import embedded as opening
+from penstock.log.opening.embedded import open_order, open_wal
 from penstock.log.upkeep import Upkeep
-from penstock.metadata.ages import Ages
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.order import Applied, Order, Prepared
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
 from penstock.objects.local import LocalStore
+from penstock.order.local_order import Applied, Order, Prepared
 from penstock.ports.random import Random
 from penstock.replica import JournalEntry, SnapshotInfo
+from penstock.state.ages import Ages
+from penstock.state.commands import AnyCommand
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.testing.clock import ManualClock
 from penstock.testing.cut import PowerCutError, PowerSwitch, SwitchedDevice
@@ -43,9 +44,9 @@ WAL_BYTES_MAX = 6 * FILE_BYTES
 GRACE_S = 60
 
 
-def small_limits() -> LogLimits:
+def small_limits() -> LogSettings:
     """So small that a few hundred records fill files, segments and caches."""
-    return LogLimits(
+    return LogSettings(
         frame_bytes_max=FILE_BYTES // 2,
         append_wait_ms_max=10_000,
         tail_cache_bytes=24 << 10,
@@ -353,7 +354,7 @@ class SimulatedLog:
         plant: Callable[[SimulatedLog], None] | None = None,
         plant_tail: Tail | None = None,
         fsync: bool = True,
-        limits: LogLimits | None = None,
+        limits: LogSettings | None = None,
     ) -> None:
         self.folder = folder
         self.clock = clock
@@ -381,7 +382,7 @@ class SimulatedLog:
             )
         self.order = SwitchedOrder(order, self.switch, DatabaseStates(folder, random))
         try:
-            self.view = MetadataView.load(self.queries())
+            self.view = StateView.load(self.queries())
             self.wal = open_wal(
                 self.device,
                 self.queries(),

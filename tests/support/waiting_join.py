@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 
 REBALANCE_S = 60
 ANSWER_S = 30.0

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.config.fields import setting_fields
-from penstock.kafka.movement import Ending
+from penstock.kafka.net.movement import Ending
 from penstock.observability.metrics import CATALOGUE
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -1,0 +1,1 @@
+"""A server from its settings: its lifecycle, its shapes, its HTTP port."""

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.metadata.queries import Queries
+from penstock.state.read.queries import Queries
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,6 @@ from typing import Final, TypeVar
 from penstock.app.face import open_clients
 from penstock.app.jobs import Job
 from penstock.app.parts import Environment
-from penstock.cluster.cut_off import CutOff, CutOffSettings
-from penstock.cluster.digests import DigestKeeper
-from penstock.cluster.membership import Membership, MembershipSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardKeeper, ShardSettings
@@ -30,20 +27,20 @@ from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import Archiver, ArchiveSettings, WriteSnapshot
 from penstock.log.cluster_log import ClusterLog
-from penstock.log.cluster_opening import open_cluster_order
-from penstock.log.history_repair import HistoryRepair
+from penstock.log.history.lost_histories import LostHistories
+from penstock.log.history.repair import HistoryRepair
 from penstock.log.instruments import LogInstruments
-from penstock.log.limits import LogLimits
-from penstock.log.lost_histories import LostHistories
+from penstock.log.opening.cluster import open_cluster_order
 from penstock.log.ordering import Applied
-from penstock.log.own_wal import WalFolder
+from penstock.log.settings import LogSettings
 from penstock.log.snapshot_check import SnapshotCheck
-from penstock.metadata.ages import Ages
-from penstock.metadata.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
+from penstock.log.wals.own_wal import WalFolder
+from penstock.membership.cut_off import CutOff, CutOffSettings
+from penstock.membership.digests import DigestKeeper
+from penstock.membership.membership import Membership, MembershipSettings
 from penstock.model.errors import JournalOlderError, RetryableError
 from penstock.objects.origins import open_origins
+from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.standing import Asked, Standing
 from penstock.peers.wal import PeerWal
@@ -53,6 +50,9 @@ from penstock.placement.zones import ZONE_LABEL
 from penstock.ports.journal import Journal
 from penstock.ports.objects import ObjectStore
 from penstock.replica.archive import Archive
+from penstock.state.ages import Ages
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.waiting import wait
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class AgentPlan:
     """An agent's settings in the words of the packages that act on them."""
 
     identity: AgentIdentity
-    limits: LogLimits
+    limits: LogSettings
     membership: MembershipSettings
     groups: GroupSettings
     kafka: KafkaSettings
@@ -124,7 +124,7 @@ class ClusterAgent:
     archive: Archive
     order: ClusterOrder
     ages: Ages
-    view: MetadataView
+    view: StateView
     queries: Callable[[], Queries]
     store: ZoneStore
     own_blocks: OwnBlocks
@@ -309,7 +309,7 @@ async def open_agent(
         is_doubted=lambda: order.is_clock_doubted,
     )
     queries = ports.open_queries(ports.replica)
-    view = MetadataView.load(queries())
+    view = StateView.load(queries())
     # What a restore inherited is read where the parent keeps it.
     store = open_origins(store, queries().origins(), ports.open_store)
     own_blocks = OwnBlocks(store, bytes_max=plan.limits.block_cache_bytes)
@@ -469,7 +469,7 @@ async def _open_order(ports: AgentPorts, plan: AgentPlan, archive: Archive) -> C
 class _ZoneAgents:
     """The live agents of a zone and their HTTP ports, as the view has them."""
 
-    def __init__(self, view: MetadataView, zone: str) -> None:
+    def __init__(self, view: StateView, zone: str) -> None:
         self._view = view
         self._zone = zone
         self._generation = -1
@@ -486,7 +486,7 @@ class _ZoneAgents:
         return self._found
 
 
-def _is_chosen(view: MetadataView, me: int) -> bool:
+def _is_chosen(view: StateView, me: int) -> bool:
     live = [agent.agent_id for agent in view.agents() if agent.live]
     return owner_of(_KEEPER, live or [me]) == me
 

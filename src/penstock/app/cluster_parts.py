@@ -38,18 +38,18 @@ from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
 from penstock.app.store_instruments import StoreInstruments
 from penstock.app.wal_report import WalReport, of_agent
 from penstock.app.wal_volumes import WalVolumes
-from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardKeeper
-from penstock.kafka.server import KafkaServer
+from penstock.kafka.net.server import KafkaServer
 from penstock.log.archive import Archiver, ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
-from penstock.log.lost_histories import describe
-from penstock.metadata.cluster_order import ClusterOrder, ClusterOrderSettings
-from penstock.metadata.order import new_cluster_id
+from penstock.log.history.lost_histories import describe
+from penstock.membership.membership import Membership
 from penstock.model.errors import InvalidRequestError
 from penstock.objects.opening import open_reliable_store
 from penstock.observability.metrics import Metrics
+from penstock.order.cluster_order import ClusterOrder, ClusterOrderSettings
+from penstock.order.local_order import new_cluster_id
 from penstock.peers.blocks import OwnBlocks
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange
@@ -62,9 +62,9 @@ from penstock.system.files import PosixDevice, make_folder
 from penstock.system.lock import DirectoryLock
 
 if TYPE_CHECKING:
-    from penstock.app.agents_api import AgentSources
-    from penstock.app.peer_routes import PeerSources
-    from penstock.app.repair_api import RepairSources
+    from penstock.app.http.agents_api import AgentSources
+    from penstock.app.http.peer_routes import PeerSources
+    from penstock.app.http.repair_api import RepairSources
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class ClusterParts(Parts):
 
     def repair_sources(self) -> "RepairSources":
         """See `Parts`."""
-        from penstock.app.repair_api import RepairSources
+        from penstock.app.http.repair_api import RepairSources
 
         return RepairSources(
             damage=self.log.damage_repair,
@@ -223,7 +223,7 @@ class ClusterParts(Parts):
 
     def peer_sources(self) -> "PeerSources":
         """See `Parts`."""
-        from penstock.app.peer_routes import PeerSources
+        from penstock.app.http.peer_routes import PeerSources
 
         async def read_wal(wanted: WalRange) -> bytes:
             return await self.log.read_own_wal(

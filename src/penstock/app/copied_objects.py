@@ -17,12 +17,12 @@ from typing import Final
 import msgspec
 from typing_extensions import Buffer
 
-from penstock.log.due_runs import DueOf
-from penstock.log.point_in_time import TakeObjects
-from penstock.log.restore import COPY_NOTE
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.model.malformed import MALFORMED
 from penstock.ports.objects import ObjectStore
+from penstock.recovery.due_runs import DueOf
+from penstock.recovery.point_in_time import TakeObjects
+from penstock.recovery.restore import COPY_NOTE
 from penstock.segment.keys import SEGMENTS_PREFIX, parse_object_key
 
 NOTE: Final = COPY_NOTE

@@ -25,20 +25,20 @@ from penstock.config.settings import ServerSettings
 from penstock.log import Log
 from penstock.log.append.lane import Delivery
 from penstock.log.fetch.remote_wal import DirectoryWals
-from penstock.log.left import note_left
-from penstock.log.opening import open_order, open_wal
-from penstock.log.restore import refuse_unfinished
-from penstock.log.state_check import StateChecker, mark_suspect
+from penstock.log.opening.embedded import open_order, open_wal
+from penstock.log.opening.left import note_left
+from penstock.log.opening.state_check import StateChecker, mark_suspect
 from penstock.log.upkeep import Upkeep
-from penstock.metadata.ages import Ages
-from penstock.metadata.order import Order
-from penstock.metadata.view import MetadataView
 from penstock.model.errors import CorruptDataError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.observability.metrics import Metrics
+from penstock.order.local_order import Order
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
+from penstock.recovery.restore import refuse_unfinished
+from penstock.state.ages import Ages
+from penstock.state.read.view import StateView
 from penstock.system.files import PosixDevice
 from penstock.system.lock import DirectoryLock
 from penstock.version import VERSION
@@ -163,7 +163,7 @@ class Storage:
     order: Order
     ages: Ages
     queries: ThreadQueries
-    view: MetadataView
+    view: StateView
     wal_writer: WalWriter
     pool: ThreadPoolExecutor
     store: ObjectStore
@@ -268,7 +268,7 @@ def open_storage(
 
     queries = ThreadQueries(layout.metadata, on_damaged=on_fatal)
     closing.callback(queries.close)
-    view = MetadataView.load(queries())
+    view = StateView.load(queries())
     wal_writer = open_wal(
         device,
         queries(),

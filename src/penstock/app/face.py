@@ -13,16 +13,16 @@ from penstock.groups.ownership import Ownership
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.broker import Broker
 from penstock.kafka.instruments import Instruments, NoInstruments
+from penstock.kafka.net.server import KafkaServer
 from penstock.kafka.nodes import Nodes
 from penstock.kafka.record_checks import RecordChecks
-from penstock.kafka.server import KafkaServer
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.serving import ServingLog
-from penstock.metadata.committer import Committer
-from penstock.metadata.ordering import Heads
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
 from penstock.observability.metrics import Metrics
+from penstock.order.committer import Committer
+from penstock.order.heads import Heads
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.turns import Turns
 
 
@@ -39,7 +39,7 @@ def open_face(
     environment: Environment,
     *,
     metrics: Metrics,
-    view: MetadataView,
+    view: StateView,
     queries: Queries,
     log: ServingLog,
     committer: Committer,
@@ -83,7 +83,7 @@ def open_clients(
     group_settings: GroupSettings,
     kafka_settings: KafkaSettings,
     instruments: Instruments | None,
-    view: MetadataView,
+    view: StateView,
     queries: Queries,
     log: ServingLog,
     committer: Committer,

@@ -4,14 +4,14 @@ import enum
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.app.http_gate import HttpEnding, HttpRefusal
-from penstock.kafka.lanes import Lane
-from penstock.kafka.movement import Ending
+from penstock.app.http.gate import HttpEnding, HttpRefusal
+from penstock.kafka.net.lanes import Lane
+from penstock.kafka.net.movement import Ending
+from penstock.kafka.net.unserved import Unserved
 from penstock.kafka.registry import APIS
-from penstock.kafka.unserved import Unserved
 from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
-from penstock.log.damage import DamagedError, DamageKind
+from penstock.log.damage.findings import DamagedError, DamageKind
 from penstock.model.errors import (
     CorruptDataError,
     NotFoundError,

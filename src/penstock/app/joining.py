@@ -4,23 +4,23 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.app.agent_list import HTTP_LABEL, list_agents
+from penstock.app.http.agent_list import HTTP_LABEL, list_agents
 from penstock.app.layout import DataLayout
 from penstock.app.limits import membership_settings
 from penstock.app.parts import Environment, Parts
-from penstock.cluster.membership import Membership
 from penstock.config.settings import ServerSettings
-from penstock.log.own_wal import WalFolder
-from penstock.metadata.cluster_order import AgentIdentity
-from penstock.metadata.ordering import Ordering
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
-from penstock.metadata.view import MetadataView
+from penstock.log.wals.own_wal import WalFolder
+from penstock.membership.membership import Membership
+from penstock.order.cluster_order import AgentIdentity
+from penstock.order.heads import Ordering
 from penstock.ports.random import Random
+from penstock.state.read.view import StateView
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from penstock.system.files import PosixDevice
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.app.agents_api import AgentSources
+    from penstock.app.http.agents_api import AgentSources
 
 
 def make_identity(settings: ServerSettings, environment: Environment, *, me: int) -> AgentIdentity:
@@ -48,7 +48,7 @@ def make_membership(
     me: int,
     epoch: int,
     order: Ordering,
-    view: MetadataView,
+    view: StateView,
 ) -> Membership:
     """Make an agent's membership, not started. It is to beat before the agent recovers its WAL,
     which may take longer than the others wait for a beat."""
@@ -83,7 +83,7 @@ def agent_sources(
 ) -> "AgentSources":
     """What the HTTP calls about agents are answered from."""
     # Imported behind the Kafka port, which clients wait for.
-    from penstock.app.agents_api import AgentSources
+    from penstock.app.http.agents_api import AgentSources
 
     async def drain(agent: int, draining: bool) -> None:  # noqa: FBT001 - the port's
         await membership.drain(agent, draining=draining)

@@ -1,19 +1,19 @@
 """A server's settings in the words of the packages that act on them. Pure."""
 
-from penstock.app.http_gate import HttpLimits
-from penstock.cluster.membership import MembershipSettings
+from penstock.app.http.gate import HttpLimits
 from penstock.config.about import MIB
 from penstock.config.addresses import parse_counts
 from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
-from penstock.log.limits import LogLimits
+from penstock.log.settings import LogSettings
+from penstock.membership.membership import MembershipSettings
 
 
-def log_limits(settings: ServerSettings) -> LogLimits:
+def log_limits(settings: ServerSettings) -> LogSettings:
     """Return the limits of `penstock.log`."""
-    return LogLimits(
+    return LogSettings(
         # A file must be able to take a frame and its header, so that small files have small frames.
         frame_bytes_max=min(16 * MIB, settings.wal_file_bytes // 2),
         tail_cache_bytes=settings.tail_cache_bytes,
@@ -38,7 +38,7 @@ def log_limits(settings: ServerSettings) -> LogLimits:
 
 
 def membership_settings(settings: ServerSettings) -> MembershipSettings:
-    """Return the settings of `penstock.cluster`."""
+    """Return the settings of `penstock.membership`."""
     return MembershipSettings(
         heartbeat_ms=settings.heartbeat_ms, agent_timeout_ms=settings.agent_timeout_ms
     )

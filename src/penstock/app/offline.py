@@ -13,22 +13,22 @@ from typing import Any
 
 import msgspec
 
-from penstock.app.host_wals import HostWals
+from penstock.app.host.host_wals import HostWals
 from penstock.app.layout import DataLayout
-from penstock.log import backup
-from penstock.log.manifest import Manifest
-from penstock.log.opening import unapplied_entries
-from penstock.log.restore import is_unfinished, refuse_unfinished, restore_backup
-from penstock.log.verify import FindingKind, VerifyReport, verify
-from penstock.log.verify_journal import verify_journal
-from penstock.metadata.queries import Queries
+from penstock.log.opening.embedded import unapplied_entries
 from penstock.model.errors import InvalidRequestError, NotFoundError, PenstockError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.recovery import backup
+from penstock.recovery.manifest import Manifest
+from penstock.recovery.restore import is_unfinished, refuse_unfinished, restore_backup
+from penstock.recovery.verify import FindingKind, VerifyReport, verify
+from penstock.recovery.verify_journal import verify_journal
 from penstock.replica.journal_format import FOLDER as JOURNAL_FOLDER
+from penstock.state.read.queries import Queries
 from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.lock import LOCK_FILE
@@ -60,7 +60,7 @@ def find_data(path: Path, *, needs_database: bool = True) -> DataLayout:
 
 
 async def verify_directory(layout: DataLayout, progress: Progress | None = None) -> VerifyReport:
-    """Read everything in a data directory. See `penstock.log.verify`.
+    """Read everything in a data directory. See `penstock.recovery.verify`.
 
     Raises:
         InvalidRequestError: it is of a newer release.
@@ -120,7 +120,7 @@ async def back_up(
     progress: Progress | None = None,
     is_served: bool = False,
 ) -> dict[str, Any]:
-    """Copy a data directory to another store. See `penstock.log.backup`.
+    """Copy a data directory to another store. See `penstock.recovery.backup`.
 
     Args:
         is_served: a server of this process has flushed it; else nobody serves it.
@@ -155,7 +155,7 @@ async def restore(
     random: Random,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Make a data directory of a backup. See `penstock.log.restore`.
+    """Make a data directory of a backup. See `penstock.recovery.restore`.
 
     Args:
         layout: of an empty directory; its lock file may be there.

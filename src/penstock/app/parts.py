@@ -16,23 +16,23 @@ from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
-from penstock.kafka.server import KafkaServer
+from penstock.kafka.net.server import KafkaServer
 from penstock.log.serving import ServingLog
-from penstock.metadata.ages import Ages
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
 from penstock.model.errors import CorruptDataError
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.state.ages import Ages
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.believed_clock import BelievedClock
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
-    from penstock.app.agents_api import AgentSources
-    from penstock.app.peer_routes import PeerSources
-    from penstock.app.pipeline_sources import PipelineSources
-    from penstock.app.repair_api import RepairSources
+    from penstock.app.api.sources import PipelineSources
+    from penstock.app.http.agents_api import AgentSources
+    from penstock.app.http.peer_routes import PeerSources
+    from penstock.app.http.repair_api import RepairSources
 
 POOL_THREADS = 4
 """Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
@@ -112,7 +112,7 @@ class Parts(ABC):
     clock: BelievedClock
     ages: Ages
     metrics: Metrics
-    view: MetadataView
+    view: StateView
     queries: ThreadQueries
     store: ObjectStore
     pool: ThreadPoolExecutor
@@ -184,7 +184,7 @@ class Parts(ABC):
 
     def repair_sources(self) -> "RepairSources":
         """What the HTTP calls of `penstock repair` are answered by."""
-        from penstock.app.repair_api import RepairSources
+        from penstock.app.http.repair_api import RepairSources
 
         return RepairSources(
             damage=self.log.damage_repair,
@@ -198,7 +198,7 @@ class Parts(ABC):
 
     def pipeline_sources(self) -> "PipelineSources":
         """What jobs of the pipeline are answered from."""
-        from penstock.app.pipeline_sources import PipelineSources, url_without_credentials
+        from penstock.app.api.sources import PipelineSources, url_without_credentials
 
         settings, broker = self.settings, self.broker
         shared = is_cluster(settings)

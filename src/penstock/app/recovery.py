@@ -15,19 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from penstock.app.copied_objects import CopiedObjects, Listed
 from penstock.app.layout import DataLayout
 from penstock.app.offline import check_empty
-from penstock.log.backup import exists
-from penstock.log.due_runs import DueOf
-from penstock.log.manifest import INCOMPLETE, MANIFEST
-from penstock.log.point_in_time import Moment, RestoredState, TakeObjects, restore_state
-from penstock.log.restore import is_unfinished, leave_note, remove_cut
 from penstock.log.upkeep import snapshot_key
-from penstock.log.verify import FindingKind, VerifyReport, verify
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import InitCluster
-from penstock.metadata.entries import decode_entry
-from penstock.metadata.order import new_cluster_id, restore
-from penstock.metadata.queries import Queries
-from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -36,9 +24,16 @@ from penstock.model.errors import (
 )
 from penstock.objects import open_reliable_store
 from penstock.objects.origins import open_origins
+from penstock.order.local_order import new_cluster_id, restore
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
+from penstock.recovery.backup import exists
+from penstock.recovery.due_runs import DueOf
+from penstock.recovery.manifest import INCOMPLETE, MANIFEST
+from penstock.recovery.point_in_time import Moment, RestoredState, TakeObjects, restore_state
+from penstock.recovery.restore import is_unfinished, leave_note, remove_cut
+from penstock.recovery.verify import FindingKind, VerifyReport, verify
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
 from penstock.replica.archive_format import SNAPSHOTS_PREFIX, SnapshotName
@@ -46,13 +41,18 @@ from penstock.replica.beginning import RESTORED_POSITION, read_beginning
 from penstock.replica.bootstrap import Bootstrapped, bootstrap, replay
 from penstock.replica.snapshot import read_snapshot_info
 from penstock.segment.keys import SEGMENTS_PREFIX
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import InitCluster
+from penstock.state.entries import decode_entry
+from penstock.state.read.queries import Queries
+from penstock.state.schema import FORMAT_VERSION
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
 Transfer = Callable[[str, str, Sequence[tuple[str, int]], DueOf], None]
 """Given the parent's store, the new cluster's ("": nothing is to be copied), objects with their
-sizes and what must lie in each: see `penstock.log.point_in_time.TakeObjects`."""
+sizes and what must lie in each: see `penstock.recovery.point_in_time.TakeObjects`."""
 
 _PAGE_ROWS: Final = 1000
 _OWN_PREFIXES: Final = (SEGMENTS_PREFIX, SNAPSHOTS_PREFIX, "archive/journal/")
@@ -97,7 +97,7 @@ async def restore_cluster(
 
     Raises:
         InvalidRequestError: something is at the target already.
-        PenstockError: as `penstock.log.point_in_time`.
+        PenstockError: as `penstock.recovery.point_in_time`.
     """
     parent_url = clean_url(source)
     cluster_id = new_cluster_id(random)
@@ -266,7 +266,7 @@ async def verify_cluster(
     random: Random,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read everything that a cluster has in its bucket. See `penstock.log.verify`.
+    """Read everything that a cluster has in its bucket. See `penstock.recovery.verify`.
 
     The state is made of the archive and the journal, as of the journal's head. WALs are not read:
     they are the agents'.

@@ -13,9 +13,9 @@ from typing import Any
 
 from penstock.app.banner import banner
 from penstock.app.descriptors import fit_open_files
+from penstock.app.host.supervisor import ParentLink, Supervisor, on_signals, own_command
+from penstock.app.host.workers import WorkerPlace, worker_settings
 from penstock.app.server import Server
-from penstock.app.supervisor import ParentLink, Supervisor, on_signals, own_command
-from penstock.app.workers import WorkerPlace, worker_settings
 from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
 from penstock.observability.logs import configure_logs

@@ -13,18 +13,19 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.app import offline, status
+from penstock.app import offline
+from penstock.app.api.status import INTERVAL_S as PIPELINE_INTERVAL_S
+from penstock.app.api.status import PipelineStatus
 from penstock.app.backlog import INTERVAL_S, Backlog
 from penstock.app.embedded_parts import open_embedded
+from penstock.app.host.leftover_wals import has_had_workers
+from penstock.app.host.workers import JOURNAL_WRITER
+from penstock.app.http import status
 from penstock.app.instruments import HttpCounts
 from penstock.app.jobs import Job, Jobs
 from penstock.app.layout import DataLayout
-from penstock.app.leftover_wals import has_had_workers
 from penstock.app.limits import http_limits
 from penstock.app.parts import Environment, Parts
-from penstock.app.pipeline_status import INTERVAL_S as PIPELINE_INTERVAL_S
-from penstock.app.pipeline_status import PipelineStatus
-from penstock.app.workers import JOURNAL_WRITER
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, is_cluster, warnings
 from penstock.config.settings import ServerSettings
@@ -37,7 +38,7 @@ from penstock.system.heard import swallowed_counts
 from penstock.system.sockets import give_up_unreachable_peers
 
 if TYPE_CHECKING:
-    from penstock.app.http import HttpServer
+    from penstock.app.http.server import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +201,7 @@ class Server:
         self._parts = None
 
     def status(self) -> dict[str, Any]:
-        """See `penstock.app.status`."""
+        """See `penstock.app.http.status`."""
         told = status.status(
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
         )
@@ -277,13 +278,13 @@ class Server:
 
             return await open_cluster_agent(self.settings, environment)
         if self._worker is not None:
-            from penstock.app import worker_parts
+            from penstock.app.host import parts as worker_parts
 
             if self._worker == JOURNAL_WRITER:
                 return worker_parts.open_writer(self.settings, environment)
             return await worker_parts.open_worker(self.settings, environment, index=self._worker)
         if has_had_workers(DataLayout.of(self.settings.data)):
-            from penstock.app import worker_parts
+            from penstock.app.host import parts as worker_parts
 
             return worker_parts.open_writer(self.settings, environment)
         return open_embedded(self.settings, environment)
@@ -301,8 +302,8 @@ class Server:
         )
         # Off the loop, so that Kafka clients are answered while the modules load.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
-        from penstock.app import http
-        from penstock.app.http_gate import HttpGate
+        from penstock.app.http import server as http
+        from penstock.app.http.gate import HttpGate
         from penstock.peers.secret import ClusterSecret
 
         secret = (
@@ -333,11 +334,11 @@ class Server:
 
 
 def _import_http() -> None:
-    import penstock.app.http  # noqa: F401
+    import penstock.app.http.server  # noqa: F401
 
 
 def _import_schemas() -> None:
-    from penstock.kafka import schema
+    from penstock.kafka.wire import schema
 
     schema.load()
 

@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from penstock.log.wal_name import read_wal_id
-from penstock.metadata.queries import Queries
-from penstock.metadata.rows import Agent, Wal
-from penstock.metadata.view import MetadataView
+from penstock.log.wals.names import read_wal_id
 from penstock.model.errors import ConflictError, CorruptDataError, PenstockError
 from penstock.placement.rendezvous import ranked
 from penstock.ports.clock import Clock
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
+from penstock.state.rows import Agent, Wal
 from penstock.system.files import PosixDevice
 from penstock.system.heard import Cause, heard
 
@@ -70,7 +70,7 @@ class WalVolumes:
     pattern: str
     own: Path
     me: int
-    view: MetadataView
+    view: StateView
     queries: Callable[[], Queries]
     clock: Clock
     pool: Executor

@@ -3,7 +3,7 @@
 import click
 
 from penstock.cli.options import Command, together
-from penstock.lake.compaction.items import MIB, CompactionSettings
+from penstock.pipeline.compaction.items import MIB, CompactionSettings
 
 
 def plan_options(command: Command) -> Command:

@@ -1,0 +1,1 @@
+"""Settings of a server: TOML, environment, command line."""

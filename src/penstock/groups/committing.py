@@ -13,12 +13,12 @@ from penstock.groups.memory import GroupMemory, LoadedGroup, TooManyGroupsError
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError
 from penstock.groups.subscription import CONSUMER_PROTOCOL_TYPE
-from penstock.metadata.answers import AnyAnswer, OffsetsCommitted
-from penstock.metadata.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
+from penstock.state.answers import AnyAnswer, OffsetsCommitted
+from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
 from penstock.system.turns import Turns
 
 if TYPE_CHECKING:
-    from penstock.metadata.queries import Queries
+    from penstock.state.read.queries import Queries
 
 _T = TypeVar("_T")
 

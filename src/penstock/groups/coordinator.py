@@ -26,16 +26,16 @@ from penstock.groups.messages import (
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import AllGroups, Ownership
 from penstock.groups.settings import GroupSettings
-from penstock.metadata.commands import OffsetWrite
-from penstock.metadata.committer import Committer
+from penstock.order.committer import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.state.commands import OffsetWrite
 from penstock.system.turns import Turns
 from penstock.system.waiting import wait
 
 if TYPE_CHECKING:
-    from penstock.metadata.queries import Queries
-    from penstock.metadata.view import MetadataView
+    from penstock.state.read.queries import Queries
+    from penstock.state.read.view import StateView
 
 MEMBER_ID_BYTES: Final = 16
 READ_AGAIN_S: Final = 0.1
@@ -53,7 +53,7 @@ class GroupCoordinator:
         *,
         committer: Committer,
         queries: "Queries",
-        view: "MetadataView",
+        view: "StateView",
         clock: Clock,
         random: Random,
         settings: GroupSettings | None = None,
@@ -65,7 +65,7 @@ class GroupCoordinator:
         """
         Args:
             turns: by which requests of many offsets give way; those of all that the loop serves.
-            now_ms: what offsets and empty groups expire by (`penstock.metadata.ages`): while it
+            now_ms: what offsets and empty groups expire by (`penstock.state.ages`): while it
                 gives None, nothing expires. Without: the clock.
             ownership: which groups are this agent's; None: all of them.
             shows_answers: whether `queries` find all that the committer has answered: what they

@@ -15,12 +15,12 @@ from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.journal import GroupJournal
 from penstock.groups.memory import GroupMemory, LoadedGroup
-from penstock.metadata.cluster_tables import group_shard
-from penstock.metadata.commands import DeleteGroups, DeleteOffsets
+from penstock.state.cluster_tables import group_shard
+from penstock.state.commands import DeleteGroups, DeleteOffsets
 from penstock.system.turns import Turns
 
 if TYPE_CHECKING:
-    from penstock.metadata.queries import Queries
+    from penstock.state.read.queries import Queries
 
 ROWS_MAX: Final = 500
 """Of one command that deletes offsets; groups of fewer are gathered up to as many rows, so that one

@@ -30,9 +30,9 @@ from penstock.system.turns import Turns
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from penstock.metadata.queries import Queries
-    from penstock.metadata.rows import GroupRow, OffsetRow
-    from penstock.metadata.view import MetadataView
+    from penstock.state.read.queries import Queries
+    from penstock.state.read.view import StateView
+    from penstock.state.rows import GroupRow, OffsetRow
 
 LOOK_GROUPS: Final = 100
 """Groups that are read in one go, with the states of their members."""
@@ -61,7 +61,7 @@ class GroupExpiry:
         offsets: GroupOffsets,
         deletion: GroupDeletion,
         queries: "Queries",
-        view: "MetadataView",
+        view: "StateView",
         now_ms: Callable[[], int | None],
         settings: GroupSettings,
         turns: Turns,

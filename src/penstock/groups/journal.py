@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from penstock.groups.errors import GroupError
-from penstock.metadata.answers import AnyAnswer, Refusal, Refused
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.committer import Committer
 from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.order.committer import Committer
+from penstock.state.answers import AnyAnswer, Refusal, Refused
+from penstock.state.commands import AnyCommand
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 

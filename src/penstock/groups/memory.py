@@ -23,13 +23,13 @@ from penstock.groups.room import GroupRoom
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
 from penstock.groups.timers import GroupTimers
-from penstock.metadata.commands import SaveGroup
 from penstock.model.errors import CorruptDataError
+from penstock.state.commands import SaveGroup
 from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
-    from penstock.metadata.queries import Queries
-    from penstock.metadata.rows import GroupRow
+    from penstock.state.read.queries import Queries
+    from penstock.state.rows import GroupRow
 
 logger = logging.getLogger(__name__)
 

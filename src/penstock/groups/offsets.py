@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.metadata.commands import OffsetWrite
-from penstock.metadata.rows import OffsetRow
+from penstock.state.commands import OffsetWrite
+from penstock.state.rows import OffsetRow
 
 PartitionId = tuple[bytes, int]
 """Topic id and partition."""

@@ -9,7 +9,7 @@ An empty group that is left without offsets goes with them.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from penstock.metadata.rows import GroupRow, OffsetRow
+from penstock.state.rows import GroupRow, OffsetRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.system.heard import say_seldom
 
 if TYPE_CHECKING:
-    from penstock.metadata.queries import Queries
+    from penstock.state.read.queries import Queries
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from penstock.metadata.cluster_tables import GROUP_SHARDS
-from penstock.metadata.rows import Agent, AgentStatus
 from penstock.placement.rendezvous import owner_of
+from penstock.state.cluster_tables import GROUP_SHARDS
+from penstock.state.rows import Agent, AgentStatus
 
 _PROPOSALS_KEPT: Final = 16 * GROUP_SHARDS
 """Every tick asks of each shard, with the same candidates nearly always."""

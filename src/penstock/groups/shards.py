@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.shard_plan import plan_shards, shard_candidates
-from penstock.metadata.answers import Refused
-from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
-from penstock.metadata.commands import ClaimShard
-from penstock.metadata.head_watch import HeadWatch
-from penstock.metadata.ordering import Ordering
-from penstock.metadata.schema import CLUSTER_LEVEL
 from penstock.model.errors import PenstockError
+from penstock.order.head_watch import HeadWatch
+from penstock.order.heads import Ordering
 from penstock.ports.clock import Clock
+from penstock.state.answers import Refused
+from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
+from penstock.state.commands import ClaimShard
+from penstock.state.schema import CLUSTER_LEVEL
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
-    from penstock.metadata.view import MetadataView
+    from penstock.state.read.view import StateView
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ShardKeeper:
         *,
         me: int,
         order: Ordering,
-        view: "MetadataView",
+        view: "StateView",
         clock: Clock,
         shows_answers: Callable[[], bool],
         quiet: Callable[[], frozenset[int]] = frozenset,

@@ -1,0 +1,1 @@
+"""The Kafka face: bytes, connections, and one handler module per API."""

@@ -11,9 +11,9 @@ handlers reserve it then.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from penstock.kafka.admin.resources import topic_entries
 from penstock.kafka.context import RequestContext
-from penstock.kafka.produce_codec import STEP_ITEMS, TEXTS_BYTES_MAX, ProduceRequest
-from penstock.kafka.resources import topic_entries
+from penstock.kafka.wire.produce_codec import STEP_ITEMS, TEXTS_BYTES_MAX, ProduceRequest
 from penstock.model.steps import Steps
 from penstock.records.batch import RecordError
 

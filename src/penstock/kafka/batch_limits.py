@@ -3,9 +3,9 @@
 from typing import Final
 
 from penstock.kafka.settings import KafkaSettings
-from penstock.metadata.view import Topic
 from penstock.model.topic_configs import topic_settings
 from penstock.records.batch import BatchLimits
+from penstock.state.read.view import Topic
 
 _LIMITS: dict[int, tuple[Topic, dict[str, str], KafkaSettings, BatchLimits]] = {}
 _LIMITS_MAX: Final = 10_000

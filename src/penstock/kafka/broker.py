@@ -4,15 +4,15 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.kafka.auto_creation import AutoCreation
-from penstock.kafka.fetch_session import FetchSessions
+from penstock.kafka.admin.auto_creation import AutoCreation
+from penstock.kafka.admin.topic_room import Creations
+from penstock.kafka.fetch.session import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
 from penstock.kafka.nodes import Nodes, OneNode
 from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
-from penstock.kafka.topic_room import Creations
-from penstock.metadata.committer import Committer
-from penstock.metadata.ordering import Heads
+from penstock.order.committer import Committer
+from penstock.order.heads import Heads
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.seldom import Seldom
@@ -21,7 +21,7 @@ from penstock.system.turns import Turns
 if TYPE_CHECKING:
     from penstock.groups.coordinator import GroupCoordinator
     from penstock.log.serving import ServingLog
-    from penstock.metadata.view import MetadataView
+    from penstock.state.read.view import StateView
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Broker:
     """The parts of a server that the Kafka face calls. `advertised_port` may be set once the
     listening port is known."""
 
-    view: "MetadataView"
+    view: "StateView"
     committer: Committer
     log: "ServingLog"
     groups: "GroupCoordinator"

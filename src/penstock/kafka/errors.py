@@ -9,7 +9,6 @@ Source: the error table of the Kafka protocol guide, 4.2.
 import enum
 from typing import Final
 
-from penstock.metadata.answers import Refusal
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -23,6 +22,7 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
+from penstock.state.answers import Refusal
 
 
 class ErrorCode(enum.IntEnum):

@@ -13,7 +13,7 @@ from penstock.kafka.context import (
     AnyReply,
     PiecedReply,
 )
-from penstock.kafka.encode import encode_in_steps, length_in_steps, pieces_of
+from penstock.kafka.wire.encode import encode_in_steps, length_in_steps, pieces_of
 from penstock.system.turns import Turns
 
 

@@ -8,14 +8,14 @@ shown another leader than a moment ago costs a client a connection and nothing e
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from penstock.metadata.rows import Agent, AgentStatus
 from penstock.placement.leaders import Leaders
 from penstock.placement.rendezvous import owner_of
 from penstock.placement.zones import ZONE_LABEL, Place, candidates
+from penstock.state.rows import Agent, AgentStatus
 
 if TYPE_CHECKING:
     from penstock.kafka.broker import Broker
-    from penstock.metadata.view import MetadataView
+    from penstock.state.read.view import StateView
 
 
 class Node(NamedTuple):
@@ -112,7 +112,7 @@ class ClusterNodes:
         self,
         *,
         me: int,
-        view: "MetadataView",
+        view: "StateView",
         coordinators: Coordinators,
         is_cut_off: Callable[[], bool] = lambda: False,
         is_alone: Callable[[], bool] = lambda: False,

@@ -4,8 +4,8 @@ from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.kafka.errors import ErrorCode
-from penstock.metadata.answers import AnyAnswer
 from penstock.model.steps import Steps
+from penstock.state.answers import AnyAnswer
 
 Item = TypeVar("Item", bound=Hashable)
 

@@ -6,13 +6,13 @@ from penstock.kafka.errors import ErrorCode
 from penstock.model.ids import PartitionKey, partition_key
 
 if TYPE_CHECKING:
-    from penstock.metadata.view import MetadataView
+    from penstock.state.read.view import StateView
 
 NO_LEADER_EPOCH: Final = -1
 """The leader epoch of a client that knows none."""
 
 
-def find_partition(view: "MetadataView", topic_name: str, partition: int) -> PartitionKey | None:
+def find_partition(view: "StateView", topic_name: str, partition: int) -> PartitionKey | None:
     """The partition's key; None when there is no such topic or partition."""
     topic = view.topic(topic_name)
     if topic is None or not 0 <= partition < topic.partitions:

@@ -1,0 +1,1 @@
+"""Record batches to and from columns, compiled by numba."""

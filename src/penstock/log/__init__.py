@@ -1,6 +1,6 @@
 """The log: append, fetch, caches, upload, retention, verification."""
 
-from penstock.log.limits import LogLimits
 from penstock.log.log import Log
+from penstock.log.settings import LogSettings
 
-__all__ = ["Log", "LogLimits"]
+__all__ = ["Log", "LogSettings"]

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from penstock.log.archived_loss import NoteLost, find_loss, set_loss_aside
+from penstock.log.history.archived_loss import NoteLost, find_loss, set_loss_aside
 from penstock.log.snapshot_check import Compared
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.ports.clock import Clock
@@ -44,7 +44,7 @@ _RETRY_S: Final = 60.0
 
 
 class ArchivedOrder(Protocol):
-    """What is needed of `penstock.metadata.cluster_order.ClusterOrder`."""
+    """What is needed of `penstock.order.cluster_order.ClusterOrder`."""
 
     @property
     def position(self) -> int:

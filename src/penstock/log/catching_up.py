@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.log.fetch.reader import Behind
-from penstock.metadata.queries import Queries
 from penstock.model.errors import RetryableError
+from penstock.state.read.queries import Queries
 
 WAIT_MAX_S: Final = 10.0
 """A process that ends must not wait for a thread that waits for another process."""

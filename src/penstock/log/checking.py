@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from penstock.metadata.leader_epochs import EpochStart, epoch_of_offset
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError
 from penstock.records.batch import (
     CRC_FROM,
@@ -28,6 +26,8 @@ from penstock.records.batch import (
     batch_bounds,
 )
 from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT, epoch_seed, run_sum
+from penstock.state.leader_epochs import EpochStart, epoch_of_offset
+from penstock.state.rows import StoredRun
 
 _NEVER: Final = 1 << 63
 _BASE_OFFSET: Final = Struct(">q")

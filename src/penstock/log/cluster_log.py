@@ -3,7 +3,7 @@
 It keeps nothing that the cluster can't lose, save a WAL of its own once a topic asks for that.
 Assembled in this order, since the agent's epoch is opened while its view already follows:
 
-    order = await ClusterOrder.open(...); view = MetadataView.load(...)
+    order = await ClusterOrder.open(...); view = StateView.load(...)
     log = ClusterLog(ordering=order, view=view, ...)
     await order.start(on_applied=log.on_applied, ...)
     await log.start(epoch=order.epoch)
@@ -20,30 +20,30 @@ from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.append.to_tail import take_batches
 from penstock.log.catching_up import caught_up
-from penstock.log.cluster_wal import ClusterWal
 from penstock.log.fetch.reader import Behind
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments
-from penstock.log.limits import LogLimits
 from penstock.log.ordering import Applied, Ordering
-from penstock.log.own_wal import WalFolder
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog
+from penstock.log.settings import LogSettings
 from penstock.log.upload.uploader import Uploader
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.queries import Queries
-from penstock.metadata.rows import AgentStatus
-from penstock.metadata.view import MetadataView
+from penstock.log.wals.cluster_wal import ClusterWal
+from penstock.log.wals.own_wal import WalFolder
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import TopicKey
 from penstock.placement.rendezvous import owner_of
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
+from penstock.state.ages import Ages
+from penstock.state.answers import AnyAnswer
+from penstock.state.changes import Change
+from penstock.state.commands import AnyCommand
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
+from penstock.state.rows import AgentStatus
 from penstock.wal import WalReader
 
 _KEEPER: Final = b"keeper"
@@ -56,12 +56,12 @@ class ClusterLog(ServingLog):
         self,
         *,
         ordering: Ordering,
-        view: MetadataView,
+        view: StateView,
         queries: Callable[[], Queries],
         store: ObjectStore,
         clock: Clock,
         ages: Ages,
-        limits: LogLimits,
+        limits: LogSettings,
         agent_id: int,
         pool: Executor,
         on_fatal: Callable[[BaseException], None],
@@ -195,7 +195,7 @@ class ClusterLog(ServingLog):
     # -- order -----------------------------------------------------------------------------------
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.metadata.committer.Committer`."""
+        """See `penstock.order.committer.Committer`."""
         return await self._ordering.commit(commands)
 
     async def confirm_head(self) -> None:

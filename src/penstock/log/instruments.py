@@ -4,7 +4,7 @@ from typing import Protocol
 
 from penstock.log.append.flight import Flight
 from penstock.log.append.lane import Delivery
-from penstock.log.damage import DamageKind
+from penstock.log.damage.findings import DamageKind
 
 
 class LogInstruments(Protocol):

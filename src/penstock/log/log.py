@@ -17,23 +17,23 @@ from penstock.log.append.plan import PartitionAppend
 from penstock.log.append.to_tail import take_batches
 from penstock.log.fetch.remote_wal import RemoteRuns, RemoteWal
 from penstock.log.instruments import LogInstruments
-from penstock.log.limits import LogLimits
 from penstock.log.retention.keeper import Keeper
 from penstock.log.routing import Path, Routes
 from penstock.log.serving import ServingLog
-from penstock.log.takeover import Takeovers
+from penstock.log.settings import LogSettings
 from penstock.log.upload.pending import RunSeeds, committed_runs
 from penstock.log.upload.uploader import Uploader, WalFiles
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
+from penstock.log.wals.takeover import Takeovers
 from penstock.model.errors import PenstockError, StorageFullError
 from penstock.model.ids import TopicKey
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
+from penstock.state.ages import Ages
+from penstock.state.answers import AnyAnswer
+from penstock.state.commands import AnyCommand
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.system.heard import Cause, heard
 from penstock.wal import WalReader, WalWriter
 
@@ -47,14 +47,14 @@ class Log(ServingLog):
         self,
         *,
         order: Orderer,
-        view: MetadataView,
+        view: StateView,
         queries: Callable[[], Queries],
         wal_writer: WalWriter,
         wal_reader: WalReader,
         store: ObjectStore,
         clock: Clock,
         ages: Ages,
-        limits: LogLimits,
+        limits: LogSettings,
         identity: tuple[int, int],
         pool: ThreadPoolExecutor,
         on_fatal: Callable[[BaseException], None],
@@ -200,11 +200,11 @@ class Log(ServingLog):
     # -- order -----------------------------------------------------------------------------------
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.metadata.committer.Committer`."""
+        """See `penstock.order.committer.Committer`."""
         return await self.lane.commit(commands)
 
     async def confirm_head(self) -> None:
-        """See `penstock.metadata.ordering.Heads`. Whoever writes the journal is at its head."""
+        """See `penstock.order.heads.Heads`. Whoever writes the journal is at its head."""
 
     @property
     def head_confirmed_s(self) -> float:

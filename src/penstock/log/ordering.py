@@ -1,6 +1,6 @@
 """The order of commands as the log of an agent sees it: docs/cluster.md, `ClusterOrder`.
 
-In a cluster `penstock.metadata.cluster_order.ClusterOrder` implements it; beneath an embedded
+In a cluster `penstock.order.cluster_order.ClusterOrder` implements it; beneath an embedded
 log's object mode `penstock.log.append.lane_ordering.LaneOrdering` does.
 """
 
@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.metadata import ordering as metadata_ordering
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.order import Applied
+from penstock.order import heads as metadata_ordering
+from penstock.order.local_order import Applied
+from penstock.state.commands import AnyCommand
 
 __all__ = ["Applied", "Ordering", "Submits"]
 

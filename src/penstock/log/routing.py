@@ -7,9 +7,9 @@ there, so that its producers' batches can't overtake one another.
 import enum
 from collections.abc import Callable
 
-from penstock.metadata.view import MetadataView, Topic
 from penstock.model.ids import TopicKey
 from penstock.model.topic_configs import topic_settings
+from penstock.state.read.view import StateView, Topic
 
 _KNOWN_MAX = 10_000
 
@@ -46,7 +46,7 @@ class Routes:
     def __init__(
         self,
         *,
-        view: MetadataView,
+        view: StateView,
         default: Path,
         is_under_way: Callable[[Path, TopicKey], bool],
     ) -> None:

@@ -16,12 +16,16 @@ from penstock.log.append.durable import ObjectBytes
 from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.plan import PartitionAppend
-from penstock.log.copy_places import copy_sources
-from penstock.log.copy_sources import CopySource
-from penstock.log.damage import DamagedError, Damages, Troubles
-from penstock.log.damage_repair import DamageRepair
-from penstock.log.damage_scan import Progress, scan
-from penstock.log.damaged_frames import DamagedFrames
+from penstock.log.damage.copy_places import copy_sources
+from penstock.log.damage.copy_sources import CopySource
+from penstock.log.damage.findings import DamagedError, Damages, Troubles
+from penstock.log.damage.frames import DamagedFrames
+from penstock.log.damage.noted_ranges import NotedRanges
+from penstock.log.damage.rebuilt_records import RebuiltRecords
+from penstock.log.damage.repair import DamageRepair
+from penstock.log.damage.run_restorer import RunRestorer
+from penstock.log.damage.scan import Progress, scan
+from penstock.log.damage.scrub import Scrubber
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import Behind, LogReader, Missing
 from penstock.log.fetch.regions import PartsRead
@@ -31,30 +35,26 @@ from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.times import find_max_timestamp, find_time
 from penstock.log.fetch.waiters import Waiters
 from penstock.log.instruments import LogInstruments, NoInstruments
-from penstock.log.limits import LogLimits
-from penstock.log.noted_ranges import NotedRanges
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.ordering import Submits
-from penstock.log.rebuilt_records import RebuiltRecords
 from penstock.log.retention.keeper import Keeper
-from penstock.log.run_restorer import RunRestorer
-from penstock.log.scrub import Scrubber
-from penstock.metadata.answers import AnyAnswer, LogTrimmed, ProducerIds
-from penstock.metadata.changes import (
+from penstock.log.settings import LogSettings
+from penstock.model.errors import NotFoundError, PenstockError
+from penstock.model.ids import PartitionKey, partition_of, topic_key_of
+from penstock.ports.clock import Clock
+from penstock.ports.objects import FileStore, ObjectStore
+from penstock.state.answers import AnyAnswer, LogTrimmed, ProducerIds
+from penstock.state.changes import (
     Change,
     HeadMoved,
     HistoryChanged,
     RunsMoved,
     TopicDeleted,
 )
-from penstock.metadata.commands import AllocateProducerIds, AnyCommand, TrimLog
-from penstock.metadata.numbers import INT64_MAX
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
-from penstock.model.errors import NotFoundError, PenstockError
-from penstock.model.ids import PartitionKey, partition_of, topic_key_of
-from penstock.ports.clock import Clock
-from penstock.ports.objects import FileStore, ObjectStore
+from penstock.state.commands import AllocateProducerIds, AnyCommand, TrimLog
+from penstock.state.numbers import INT64_MAX
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 from penstock.wal import WalReader
 
 _ANYWHERE: Final = 1 << 62
@@ -69,12 +69,12 @@ class ServingLog(ABC):
     def __init__(
         self,
         *,
-        view: MetadataView,
+        view: StateView,
         queries: Callable[[], Queries],
         store: ObjectStore,
         wals: Mapping[int, WalReader],
         clock: Clock,
-        limits: LogLimits,
+        limits: LogSettings,
         identity: tuple[int, int],
         pool: Executor,
         remote_runs: RemoteRuns | None = None,
@@ -195,7 +195,7 @@ class ServingLog(ABC):
 
     @abstractmethod
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.metadata.committer.Committer`."""
+        """See `penstock.order.committer.Committer`."""
 
     @abstractmethod
     def append(
@@ -339,7 +339,7 @@ class ServingLog(ABC):
     async def scan(
         self, *, bytes_per_s: int, reads_objects: bool, progress: Progress
     ) -> dict[str, Any]:
-        """Read all that is stored once, to know what is damaged; see `penstock.log.damage_scan`.
+        """Read all that is stored once, to know what is damaged; see `penstock.log.damage.scan`.
 
         Args:
             bytes_per_s: the rate.

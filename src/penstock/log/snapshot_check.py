@@ -18,10 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.digest_plan import differing_tables
-from penstock.metadata.meta import FEATURE_LEVEL
-from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.model.errors import (
     CorruptDataError,
     FatalStorageError,
@@ -37,6 +33,10 @@ from penstock.replica.bootstrap import bootstrap, drop_replica
 from penstock.replica.database import connect_reader, translate
 from penstock.replica.dump import state_digest, table_digests
 from penstock.replica.history import PresentHistory
+from penstock.state.apply.machine import LogMachine
+from penstock.state.digest_plan import differing_tables
+from penstock.state.meta import FEATURE_LEVEL
+from penstock.state.schema import INTEGRITY_LEVEL
 from penstock.system.apart import answer_apart, run_apart
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from typing_extensions import Buffer
 
-from penstock.log.limits import LogLimits
+from penstock.log.settings import LogSettings
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
@@ -33,7 +33,7 @@ _RETRY_S: Final = 60.0
 
 
 class Journal(Protocol):
-    """What upkeep asks of `penstock.metadata.order.Order`; any thread."""
+    """What upkeep asks of `penstock.order.local_order.Order`; any thread."""
 
     @property
     def position(self) -> int:
@@ -66,7 +66,7 @@ class Journal(Protocol):
 
 
 class Checker(Protocol):
-    """What compares the state with the journal: `penstock.log.state_check.StateChecker`."""
+    """What compares the state with the journal: `penstock.log.opening.state_check.StateChecker`."""
 
     def check(self, snapshot: Path, *, base: int, position: int) -> None:
         """Compare a new snapshot with what the journal gives from the stored one at `base` on."""
@@ -93,7 +93,7 @@ class Upkeep:
         scratch: Path,
         clock: Clock,
         pool: Executor,
-        limits: LogLimits,
+        limits: LogSettings,
         checker: Checker | None = None,
     ) -> None:
         self._checker = checker if limits.state_check_interval_ms else None

@@ -1,0 +1,1 @@
+"""Identities, errors and topic configs, which every package uses. Pure."""

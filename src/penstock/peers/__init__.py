@@ -1,6 +1,6 @@
 """What agents of one cluster ask one another: blocks of objects, and runs of WALs.
 
-docs/formats/peers.md is the protocol. The serving side of HTTP is `penstock.app.peer_routes`.
+docs/formats/peers.md is the protocol. The serving side of HTTP is `penstock.app.http.peer_routes`.
 """
 
 from penstock.peers.blocks import OwnBlocks

@@ -1,4 +1,4 @@
-"""Answers to peers, as frames. What carries them is `penstock.app.peer_routes`."""
+"""Answers to peers, as frames. What carries them is `penstock.app.http.peer_routes`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -8,8 +8,10 @@ from urllib.parse import quote
 import msgspec
 from typing_extensions import Buffer
 
-from penstock.lake import door
-from penstock.lake.door import (
+from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
+from penstock.model.malformed import MALFORMED
+from penstock.pipeline import api_messages as door
+from penstock.pipeline.api_messages import (
     API_VERSION,
     Accesses,
     AccessRequest,
@@ -35,8 +37,6 @@ from penstock.lake.door import (
     WriteRequest,
     Written,
 )
-from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
-from penstock.model.malformed import MALFORMED
 from penstock.pipeline.lease import JobLease
 from penstock.pipeline.secret import find_secret
 from penstock.pipeline.transport import HttpAnswer, RefusedError, Transport

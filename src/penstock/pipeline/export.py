@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.kernels import decode as decoding
-from penstock.lake.door import RUN_FIELDS, Range, RunPage, TopicState
 from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError
 from penstock.model.malformed import MALFORMED
+from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage, TopicState
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export_folder import ExportFolder, Marker

@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from penstock.kernels.encode import encode
-from penstock.lake.door import OutputObject, TopicState, WriteRequest, WriteRun
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
     InvalidRequestError,
     NotFoundError,
 )
+from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRequest, WriteRun
 from penstock.pipeline.client import DoorClient, DoorOptions, JobLease
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.export import SCHEMA, ExportedFile, Manifest, read_manifest

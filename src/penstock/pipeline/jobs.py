@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.lake.compaction.items import CompactionSettings
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.pipeline.client import DoorClient
-from penstock.pipeline.compaction import compact
+from penstock.pipeline.compaction.items import CompactionSettings
+from penstock.pipeline.compaction.job import compact
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.schedule import Stopping, Work
 from penstock.pipeline.table_plan import has_table

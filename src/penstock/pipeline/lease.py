@@ -5,8 +5,8 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.lake.door import JobRequest
 from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.pipeline.api_messages import JobRequest
 from penstock.ports.clock import Clock
 from penstock.system.clock import SystemClock
 from penstock.system.heard import Cause, heard

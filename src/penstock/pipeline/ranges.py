@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock.lake.door import RUN_FIELDS, Range, RunPage
 from penstock.model.errors import (
     CorruptDataError,
     NotFoundError,
     PenstockError,
     RetryableError,
 )
+from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.objects import ObjectAccess
 from penstock.records.batch import HEADER_BYTES, batch_bounds, stored_header
@@ -82,12 +82,12 @@ class _Run(NamedTuple):
     """"": in a WAL."""
     object_bytes: int
     raw: int
-    """As in `penstock.lake.door.RunPage.object_raw`."""
+    """As in `penstock.pipeline.api_messages.RunPage.object_raw`."""
     origin: str
     position: int
     length: int
     sum: int
-    """As in `penstock.lake.door.RunPage.sums`."""
+    """As in `penstock.pipeline.api_messages.RunPage.sums`."""
 
 
 def read_range(

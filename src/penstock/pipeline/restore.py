@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from penstock.log.due_runs import DueOf, DueRun, check_object
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects import open_reliable_store
 from penstock.objects.once import put_once
 from penstock.pipeline.engine import Engine
 from penstock.ports.objects import ObjectStore
 from penstock.records.batch import HEADER_BYTES, batch_bounds, crc_is_right
+from penstock.recovery.due_runs import DueOf, DueRun, check_object
 from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.lake.door import Range, TableProgress, TopicState
-from penstock.lake.tables.plan import plan_wanted
 from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.pipeline.api_messages import Range, TableProgress, TopicState
 from penstock.pipeline.client import DoorClient
+from penstock.pipeline.tables.plan import plan_wanted
 from penstock.pipeline.tables.settings import TableSettings, resolve
 
 _TABLE_CONFIG: Final = "penstock.table"

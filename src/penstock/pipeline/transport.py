@@ -15,7 +15,6 @@ import urllib3
 from typing_extensions import Buffer
 from urllib3.exceptions import HTTPError, LocationValueError
 
-from penstock.lake.door import Problem
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -27,6 +26,7 @@ from penstock.model.errors import (
 )
 from penstock.model.malformed import MALFORMED
 from penstock.peers.secret import ClusterSecret
+from penstock.pipeline.api_messages import Problem
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Final
 
-from penstock.lake.door import (
+from penstock.model.errors import NotFoundError
+from penstock.pipeline.api_messages import (
     RUN_FIELDS,
     STORED_LIVE,
     STORED_UNKNOWN,
@@ -22,11 +23,10 @@ from penstock.lake.door import (
     RunPage,
     TopicState,
 )
-from penstock.log.verify import FindingKind, VerifyReport
-from penstock.model.errors import NotFoundError
 from penstock.pipeline.client import DoorClient, JobLease
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.verify_task import Checked, NamedRun, ObjectItem, WalItem, check_item
+from penstock.recovery.verify import FindingKind, VerifyReport
 
 KIND: Final = "verify"
 LOOKS_MAX: Final = 5

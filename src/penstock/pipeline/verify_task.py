@@ -9,8 +9,6 @@ from typing import Final
 import msgspec
 
 from penstock.log.checking import OTHERS
-from penstock.log.verify import FindingKind, label_fault
-from penstock.metadata.leader_epochs import FIRST_EPOCH
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
@@ -23,6 +21,7 @@ from penstock.records.batch import (
     stored_header,
 )
 from penstock.records.sums import SUM_MASK, batch_sum, partition_seed
+from penstock.recovery.verify import FindingKind, label_fault
 from penstock.segment import (
     FOOTER_BYTES,
     IndexedRun,
@@ -31,6 +30,7 @@ from penstock.segment import (
     parse_index,
 )
 from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from penstock.state.leader_epochs import FIRST_EPOCH
 
 PART_BYTES: Final = 8 << 20
 _TAIL_BYTES: Final = 64 << 10

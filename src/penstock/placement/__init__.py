@@ -1,0 +1,1 @@
+"""Which of several members has something: rendezvous hashing, zones, leaders. Pure."""

@@ -1,0 +1,1 @@
+"""Ports: the Protocols through which packages reach time, chance, devices, stores and journals."""

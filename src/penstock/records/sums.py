@@ -71,7 +71,7 @@ def batch_sum(seed: int, base_offset: int, leader_epoch: int, crc: int, length: 
     """The number of one batch that is added to its run's sum.
 
     The slow twin of the loops that have this formula inline: `run_sum`, `place_batches`
-    (`penstock.metadata.apply_records`), `committed_runs`, `check_batches`, `RunDescriber`, and the
+    (`penstock.state.apply.records`), `committed_runs`, `check_batches`, `RunDescriber`, and the
     kernel `settle`.
 
     Args:

@@ -22,8 +22,14 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
-from penstock.metadata.answers import JobOpened, RunsReplaced, WriteCommitted  # noqa: E402
-from penstock.metadata.commands import (  # noqa: E402
+from penstock.model.ids import PartitionKey, partition_key, partition_of  # noqa: E402
+from penstock.records.batch import stored_header  # noqa: E402
+from penstock.records.decode import Record  # noqa: E402
+from penstock.records.encode import encode_batch  # noqa: E402
+from penstock.records.sums import pack_crcs  # noqa: E402
+from penstock.segment import RunDescriber, build_segment, job_object_key  # noqa: E402
+from penstock.state.answers import JobOpened, RunsReplaced, WriteCommitted  # noqa: E402
+from penstock.state.commands import (  # noqa: E402
     AlterClusterConfigs,
     CommitOffsets,
     CreateTopic,
@@ -31,8 +37,8 @@ from penstock.metadata.commands import (  # noqa: E402
     OffsetWrite,
     SaveGroup,
 )
-from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
-from penstock.metadata.pipeline_commands import (  # noqa: E402
+from penstock.state.leader_epochs import begin_leader_epoch  # noqa: E402
+from penstock.state.pipeline_commands import (  # noqa: E402
     CommitWrite,
     OpenJob,
     OutputObject,
@@ -41,13 +47,7 @@ from penstock.metadata.pipeline_commands import (  # noqa: E402
     SaveTable,
     WriteRun,
 )
-from penstock.metadata.schema import FORMAT_VERSION  # noqa: E402
-from penstock.model.ids import PartitionKey, partition_key, partition_of  # noqa: E402
-from penstock.records.batch import stored_header  # noqa: E402
-from penstock.records.decode import Record  # noqa: E402
-from penstock.records.encode import encode_batch  # noqa: E402
-from penstock.records.sums import pack_crcs  # noqa: E402
-from penstock.segment import RunDescriber, build_segment, job_object_key  # noqa: E402
+from penstock.state.schema import FORMAT_VERSION  # noqa: E402
 from support.log_contents import contents  # noqa: E402
 from support.log_rig import NOW, Rig, run_rig  # noqa: E402
 

@@ -1,7 +1,7 @@
 """Make the golden metadata database of this format version: `python tests/golden/metadata/make.py`.
 
 Once per format version, by the release that introduces it, and never again: every later release
-must open exactly that and hold what it holds (tests/unit/metadata/test_golden.py). It has its
+must open exactly that and hold what it holds (tests/unit/state/test_golden.py). It has its
 whole journal, so that a replay is compared with it, too.
 """
 
@@ -17,9 +17,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
-from penstock.metadata.answers import AnyAnswer, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
-from penstock.metadata.apply import LogMachine, Standing  # noqa: E402
-from penstock.metadata.commands import (  # noqa: E402
+from penstock.records.sums import pack_crcs  # noqa: E402
+from penstock.replica import Replica  # noqa: E402
+from penstock.segment import job_object_key  # noqa: E402
+from penstock.state.answers import AnyAnswer, JobOpened, Refused, RunsReplaced, WriteCommitted  # noqa: E402
+from penstock.state.apply.machine import LogMachine, Standing  # noqa: E402
+from penstock.state.commands import (  # noqa: E402
     AnyCommand,
     ClaimShard,
     ClaimWal,
@@ -35,9 +38,9 @@ from penstock.metadata.commands import (  # noqa: E402
     SaveGroup,
     SetFeatureLevel,
 )
-from penstock.metadata.entries import Entry, encode_entry  # noqa: E402
-from penstock.metadata.leader_epochs import begin_leader_epoch  # noqa: E402
-from penstock.metadata.pipeline_commands import (  # noqa: E402
+from penstock.state.entries import Entry, encode_entry  # noqa: E402
+from penstock.state.leader_epochs import begin_leader_epoch  # noqa: E402
+from penstock.state.pipeline_commands import (  # noqa: E402
     CommitWrite,
     OpenJob,
     OutputObject,
@@ -46,12 +49,9 @@ from penstock.metadata.pipeline_commands import (  # noqa: E402
     SaveTable,
     WriteRun,
 )
-from penstock.metadata.queries import Queries  # noqa: E402
-from penstock.metadata.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
-from penstock.records.sums import pack_crcs  # noqa: E402
-from penstock.replica import Replica  # noqa: E402
-from penstock.segment import job_object_key  # noqa: E402
-from unit.metadata.orders import (  # noqa: E402
+from penstock.state.read.queries import Queries  # noqa: E402
+from penstock.state.schema import FEATURE_LEVEL_MAX, FORMAT_VERSION  # noqa: E402
+from unit.state.orders import (  # noqa: E402
     KEY,
     TOPIC_ID,
     TestClock,

@@ -9,12 +9,12 @@ import pytest
 
 from penstock.app import recovery
 from penstock.app.copied_objects import NOTE, CopiedObjects
-from penstock.log.backup import exists
-from penstock.log.due_runs import DueRun
-from penstock.log.point_in_time import Moment, TakeObjects
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.objects import open_reliable_store
 from penstock.ports.objects import ObjectStore
+from penstock.recovery.backup import exists
+from penstock.recovery.due_runs import DueRun
+from penstock.recovery.point_in_time import Moment, TakeObjects
 from penstock.segment import object_key
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom

@@ -14,10 +14,10 @@ from penstock.config.settings import ServerSettings
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import NotServedError
 from penstock.groups.shard_plan import ShardPlan, plan_shards
-from penstock.metadata.answers import TopicCreated
-from penstock.metadata.commands import CreateTopic, DrainAgent, OffsetWrite
 from penstock.model.errors import StorageFullError
 from penstock.replica.transaction import Transaction
+from penstock.state.answers import TopicCreated
+from penstock.state.commands import CreateTopic, DrainAgent, OffsetWrite
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 

@@ -10,8 +10,8 @@ from penstock.app.limits import group_settings, kafka_settings, log_limits
 from penstock.config.about import MIB
 from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
+from penstock.kafka.net.unserved import Unserved
 from penstock.kafka.registry import APIS
-from penstock.kafka.unserved import Unserved
 from penstock.observability.metrics import Metrics
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.app.recovery import check_replay, follow_archive
-from penstock.log.verify import FindingKind, VerifyReport, verify
-from penstock.metadata.queries import Queries
 from penstock.ports.journal import JournalRow
+from penstock.recovery.verify import FindingKind, VerifyReport, verify
 from penstock.replica.snapshot import write_snapshot
+from penstock.state.read.queries import Queries
 from support.archives import archive_of, archiver_of, write
 from support.cluster_rig import Cluster, passing, run_cluster
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.app.wal_volumes import TURN_S, WalVolumes, orphans
-from penstock.log.wal_name import new_wal_name
-from penstock.metadata.rows import Agent, AgentStatus, Wal
+from penstock.log.wals.names import new_wal_name
 from penstock.model.errors import ConflictError, RetryableError
 from penstock.placement.rendezvous import ranked
+from penstock.state.rows import Agent, AgentStatus, Wal
 from penstock.system.files import PosixDevice
 from penstock.testing.clock import ManualClock
 from penstock.testing.randomness import SeededRandom

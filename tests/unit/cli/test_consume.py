@@ -19,7 +19,7 @@ from penstock.cli.group_reading import read_as_member
 from penstock.cli.main import root
 from penstock.cli.reading import Batches, Reading, Start
 from penstock.config.addresses import Address, parse_address
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 from support.commands import SECONDS_MAX, running_command
 from support.server import ServerProcess, running_server

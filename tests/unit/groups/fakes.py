@@ -1,6 +1,6 @@
 """Virtual time, and the real order without a lane.
 
-The coordinator's tests run on the real state machine (`Order`, `Queries`, `MetadataView`); only
+The coordinator's tests run on the real state machine (`Order`, `Queries`, `StateView`); only
 the thread between is left out, since who writes when is what the tests decide.
 """
 
@@ -18,12 +18,12 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.messages import JoinRequest, Protocol
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.commands import AnyCommand, CreateTopic
-from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView, Topic
 from penstock.model.errors import PenstockError
+from penstock.order.local_order import Order
+from penstock.state.answers import AnyAnswer
+from penstock.state.commands import AnyCommand, CreateTopic
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView, Topic
 
 T = TypeVar("T")
 MINUTE_MS = 60_000
@@ -105,7 +105,7 @@ class CountingRandom:
 class OrderCommitter:
     """Commits at once; or holds commits back, or fails them, when a test says so."""
 
-    def __init__(self, order: Order, view: MetadataView) -> None:
+    def __init__(self, order: Order, view: StateView) -> None:
         self.order = order
         self.view = view
         self.failure: PenstockError | None = None
@@ -133,7 +133,7 @@ class World:
         path = directory / "metadata.sqlite"
         self.order = Order.open(path, clock=clock, random=self.random, fsync=False)
         self.queries = Queries(path)
-        self.view = MetadataView.load(self.queries)
+        self.view = StateView.load(self.queries)
         self.committer = OrderCommitter(self.order, self.view)
         self.groups = GroupCoordinator(
             committer=self.committer,

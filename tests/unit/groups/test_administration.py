@@ -12,11 +12,11 @@ from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.messages import Leaver, Protocol, SyncRequest
 from penstock.groups.settings import GroupSettings
-from penstock.metadata.answers import OffsetsCommitted
-from penstock.metadata.commands import CommitOffsets
 from penstock.model.errors import (
     RetryableError,
 )
+from penstock.state.answers import OffsetsCommitted
+from penstock.state.commands import CommitOffsets
 from unit.groups.calls import commit, join, stable, write
 from unit.groups.fakes import (
     run,

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import NotServedError
-from penstock.metadata.commands import DrainAgent, OffsetWrite
 from penstock.model.errors import StorageFullError
 from penstock.replica.transaction import Transaction
+from penstock.state.commands import DrainAgent, OffsetWrite
 from support.cluster_face import ClusterAgent, World, in_world
 
 

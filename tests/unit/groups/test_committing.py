@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.groups.errors import GroupError
-from penstock.metadata.answers import AnyAnswer, Refusal
-from penstock.metadata.commands import AnyCommand, CommitOffsets, DeleteTopic, OffsetWrite
 from penstock.model.errors import InDoubtError, RetryableError
+from penstock.state.answers import AnyAnswer, Refusal
+from penstock.state.commands import AnyCommand, CommitOffsets, DeleteTopic, OffsetWrite
 from unit.groups.calls import commit, write
 from unit.groups.fakes import (
     run,

@@ -12,7 +12,6 @@ from penstock.groups.generations import GroupState
 from penstock.groups.messages import JoinReply, Leaver
 from penstock.groups.offsets import CommittedOffset
 from penstock.groups.settings import GroupSettings
-from penstock.metadata.commands import SaveGroup
 from penstock.model.errors import (
     CorruptDataError,
     FencedError,
@@ -20,6 +19,7 @@ from penstock.model.errors import (
     RetryableError,
     StorageFullError,
 )
+from penstock.state.commands import SaveGroup
 from unit.groups.calls import commit, join, stable, sync, write
 from unit.groups.fakes import (
     QUICK,

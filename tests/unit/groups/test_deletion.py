@@ -8,8 +8,8 @@ from pathlib import Path
 
 from penstock.groups.deletion import ROWS_MAX
 from penstock.groups.errors import GroupError
-from penstock.metadata.commands import AnyCommand, DeleteGroups, DeleteOffsets
 from penstock.model.errors import RetryableError
+from penstock.state.commands import AnyCommand, DeleteGroups, DeleteOffsets
 from support.loop_probe import Probe
 from unit.groups.calls import commit, join, write
 from unit.groups.fakes import World, run, settle, world

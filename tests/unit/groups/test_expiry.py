@@ -16,7 +16,7 @@ from penstock.groups import deletion, expiry
 from penstock.groups.deletion import ROWS_MAX
 from penstock.groups.messages import Protocol
 from penstock.groups.settings import GroupSettings
-from penstock.metadata.commands import DeleteOffsets
+from penstock.state.commands import DeleteOffsets
 from support.loop_probe import Probe
 from unit.groups.calls import commit, stable, write
 from unit.groups.fakes import run, settle, subscription, world

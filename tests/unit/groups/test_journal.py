@@ -10,8 +10,8 @@ import pytest
 
 from penstock.groups.errors import GroupError
 from penstock.groups.journal import GroupJournal
-from penstock.metadata.answers import AnyAnswer, Refusal, Refused
-from penstock.metadata.commands import AnyCommand, DeleteGroups
+from penstock.state.answers import AnyAnswer, Refusal, Refused
+from penstock.state.commands import AnyCommand, DeleteGroups
 
 
 class Refusing:

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.groups.committing import PAGE_OFFSETS, WRITES_AT_ONCE
 from penstock.groups.errors import GroupError
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
+from penstock.state.answers import AnyAnswer
+from penstock.state.commands import AnyCommand, CommitOffsets, DeleteOffsets, OffsetWrite
 from penstock.system.turns import TURN_ROWS
 from support.loop_probe import Probe
 from unit.groups.calls import commit, stable, write

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.groups.plan import expired_of
-from penstock.metadata.rows import GroupRow, OffsetRow
+from penstock.state.rows import GroupRow, OffsetRow
 
 DAY_MS = 24 * 3600 * 1000
 RETENTION_MS = 7 * DAY_MS

@@ -11,12 +11,12 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import SyncRequest
 from penstock.groups.shards import ShardKeeper
-from penstock.metadata.answers import AnyAnswer, Done, OffsetsCommitted
-from penstock.metadata.changes import AgentChanged, ShardMoved
-from penstock.metadata.cluster_tables import group_shard
-from penstock.metadata.commands import AnyCommand, CommitOffsets, SaveGroup
-from penstock.metadata.rows import Shard
-from penstock.metadata.view import MetadataView
+from penstock.state.answers import AnyAnswer, Done, OffsetsCommitted
+from penstock.state.changes import AgentChanged, ShardMoved
+from penstock.state.cluster_tables import group_shard
+from penstock.state.commands import AnyCommand, CommitOffsets, SaveGroup
+from penstock.state.read.view import StateView
+from penstock.state.rows import Shard
 from unit.groups.calls import write
 from unit.groups.fakes import World, join_request, run, settle, world
 
@@ -130,7 +130,7 @@ class FakeOrder:
 def test_a_shard_that_went_and_came_back_at_once_is_read_again(tmp_path: Path) -> None:
     async def work() -> None:
         one = world(tmp_path)
-        view = MetadataView.load(one.queries)
+        view = StateView.load(one.queries)
         (agent,) = view.agents()
         me = agent.agent_id
         keeper = ShardKeeper(

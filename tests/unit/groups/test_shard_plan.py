@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.groups.shard_plan import ShardPlan, plan_shards, proposed_owner, shard_candidates
-from penstock.metadata.cluster_tables import GROUP_SHARDS
-from penstock.metadata.rows import Agent, AgentStatus
+from penstock.state.cluster_tables import GROUP_SHARDS
+from penstock.state.rows import Agent, AgentStatus
 
 LIVE, DRAINING, FENCED = AgentStatus.LIVE, AgentStatus.DRAINING, AgentStatus.FENCED
 STATUSES = st.dictionaries(st.integers(1, 9), st.sampled_from([LIVE, DRAINING, FENCED]))

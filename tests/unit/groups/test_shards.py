@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.groups.errors import GroupError
-from penstock.metadata.cluster_tables import GROUP_SHARDS, group_shard
-from penstock.metadata.commands import ClaimShard
 from penstock.model.errors import FencedError
+from penstock.state.cluster_tables import GROUP_SHARDS, group_shard
+from penstock.state.commands import ClaimShard
 from support.cluster_face import ClusterAgent, World, in_world
 from support.group_client import GroupClient
 

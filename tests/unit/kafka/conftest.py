@@ -13,16 +13,16 @@ import pytest
 import uvloop
 from kio.serial import entity_reader
 
-from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.registry import APIS, BY_MODULE
 from penstock.kafka.settings import KafkaSettings
-from penstock.metadata.answers import AnyAnswer, Refusal
-from penstock.metadata.commands import AnyCommand, CreateTopic
-from penstock.metadata.order import Order
-from penstock.metadata.view import MetadataView
+from penstock.kafka.wire import schema
 from penstock.model.ids import PartitionKey
+from penstock.order.local_order import Order
+from penstock.state.answers import AnyAnswer, Refusal
+from penstock.state.commands import AnyCommand, CreateTopic
+from penstock.state.read.view import StateView
 from penstock.system import SystemRandom
 from support.loopback import RawHandler
 from support.replies import body_of
@@ -33,7 +33,7 @@ class OrderCommitter:
     """The real order on a file of the test's, applied at once, with its view."""
 
     def __init__(self, folder: Path, clock: Any) -> None:
-        self.view = MetadataView()
+        self.view = StateView()
         self.failure: Exception | None = None
         self.calls = 0
         self._folder = folder

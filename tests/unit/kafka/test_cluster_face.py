@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.kafka.errors import ErrorCode
-from penstock.metadata.cluster_tables import group_shard
-from penstock.metadata.commands import ClaimShard, DeleteTopic
+from penstock.state.cluster_tables import group_shard
+from penstock.state.commands import ClaimShard, DeleteTopic
 from support.cluster_calls import create, list_offsets, topic_error
 from support.cluster_face import ClusterAgent, World, in_world
 from support.group_client import GroupClient, first_error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.kafka.errors import ErrorCode
-from penstock.metadata.cluster_tables import group_shard
+from penstock.state.cluster_tables import group_shard
 from support.cluster_calls import create, leaders, list_offsets, metadata, zoned
 from support.cluster_face import World, in_world
 from support.group_client import GroupClient

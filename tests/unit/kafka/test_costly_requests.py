@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka import header, schema
-from penstock.kafka.decode import ITEMS_MAX
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.fetch_codec import parse_fetch
 from penstock.kafka.handlers import metadata
-from penstock.kafka.primitives import TAGS_MAX, uvarint
-from penstock.kafka.produce_codec import parse_produce
+from penstock.kafka.wire import header, schema
+from penstock.kafka.wire.decode import ITEMS_MAX
+from penstock.kafka.wire.fetch_codec import parse_fetch
+from penstock.kafka.wire.primitives import TAGS_MAX, uvarint
+from penstock.kafka.wire.produce_codec import parse_produce
 from penstock.model.steps import at_once
 from unit.kafka.test_handlers_topics import TIMEOUT, metadata_request
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.holdings import FREE_BYTES, notify
-from penstock.kafka.lanes import Lane
-from penstock.kafka.movement import READABLE_BYTES
-from penstock.kafka.server import KafkaServer
+from penstock.kafka.net.holdings import FREE_BYTES, notify
+from penstock.kafka.net.lanes import Lane
+from penstock.kafka.net.movement import READABLE_BYTES
+from penstock.kafka.net.server import KafkaServer
 from support.loopback import (
     FETCH,
     PRODUCE,

@@ -9,9 +9,9 @@ import pytest
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.handlers import fetch
 from penstock.kafka.registry import BY_MODULE
-from penstock.kafka.schema import encode_request
-from penstock.metadata.commands import CommitRuns, RunCommit
+from penstock.kafka.wire.schema import encode_request
 from penstock.model.ids import partition_key
+from penstock.state.commands import CommitRuns, RunCommit
 
 FENCED, UNKNOWN, OUT_OF_RANGE = 74, 75, 1
 VERSIONS = range(9, BY_MODULE["fetch"].versions_max + 1)

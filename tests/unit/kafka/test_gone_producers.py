@@ -13,7 +13,7 @@ import uvloop
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.handlers import produce
 from penstock.kafka.record_checks import RecordChecks
-from penstock.metadata.answers import BatchStatus
+from penstock.state.answers import BatchStatus
 from support.by_hand import ByHand
 from support.loopback import PRODUCE, reply, request, serving, turns, until
 from unit.kafka.test_fetch_sharing import Sink

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.kafka.registry import BY_MODULE
-from penstock.metadata.commands import AlterClusterConfigs
 from penstock.model.topic_configs import CLUSTER_CONFIGS, TOPIC_CONFIGS
+from penstock.state.commands import AlterClusterConfigs
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka import admin, metadata_codec
+from penstock.kafka.admin import commit as admin
+from penstock.kafka.admin.topic_plan import new_topic_id
+from penstock.kafka.admin.topic_room import Creations
 from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import metadata as handler
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
-from penstock.kafka.topic_plan import new_topic_id
-from penstock.kafka.topic_room import Creations
-from penstock.metadata.commands import DeleteTopic
+from penstock.kafka.wire import metadata_codec
 from penstock.model.errors import FencedError, OverloadedError
 from penstock.model.steps import at_once
 from penstock.model.topic_names import name_problem
 from penstock.placement.leaders import Leaders
+from penstock.state.commands import DeleteTopic
 
 TIMEOUT = timedelta(seconds=5)
 

@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.kafka.holdings import FREE_BYTES, UNLIMITED, Holdings
-from penstock.kafka.lanes import Lane, Lanes, Ticket
+from penstock.kafka.net.holdings import FREE_BYTES, UNLIMITED, Holdings
+from penstock.kafka.net.lanes import Lane, Lanes, Ticket
 
 LIMIT = 4 * FREE_BYTES
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from kio.serial import entity_reader
 
-from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, LateReply, RequestContext
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.fetch_codec import STEP_ITEMS, FetchPartition, encode_fetch
+from penstock.kafka.fetch.long_fetch import FOUND_AT_ONCE
 from penstock.kafka.handlers import fetch, produce
-from penstock.kafka.long_fetch import FOUND_AT_ONCE
-from penstock.kafka.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS
-from penstock.kafka.produce_codec import TEXTS_BYTES_MAX
+from penstock.kafka.wire import schema
+from penstock.kafka.wire.fetch_codec import STEP_ITEMS, FetchPartition, encode_fetch
+from penstock.kafka.wire.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS
+from penstock.kafka.wire.produce_codec import TEXTS_BYTES_MAX
 from penstock.system.turns import Turns
 from support.log_rig import Rig, run_rig
 from support.loop_probe import Probe

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.kafka.nodes import ClusterNodes
-from penstock.metadata.rows import Agent, AgentStatus
+from penstock.state.rows import Agent, AgentStatus
 
 
 def agent(agent_id: int, status: AgentStatus = AgentStatus.LIVE) -> Agent:

@@ -13,11 +13,11 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.handlers import produce
 from penstock.kafka.record_checks import RecordChecks
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.answers import BatchStatus
-from penstock.metadata.commands import CreateTopic
 from penstock.records.batch import crc_is_right, stored_header
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.state.answers import BatchStatus
+from penstock.state.commands import CreateTopic
 from support.by_hand import ByHand
 from support.loopback import API_VERSIONS, PRODUCE, api_versions, reply, request, serving, turns
 from support.raw_batches import PACKERS, field, good, record, uneven, varint

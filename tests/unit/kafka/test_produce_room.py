@@ -14,9 +14,9 @@ from hypothesis import given
 
 from penstock.kafka.answer_bounds import explanation_bytes, produce_bound
 from penstock.kafka.context import SMALL_ANSWER_BYTES
-from penstock.kafka.holdings import FREE_BYTES, notify
-from penstock.kafka.lanes import Lane, Ticket
-from penstock.kafka.produce_codec import (
+from penstock.kafka.net.holdings import FREE_BYTES, notify
+from penstock.kafka.net.lanes import Lane, Ticket
+from penstock.kafka.wire.produce_codec import (
     ANSWER_BYTES,
     TEXTS_BYTES_MAX,
     PartitionAnswer,
@@ -25,9 +25,9 @@ from penstock.kafka.produce_codec import (
     TopicData,
     encode_produce,
 )
-from penstock.metadata.commands import CreateTopic
 from penstock.model.steps import at_once
 from penstock.records.batch import RecordError
+from penstock.state.commands import CreateTopic
 from support.loopback import PRODUCE, api_versions, reply, request, serving, turns, until
 from unit.kafka.test_held_bytes import LIMIT as SMALL_LIMIT
 from unit.kafka.test_held_bytes import clients

@@ -8,11 +8,11 @@ import sys
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from penstock.kafka import schema
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.registry import APIS, Api
-from penstock.metadata.answers import Refusal
+from penstock.kafka.wire import schema
 from penstock.model import errors as model_errors
+from penstock.state.answers import Refusal
 
 by_name = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 
@@ -57,7 +57,7 @@ def test_every_refusal_and_every_error_of_ours_has_a_code() -> None:
 def test_the_first_answers_need_nothing_of_kio() -> None:
     program = (
         "import sys\n"
-        "import penstock.kafka.server\n"
+        "import penstock.kafka.net.server\n"
         "import penstock.kafka.handlers.api_versions, penstock.kafka.handlers.metadata\n"
         "sys.exit(sum(name.split('.')[0] == 'kio' for name in sys.modules))"
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from penstock.log.archive import ArchiveSettings
-from penstock.metadata.apply import LogMachine
 from penstock.model.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -27,6 +26,7 @@ from penstock.replica.archive_format import (
 )
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.dump import state_digest
+from penstock.state.apply.machine import LogMachine
 from penstock.testing.virtual_loop import VirtualClock
 from support.archives import archive_of, archiver_of, keys, open_order, state_of, true_state, write
 from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, ClusterAgent, passing, run_cluster

@@ -16,12 +16,12 @@ from penstock.app.offline import back_up, restore
 from penstock.cli.main import root
 from penstock.log.append import lane
 from penstock.log.fetch.reader import LogReader, Missing
-from penstock.log.verify import FindingKind
-from penstock.metadata.answers import BatchStatus
-from penstock.metadata.queries import Queries
 from penstock.model.errors import StorageFullError
 from penstock.model.ids import PartitionKey
 from penstock.objects import open_store
+from penstock.recovery.verify import FindingKind
+from penstock.state.answers import BatchStatus
+from penstock.state.read.queries import Queries
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock

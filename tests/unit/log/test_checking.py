@@ -13,12 +13,12 @@ from penstock.log.checking import (
     check_batches,
     check_pieces,
 )
-from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import patch_base_offset
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
 from penstock.records.sums import run_sum
+from penstock.state.rows import StoredRun
 
 SEED = (1 << 64) - 9
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.answers import BatchStatus, Done
-from penstock.metadata.commands import Fence
 from penstock.model.errors import FencedError, RetryableError
 from penstock.segment import object_key
+from penstock.state.answers import BatchStatus, Done
+from penstock.state.commands import Fence
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 
 STORED = BatchStatus.STORED
@@ -125,7 +125,7 @@ def test_an_object_of_a_fenced_agent_is_condemned_and_its_stalled_flush_never_co
 def test_a_condemned_key_cannot_be_committed_by_an_agent_that_is_live_either(
     tmp_path: Path,
 ) -> None:
-    from penstock.metadata.commands import CondemnObjects
+    from penstock.state.commands import CondemnObjects
 
     async def test(cluster: Cluster) -> None:
         one, two = await cluster.agent(1), await cluster.agent(2)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.log.fetch.waiters import Waiter
-from penstock.metadata.answers import BatchStatus, Refusal
 from penstock.model.errors import ElsewhereError, NotFoundError, PenstockError, RetryableError
+from penstock.state.answers import BatchStatus, Refusal
 from support.cluster_rig import Cluster, passing, records_of, run_cluster
 
 STORED = BatchStatus.STORED
@@ -132,7 +132,7 @@ def test_a_request_of_several_topics_is_answered_once_and_each_by_its_own_path(
 
 
 def test_a_topic_whose_durability_changes_keeps_the_order_of_its_producers(tmp_path: Path) -> None:
-    from penstock.metadata.commands import AlterTopicConfigs
+    from penstock.state.commands import AlterTopicConfigs
 
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1, wal=True)
@@ -292,7 +292,7 @@ def test_times_are_looked_up_in_raw_objects(tmp_path: Path) -> None:
 
 
 def test_a_deleted_topic_is_refused_and_others_of_the_flush_are_stored(tmp_path: Path) -> None:
-    from penstock.metadata.commands import DeleteTopic
+    from penstock.state.commands import DeleteTopic
 
     async def test(cluster: Cluster) -> None:
         agent = await cluster.agent(1)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.answers import BatchStatus
 from penstock.model.errors import PenstockError, RetryableError
+from penstock.state.answers import BatchStatus
 from penstock.testing.faulty import Faulty
 from penstock.testing.journal import JournalFaults
 from penstock.testing.randomness import SeededRandom
@@ -278,9 +278,9 @@ def test_an_agent_that_lost_the_journal_for_half_the_grace_serves_nothing_that_i
 
 
 def test_a_fenced_agent_orders_nothing_more_and_says_so(tmp_path: Path) -> None:
-    from penstock.metadata.answers import Done
-    from penstock.metadata.commands import Fence
     from penstock.model.errors import FencedError
+    from penstock.state.answers import Done
+    from penstock.state.commands import Fence
 
     async def test(cluster: Cluster) -> None:
         one, two = await cluster.agent(1, beats=False), await cluster.agent(2)

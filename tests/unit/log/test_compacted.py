@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from penstock.log.fetch.reader import Missing
 from penstock.log.fetch.regions import FileRegion, PartsRead
-from penstock.log.verify import FindingKind, verify
-from penstock.metadata.queries import Queries
 from penstock.model.ids import PartitionKey
 from penstock.objects import open_store
 from penstock.records.batch import stored_header
 from penstock.records.decode import CODECS, decode_batch
+from penstock.recovery.verify import FindingKind, verify
+from penstock.state.read.queries import Queries
 from support.cleaning import clean
 from support.log_rig import NOW, Rig, run_rig
 

@@ -10,12 +10,6 @@ import pytest
 from crc32c import crc32c
 from typing_extensions import Buffer
 
-from penstock.log.manifest import (
-    MANIFEST,
-)
-from penstock.log.restore import is_unfinished
-from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
 from penstock.model.errors import (
     ConflictError,
     CorruptDataError,
@@ -24,8 +18,14 @@ from penstock.model.errors import (
     PenstockError,
 )
 from penstock.objects import open_store
+from penstock.order.local_order import Order
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.records.batch import CRC_FROM, stored_header
+from penstock.recovery.manifest import (
+    MANIFEST,
+)
+from penstock.recovery.restore import is_unfinished
+from penstock.state.read.queries import Queries
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock

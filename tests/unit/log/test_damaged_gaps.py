@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.damage import DamagedError
+from penstock.log.damage.findings import DamagedError
 from penstock.log.fetch.blocks import BlockKey
-from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import stored_header
+from penstock.state.rows import StoredRun
 from support.cleaning import clean
 from support.log_rig import Rig, run_rig
 from support.rot import Read, consume, flip, object_path, read_parts, read_views, runs_of

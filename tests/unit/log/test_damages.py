@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.log import damage
-from penstock.log.damage import Damage, DamageKind, Damages, Troubles
+from penstock.log.damage import findings as damage
+from penstock.log.damage.findings import Damage, DamageKind, Damages, Troubles
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.testing.clock import ManualClock

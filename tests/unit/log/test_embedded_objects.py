@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from penstock.log.retention.keeper import partition_keys
-from penstock.metadata.answers import BatchStatus
-from penstock.metadata.commands import AlterTopicConfigs
-from penstock.metadata.schema import FEATURE_LEVEL_MAX
 from penstock.model.errors import RetryableError
+from penstock.state.answers import BatchStatus
+from penstock.state.commands import AlterTopicConfigs
+from penstock.state.schema import FEATURE_LEVEL_MAX
 from support.log_rig import Rig, run_rig
 
 STORED = BatchStatus.STORED

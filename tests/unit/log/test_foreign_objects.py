@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.metadata.answers import BatchStatus
 from penstock.model.errors import ConflictError, RetryableError
 from penstock.ports.journal import JournalRow
 from penstock.segment import object_key
+from penstock.state.answers import BatchStatus
 from support.archives import archive_of, archiver_of, keys, write
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
 from support.log_rig import Rig, run_rig

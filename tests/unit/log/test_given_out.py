@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.log.point_in_time import Moment
-from penstock.metadata.answers import BatchStatus, JobOpened
-from penstock.metadata.commands import ClaimWal, NoteLostHistory
-from penstock.metadata.meta import COUNTERS
-from penstock.metadata.pipeline_commands import OpenJob
-from penstock.metadata.queries import Queries
-from penstock.metadata.rows import LostReason
-from penstock.metadata.view import MetadataView
 from penstock.model.epochs import epoch_floor
 from penstock.model.ids import PartitionKey, topic_key_of
 from penstock.objects.origins import OriginStore, origin_digest
+from penstock.recovery.point_in_time import Moment
+from penstock.state.answers import BatchStatus, JobOpened
+from penstock.state.commands import ClaimWal, NoteLostHistory
+from penstock.state.meta import COUNTERS
+from penstock.state.pipeline_commands import OpenJob
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
+from penstock.state.rows import LostReason
 from penstock.testing.clock import ManualClock
 from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
@@ -42,7 +42,7 @@ class GivenOut:
 async def note(
     into: GivenOut,
     log: Any,
-    view: MetadataView,
+    view: StateView,
     queries: Callable[[], Queries],
     topic: Callable[[str], Any],
     name: str,

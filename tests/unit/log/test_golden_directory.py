@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from penstock.log.verify import Finding
-from penstock.metadata.answers import BatchStatus
-from penstock.metadata.order import Order
-from penstock.metadata.queries import Queries
-from penstock.metadata.schema import FORMAT_VERSION
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.model.ids import partition_key
+from penstock.order.local_order import Order
+from penstock.recovery.verify import Finding
 from penstock.segment import FOOTER_BYTES, parse_job_key
+from penstock.state.answers import BatchStatus
+from penstock.state.read.queries import Queries
+from penstock.state.schema import FORMAT_VERSION
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.testing.clock import ManualClock

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-import penstock.log.restore
-from penstock.log.point_in_time import Moment
-from penstock.metadata.commands import DeleteTopic
-from penstock.metadata.view import MetadataView
+import penstock.recovery.restore
 from penstock.model.errors import InvalidRequestError
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.objects.bucket import BucketStore
 from penstock.objects.origins import OriginStore, origin_digest
 from penstock.records.batch import stored_header
+from penstock.recovery.point_in_time import Moment
+from penstock.state.commands import DeleteTopic
+from penstock.state.read.view import StateView
 from support.archives import archiver_of
 from support.backups import copy_to, restore_to
 from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
@@ -49,7 +49,7 @@ async def labels(log: Any, key: PartitionKey) -> list[tuple[int, int]]:
     return found
 
 
-def keys_of(view: MetadataView) -> dict[str, PartitionKey]:
+def keys_of(view: StateView) -> dict[str, PartitionKey]:
     """The first partition of each topic, by name."""
     return {topic.name: partition_key(topic.topic_key, 0) for topic in view.topics()}
 
@@ -140,7 +140,7 @@ def test_no_cut_of_a_restore_leaves_a_directory_of_the_old_epoch(
     to = BucketStore(MemoryStore())
     copy_to(tmp_path / "source", to)
     steps = 0
-    make = penstock.log.restore.restore_state
+    make = penstock.recovery.restore.restore_state
 
     def cut_behind(*arguments: Any) -> Any:
         nonlocal steps
@@ -150,7 +150,7 @@ def test_no_cut_of_a_restore_leaves_a_directory_of_the_old_epoch(
             raise KeyboardInterrupt
         return made
 
-    monkeypatch.setattr(penstock.log.restore, "restore_state", cut_behind)
+    monkeypatch.setattr(penstock.recovery.restore, "restore_state", cut_behind)
     with pytest.raises(KeyboardInterrupt):
         restore_to(tmp_path / "restored", to)
     # The last step was done: the directory is whole, and nobody restores into it again.

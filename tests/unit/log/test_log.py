@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.answers import BatchStatus, Refusal
-from penstock.metadata.commands import DeleteTopic
 from penstock.model.errors import (
     InvalidRequestError,
     NotFoundError,
@@ -18,6 +16,8 @@ from penstock.model.ids import PartitionKey, partition_key
 from penstock.records.batch import check_batch
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.state.answers import BatchStatus, Refusal
+from penstock.state.commands import DeleteTopic
 from support.log_rig import ANY, NOW, Rig, run_rig
 
 

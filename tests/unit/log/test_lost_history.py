@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.archived_loss import find_loss, first_unproven, set_loss_aside
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.rows import LostReason
+from penstock.log.history.archived_loss import find_loss, first_unproven, set_loss_aside
 from penstock.ports.journal import JournalRow
 from penstock.replica.archive_format import (
     JOURNAL_PREFIX,
@@ -18,6 +16,8 @@ from penstock.replica.archive_format import (
 )
 from penstock.replica.bootstrap import bootstrap
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from penstock.state.apply.machine import LogMachine
+from penstock.state.rows import LostReason
 from support.archives import archive_of, archiver_of, keys, state_of, true_state, write
 from support.cluster_rig import Cluster, passing, run_cluster
 from unit.log.lost_journals import LOST_ROWS, lose, lost_of

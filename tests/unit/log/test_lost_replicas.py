@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.rows import LostReason
 from penstock.model.errors import JournalOlderError, RetryableError
 from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName
 from penstock.replica.aside import find_aside, find_damaged, set_aside
 from penstock.replica.marks import LOCAL_MARK, RowMark
+from penstock.state.apply.machine import LogMachine
+from penstock.state.rows import LostReason
 from support.archives import archive_of, open_order, true_state, write
 from support.cluster_rig import Cluster, ClusterAgent, run_cluster
 from unit.log.lost_journals import LOST_ROWS, close_history, lose, lost_of

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from penstock.log import point_in_time
-from penstock.log.point_in_time import Moment, _Restore, _store_segments, restore_state
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import Noop, Relay, StoreSegment
-from penstock.metadata.entries import Entry, encode_entry
-from penstock.metadata.leftovers import ROWS_PER_COMMAND, TOPIC
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.ids import TopicKey, partition_key
 from penstock.ports.journal import JournalRow
+from penstock.recovery import point_in_time
+from penstock.recovery.point_in_time import Moment, _Restore, _store_segments, restore_state
 from penstock.replica import Replica
 from penstock.replica.archive_format import SnapshotName, StretchName
 from penstock.replica.bootstrap import Bootstrapped
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import Noop, Relay, StoreSegment
+from penstock.state.entries import Entry, encode_entry
+from penstock.state.leftovers import ROWS_PER_COMMAND, TOPIC
 from penstock.testing.clock import ManualClock
 from penstock.testing.inline_executor import InlineExecutor
 from penstock.testing.randomness import SeededRandom

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from penstock.log.archive import ArchiveSettings
-from penstock.log.lost_histories import ASIDE_WAL
-from penstock.metadata.answers import BatchStatus, Condemned, Done
-from penstock.metadata.commands import CondemnObjects, Fence
+from penstock.log.history.lost_histories import ASIDE_WAL
 from penstock.model.errors import RetryableError
 from penstock.replica.aside import set_aside
+from penstock.state.answers import BatchStatus, Condemned, Done
+from penstock.state.commands import CondemnObjects, Fence
 from support.archives import archive_of, archiver_of, keys, write
 from support.cluster_rig import Cluster, passing, run_cluster
 from unit.log.lost_journals import close_history, lose, lost_of

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
+from penstock.state.rows import StoredRun
 from support.log_rig import Rig, run_rig
 from support.rot import consume, read_views
-from unit.log.test_damage_repair import STILL, damaged_run
+from unit.log.damage.test_repair import STILL, damaged_run
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.app.pipeline_status import PipelineStatus
+from penstock.app.api.status import PipelineStatus
 from penstock.log.retention.keeper import ONCE_PREFIX
-from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
-from penstock.metadata.commands import AlterTopicConfigs, CondemnObjects, DeleteTopic
-from penstock.metadata.pipeline_commands import (
+from penstock.model.ids import PartitionKey
+from penstock.model.table_names import TABLE_WRITER_PREFIX
+from penstock.segment import job_object_key
+from penstock.state.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
+from penstock.state.commands import AlterTopicConfigs, CondemnObjects, DeleteTopic
+from penstock.state.pipeline_commands import (
     CloseJob,
     CommitWrite,
     OpenJob,
@@ -23,9 +26,6 @@ from penstock.metadata.pipeline_commands import (
     SaveTable,
     WriteRun,
 )
-from penstock.model.ids import PartitionKey
-from penstock.model.table_names import TABLE_WRITER_PREFIX
-from penstock.segment import job_object_key
 from support.cluster_rig import Cluster, passing, run_cluster
 from support.log_rig import NOW, Rig, run_rig
 

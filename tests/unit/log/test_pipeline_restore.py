@@ -4,9 +4,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from penstock.log.point_in_time import Moment
-from penstock.metadata.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
-from penstock.metadata.pipeline_commands import (
+from penstock.model.ids import PartitionKey
+from penstock.records.decode import Record
+from penstock.records.encode import encode_batch
+from penstock.records.sums import crcs_of
+from penstock.recovery.point_in_time import Moment
+from penstock.segment import job_object_key
+from penstock.state.answers import JobOpened, Refusal, Refused, RunsReplaced, WriteCommitted
+from penstock.state.pipeline_commands import (
     CommitWrite,
     OpenJob,
     OutputObject,
@@ -15,12 +20,7 @@ from penstock.metadata.pipeline_commands import (
     SaveTable,
     WriteRun,
 )
-from penstock.metadata.queries import Queries
-from penstock.model.ids import PartitionKey
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
-from penstock.records.sums import crcs_of
-from penstock.segment import job_object_key
+from penstock.state.read.queries import Queries
 from support.archives import archiver_of
 from support.backups import copy_to, memory_store, restore_to
 from support.cluster_rig import Cluster, run_cluster

@@ -13,12 +13,12 @@ from penstock.log.fetch import object_runs, whole_runs
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.reader import LogReader
 from penstock.log.fetch.tail import TailCache, TailRead
-from penstock.log.limits import LogLimits
-from penstock.metadata.rows import StoredRun
+from penstock.log.settings import LogSettings
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import batch_bounds, patch_run, stored_header
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from penstock.state.rows import StoredRun
 from support.checks import run_checks
 
 KEY = PartitionKey(1)
@@ -47,7 +47,7 @@ class Rig:
     """A reader over runs that the test lists."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
-        limits = LogLimits(block_bytes=BLOCK_BYTES, block_cache_bytes=1 << 20, tail_cache_bytes=0)
+        limits = LogSettings(block_bytes=BLOCK_BYTES, block_cache_bytes=1 << 20, tail_cache_bytes=0)
         self.store = Store()
         self.runs: list[StoredRun] = []
         self.reader = LogReader(

@@ -9,12 +9,12 @@ import pytest
 from typing_extensions import Buffer
 
 from penstock.log.checking import OTHERS
-from penstock.log.damage import DamagedError
+from penstock.log.damage.findings import DamagedError
 from penstock.log.fetch import examine
 from penstock.log.fetch.blocks import BlockKey
-from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import Versioned
+from penstock.state.rows import StoredRun
 from support.cluster_rig import Cluster, ScriptedStore, passing, run_cluster
 from support.log_rig import Rig, run_rig
 from support.rot import Read, consume, flip, object_path, read_parts, read_views, runs_of, values_of

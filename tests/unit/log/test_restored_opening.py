@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 from penstock.app.recovery import check_replay
-from penstock.log.point_in_time import Moment, RestoredState, restore_state
-from penstock.log.verify import VerifyReport
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.order import restore
-from penstock.metadata.queries import Queries
 from penstock.model.errors import (
     CorruptDataError,
     InvalidRequestError,
     NotFoundError,
     RetryableError,
 )
+from penstock.order.local_order import restore
 from penstock.ports.objects import ObjectInfo
+from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
+from penstock.recovery.verify import VerifyReport
 from penstock.replica import Replica, SnapshotInfo
 from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
 from penstock.replica.beginning import Beginning
 from penstock.replica.snapshot import write_snapshot
+from penstock.state.apply.machine import LogMachine
+from penstock.state.read.queries import Queries
 from support.archives import archive_of, archiver_of, keys, open_order, write
 from support.cluster_rig import Cluster, ScriptedStore, passing, run_cluster
 from support.restored_clusters import empty_cluster, history_of, kill, restored

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from penstock.log.retention.plan import Held, new_log_start
-from penstock.metadata.queries import StoredRun
 from penstock.model.topic_configs import topic_settings
+from penstock.state.read.queries import StoredRun
 
 NOW = 1_790_000_000_000
 DAY = 86_400_000

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.log.snapshot_check import SnapshotCheck
-from penstock.metadata.commands import SetFeatureLevel
-from penstock.metadata.schema import INTEGRITY_LEVEL
 from penstock.model.errors import CorruptDataError
 from penstock.replica.archive_format import JOURNAL_PREFIX, SNAPSHOTS_PREFIX
+from penstock.state.commands import SetFeatureLevel
+from penstock.state.schema import INTEGRITY_LEVEL
 from penstock.testing.inline_executor import InlineExecutor
 from support.archives import archive_of, archiver_of, keys, state_of, true_state, write
 from support.cluster_rig import Cluster, ClusterAgent, run_cluster

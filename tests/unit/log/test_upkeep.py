@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import Buffer
 
-from penstock.log.limits import LogLimits
+from penstock.log.settings import LogSettings
 from penstock.log.upkeep import SNAPSHOTS_PREFIX, Upkeep, snapshot_key, snapshot_position
-from penstock.metadata.order import Order, restore
 from penstock.model.errors import ConflictError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.order.local_order import Order, restore
 from penstock.replica import JournalFiles, verify_snapshot
 from penstock.replica.dump import canonical_dump
 from penstock.system.files import PosixDevice
@@ -246,7 +246,7 @@ def test_a_checkpoint_is_made_when_it_is_due(tmp_path: Path) -> None:
             scratch=tmp_path / "scratch",
             clock=ManualClock(now_ms=NOW),
             pool=rig.pool,
-            limits=LogLimits(),
+            limits=LogSettings(),
         )
         await upkeep.run_once()
         await upkeep.run_once()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.answers import Refusal, Refused
-from penstock.metadata.commands import Heartbeat, SetJournalTime
 from penstock.model.errors import RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
+from penstock.state.answers import Refusal, Refused
+from penstock.state.commands import Heartbeat, SetJournalTime
 from penstock.testing.clock import ManualClock
 from support.cluster_rig import BELIEVED_AFTER_MS, Cluster, passing, run_cluster
 from support.log_rig import NOW, Rig, run_rig

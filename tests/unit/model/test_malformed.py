@@ -9,14 +9,14 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.app.agents_api import answered
 from penstock.app.copied_objects import _decode as decode_note
+from penstock.app.http.agents_api import answered
 from penstock.groups.durable import DurableGroup, decode_state, encode_state
-from penstock.metadata.commands import CreateTopic
-from penstock.metadata.entries import Entry, decode_entry, encode_entry
 from penstock.model.errors import CorruptDataError, InvalidRequestError, PenstockError
 from penstock.peers.codec import BlockRange, decode_blocks, encode_blocks
 from penstock.replica.beginning import Beginning, decode_beginning, encode_beginning
+from penstock.state.commands import CreateTopic
+from penstock.state.entries import Entry, decode_entry, encode_entry
 
 NO_TEXT = b"\xff\xfe\xfd"
 DEEP = b"[" * 100_000

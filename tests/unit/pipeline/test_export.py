@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.kernels.decode import decode
-from penstock.lake.door import RUN_FIELDS, PartitionState, RunPage, TopicState
 from penstock.model.errors import ConflictError, FencedError, InvalidRequestError, NotFoundError
+from penstock.pipeline.api_messages import RUN_FIELDS, PartitionState, RunPage, TopicState
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.export import MANIFEST, Exported, export_topic, plan_files
 from penstock.pipeline.imports import empty_batches, import_topic, plan_steps

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.lake.door import JobOpen, JobRequest
 from penstock.model.errors import FencedError, PenstockError, RetryableError
+from penstock.pipeline.api_messages import JobOpen, JobRequest
 from penstock.pipeline.lease import JobLease
 from penstock.testing.clock import ManualClock
 from support.waiting import eventually

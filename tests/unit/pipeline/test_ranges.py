@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.door import PartitionState, Range, RunPage, Topics, TopicState
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
+from penstock.pipeline.api_messages import PartitionState, Range, RunPage, Topics, TopicState
 from penstock.pipeline.ranges import ASKED_AGAIN_MAX, LogTruncatedError, RangePart, read_range
 from penstock.records.batch import patch_base_offset
 from penstock.records.sums import partition_seed

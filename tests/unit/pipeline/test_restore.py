@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from penstock.log.due_runs import due_runs
-from penstock.metadata.queries import Queries
 from penstock.model.errors import CorruptDataError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.restore import transfer_objects
 from penstock.records.batch import CRC_FROM, stored_header
+from penstock.recovery.due_runs import due_runs
+from penstock.state.read.queries import Queries
 from support.log_rig import Rig, run_rig
 
 Objects = list[tuple[str, int]]

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import root
-from penstock.lake.door import Range, TableProgress
 from penstock.model.errors import NotFoundError
+from penstock.pipeline.api_messages import Range, TableProgress
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.jobs import JobsSettings, job_finder
 from penstock.pipeline.table_plan import plan_tables

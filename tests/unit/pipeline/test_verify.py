@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from crc32c import crc32c
 
 from penstock.cli.main import root
-from penstock.lake.door import RUN_FIELDS
-from penstock.log.verify import FindingKind, VerifyReport
+from penstock.pipeline.api_messages import RUN_FIELDS
 from penstock.pipeline.client import JobLease
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.verify import verify_cluster
 from penstock.records.batch import stored_header
+from penstock.recovery.verify import FindingKind, VerifyReport
 from penstock.segment import FOOTER_BYTES, job_object_key
 from penstock.system.randomness import SystemRandom
 from support.door import Door, replacement, serve_in_thread, write_request

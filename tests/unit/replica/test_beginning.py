@@ -5,9 +5,6 @@ from typing import Any
 
 import pytest
 
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.commands import Noop
-from penstock.metadata.entries import Entry, decode_entry, encode_entry
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.ports.journal import JournalHead, JournalRow
 from penstock.replica.archive_format import SnapshotName
@@ -18,6 +15,9 @@ from penstock.replica.beginning import (
     is_beginning,
     read_beginning,
 )
+from penstock.state.apply.machine import LogMachine
+from penstock.state.commands import Noop
+from penstock.state.entries import Entry, decode_entry, encode_entry
 from penstock.testing.clock import ManualClock
 from penstock.testing.journal import SimulatedJournal
 from penstock.testing.randomness import SeededRandom

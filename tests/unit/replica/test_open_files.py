@@ -12,8 +12,8 @@ import resource
 import sys
 from pathlib import Path
 
-from penstock.metadata.apply import LogMachine
-from penstock.metadata.queries import Queries
+from penstock.state.apply.machine import LogMachine
+from penstock.state.read.queries import Queries
 from penstock.model.errors import NotFoundError, RetryableError
 from penstock.replica import Replica
 from penstock.replica.snapshot import read_snapshot_info, verify_snapshot

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.apply import LogMachine
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.replica import Replica
 from penstock.replica.snapshot import verify_snapshot, write_snapshot
 from penstock.replica.snapshot_process import write_snapshot_apart
+from penstock.state.apply.machine import LogMachine
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import check
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 
 DEFAULT_COUNT: Final = -1
 """Partitions or replicas as the server's settings say (KIP-464)."""

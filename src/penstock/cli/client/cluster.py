@@ -9,7 +9,7 @@ from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import RefusedError, check
 from penstock.config.addresses import Address
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 
 _GROUP_KEY: Final = 0

@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.config.addresses import Address
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.registry import BY_MODULE
-from penstock.kafka.schema import decode_response, encode_request, request_types
+from penstock.kafka.wire.schema import decode_response, encode_request, request_types
 from penstock.model.errors import CorruptDataError, InvalidRequestError, RetryableError
 
 CLIENT_ID: Final = b"penstock"

@@ -10,7 +10,7 @@ from penstock.cli.client.cluster import Client
 from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import check
 from penstock.cli.client.offsets import TopicPartition
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 
 NO_GENERATION: Final = -1
 CONSUMER_PROTOCOL: Final = "consumer"

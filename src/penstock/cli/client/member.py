@@ -25,7 +25,7 @@ from penstock.cli.client.errors import RefusedError, check
 from penstock.cli.client.groups import CONSUMER_PROTOCOL, NO_GENERATION, commit_offsets
 from penstock.cli.client.offsets import TopicPartition
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 
 SESSION_S: Final = 30.0

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cli.client.cluster import Client, TopicInfo
 from penstock.cli.client.errors import check
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 
 EARLIEST: Final = -2
 LATEST: Final = -1

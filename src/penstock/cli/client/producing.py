@@ -15,7 +15,7 @@ from typing import Final
 from penstock.cli.client.cluster import Client, TopicInfo
 from penstock.cli.client.errors import RETRIABLE, check, code_name
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.schema import build
+from penstock.kafka.wire.schema import build
 from penstock.model.errors import CorruptDataError, InvalidRequestError, RetryableError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch

@@ -64,7 +64,7 @@ def _ask(url: str, destination: str) -> dict[str, Any]:
 
 def _copy(data: Path, destination: str) -> dict[str, Any]:
     from penstock.app import offline
-    from penstock.metadata.queries import Queries
+    from penstock.state.read.queries import Queries
     from penstock.system.clock import SystemClock
     from penstock.system.lock import DirectoryLock
     from penstock.system.randomness import SystemRandom

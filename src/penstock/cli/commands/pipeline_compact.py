@@ -12,7 +12,7 @@ from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 
 if TYPE_CHECKING:
-    from penstock.pipeline.compaction import Summary
+    from penstock.pipeline.compaction.job import Summary
 
 _SHOWN_REFUSALS = 5
 
@@ -45,7 +45,7 @@ def command(
     """
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient
-    from penstock.pipeline.compaction import compact
+    from penstock.pipeline.compaction.job import compact
 
     with (
         DoorClient(door) as client,

@@ -10,8 +10,8 @@ from penstock.cli.pipeline_options import door_options, make_door, registry_opti
 from penstock.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
-    from penstock.lake.compaction.items import Item
-    from penstock.lake.door import Range, TopicState
+    from penstock.pipeline.api_messages import Range, TopicState
+    from penstock.pipeline.compaction.items import Item
     from penstock.pipeline.table_plan import PlannedTable
 
 _SHOWN_PARTITIONS = 3
@@ -41,7 +41,7 @@ def command(
     """
     door = make_door(urls, secret_file, objects)
     from penstock.pipeline.client import DoorClient
-    from penstock.pipeline.compaction import plan_compaction
+    from penstock.pipeline.compaction.job import plan_compaction
     from penstock.pipeline.table_plan import plan_tables
 
     with DoorClient(door) as client:
@@ -116,7 +116,7 @@ def _offsets(area: "Range") -> dict[str, int]:
 
 
 def _row(item: "Item", topics: "dict[str, TopicState]") -> dict[str, Any]:
-    from penstock.lake.compaction.items import JoinItem
+    from penstock.pipeline.compaction.items import JoinItem
 
     joins = isinstance(item, JoinItem)
     partitions = item.partitions if isinstance(item, JoinItem) else [item.partition]

@@ -18,7 +18,7 @@ from penstock.system.lock import DirectoryLock
 from penstock.system.randomness import SystemRandom
 
 if TYPE_CHECKING:
-    from penstock.log.due_runs import DueOf
+    from penstock.recovery.due_runs import DueOf
 
 
 @click.command("restore")
@@ -160,7 +160,7 @@ def _of_cluster(
     as_json: bool,
 ) -> None:
     from penstock.app.recovery import NewCluster, restore_cluster
-    from penstock.log.point_in_time import Moment
+    from penstock.recovery.point_in_time import Moment
 
     def transfer(parent: str, into: str, listed: Sequence[tuple[str, int]], due: "DueOf") -> None:
         from penstock.pipeline.restore import transfer_objects

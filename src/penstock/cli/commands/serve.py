@@ -46,7 +46,7 @@ def command(config_file: Path | None, worker: str | None, **options: str | bool 
         if value is not None
     }
     settings = load_settings(file=config_file, environment=os.environ, command_line=given)
+    from penstock.app.host.workers import WorkerPlace
     from penstock.app.run import run
-    from penstock.app.workers import WorkerPlace
 
     run(settings, worker=WorkerPlace.parse(worker) if worker else None)

@@ -20,8 +20,8 @@ from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 
 if TYPE_CHECKING:
-    from penstock.log.verify import VerifyReport
     from penstock.pipeline.client import DoorClient
+    from penstock.recovery.verify import VerifyReport
 
 DAMAGE_EXIT_STATUS = 1
 

@@ -1,0 +1,1 @@
+"""One module per API; each opens with the versions that it serves."""

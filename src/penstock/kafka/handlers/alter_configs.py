@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.kafka.altering import alter
+from penstock.kafka.admin.altering import alter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 33
 VERSIONS: Final = range(3)

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Final
 
 from penstock.kafka.context import Reply, RequestContext
-from penstock.kafka.decode import Cursor
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import APIS
-from penstock.kafka.wire import uvarint
+from penstock.kafka.wire.decode import Cursor
+from penstock.kafka.wire.written import uvarint
 
 API_KEY: Final = 18
 VERSIONS: Final = range(5)

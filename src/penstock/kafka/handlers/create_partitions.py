@@ -3,17 +3,17 @@
 from functools import partial
 from typing import Any, Final
 
-from penstock.kafka import fresh
-from penstock.kafka.admin import commit
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.resources import unknown_topic
+from penstock.kafka.admin.topic_plan import added_partitions
+from penstock.kafka.admin.topic_room import TopicRoom
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
-from penstock.kafka.resources import unknown_topic
-from penstock.kafka.schema import build, response_types
-from penstock.kafka.topic_plan import added_partitions
-from penstock.kafka.topic_room import TopicRoom
-from penstock.metadata.commands import CreatePartitions
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
+from penstock.state.commands import CreatePartitions
 
 API_KEY: Final = 37
 VERSIONS: Final = range(4)

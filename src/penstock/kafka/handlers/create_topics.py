@@ -10,16 +10,10 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
-from penstock.kafka import fresh
-from penstock.kafka.admin import commit
-from penstock.kafka.arrays import ArrayWriter
-from penstock.kafka.context import RequestContext
-from penstock.kafka.encode import EncodedParts
-from penstock.kafka.errors import ErrorCode
-from penstock.kafka.outcomes import ItemError, Outcome, duplicates
-from penstock.kafka.resources import topic_entries
-from penstock.kafka.schema import build, response_types
-from penstock.kafka.topic_plan import (
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.resources import topic_entries
+from penstock.kafka.admin.topic_plan import (
     DEFAULT,
     REPLICATION_FACTOR,
     check_new_name,
@@ -27,9 +21,15 @@ from penstock.kafka.topic_plan import (
     new_topic_id,
     partition_count,
 )
-from penstock.kafka.topic_room import TopicRoom, check_request
-from penstock.metadata.commands import CreateTopic
+from penstock.kafka.admin.topic_room import TopicRoom, check_request
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import folded
+from penstock.state.commands import CreateTopic
 
 API_KEY: Final = 19
 VERSIONS: Final = range(2, 8)

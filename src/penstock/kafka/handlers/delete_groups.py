@@ -4,11 +4,11 @@ from itertools import islice
 from typing import Any, Final
 
 from penstock.groups.errors import GroupError
-from penstock.kafka import fresh
-from penstock.kafka.admin_lines import LINES_MAX, note_changes
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.lines import LINES_MAX, note_changes
 from penstock.kafka.context import RequestContext
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 42
 VERSIONS: Final = (0, 2)

@@ -6,15 +6,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from penstock.kafka import fresh
-from penstock.kafka.admin import TIMEOUT_MAX_S, TIMEOUT_MIN_S
-from penstock.kafka.admin_lines import LINES_MAX, note_changes
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.commit import TIMEOUT_MAX_S, TIMEOUT_MIN_S
+from penstock.kafka.admin.lines import LINES_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
 from penstock.kafka.outcomes import duplicates
 from penstock.kafka.partitions import find_partition
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.model.topic_configs import topic_settings

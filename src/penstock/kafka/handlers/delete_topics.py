@@ -3,15 +3,15 @@
 import uuid
 from typing import Any, Final, NamedTuple
 
-from penstock.kafka import fresh
-from penstock.kafka.admin import commit
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import Outcome, duplicates
-from penstock.kafka.resources import unknown_topic
-from penstock.kafka.schema import build, response_types
-from penstock.metadata.commands import DeleteTopic
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
+from penstock.state.commands import DeleteTopic
 
 API_KEY: Final = 20
 VERSIONS: Final = range(1, 7)

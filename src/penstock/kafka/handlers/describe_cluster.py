@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.schema import build, response_types
 from penstock.placement.zones import zone_of
 
 API_KEY: Final = 60

@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from penstock.kafka import fresh
-from penstock.kafka.answer_bounds import BASE_BYTES, REPEATED, TEXT_BYTES, text_bytes
-from penstock.kafka.context import SMALL_ANSWER_BYTES, RequestContext
-from penstock.kafka.encode import EncodedParts
-from penstock.kafka.errors import ErrorCode
-from penstock.kafka.long_answer import LongAnswer
-from penstock.kafka.outcomes import CHEAP, ItemError
-from penstock.kafka.resources import (
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.resources import (
     ConfigEntry,
     ResourceType,
     broker_entries,
@@ -22,8 +16,14 @@ from penstock.kafka.resources import (
     topic_entry,
     unknown_topic,
 )
-from penstock.kafka.schema import build, encode_response, response_types
-from penstock.kafka.wire import array_length
+from penstock.kafka.answer_bounds import BASE_BYTES, REPEATED, TEXT_BYTES, text_bytes
+from penstock.kafka.context import SMALL_ANSWER_BYTES, RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.outcomes import CHEAP, ItemError
+from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.schema import build, encode_response, response_types
+from penstock.kafka.wire.written import array_length
 from penstock.model.topic_configs import TOPIC_CONFIGS, TopicConfig
 
 API_KEY: Final = 32

@@ -11,11 +11,11 @@ from penstock.groups.administration import MemberDescription
 from penstock.groups.errors import GroupError
 from penstock.groups.generations import GroupState
 from penstock.groups.ownership import told
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.arrays import MadeItems
 from penstock.kafka.context import RequestContext
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import MadeItems
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 
 API_KEY: Final = 15

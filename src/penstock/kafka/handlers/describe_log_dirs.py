@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import CHEAP
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
 

@@ -8,13 +8,13 @@ import uuid
 from functools import partial
 from typing import Any, Final
 
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.resources import unknown_topic
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import NAME_LENGTH_MAX
 from penstock.placement.zones import zone_of
 

@@ -2,23 +2,23 @@
 
 Raw: records go out as views of the caches. The whole of a fetch runs on the event loop without a
 task: it answers at once, or parks until a commit, a load or its deadline wakes it; only one of more
-than STEP_ITEMS partitions is a coroutine that takes turns (`kafka.long_fetch`). In a cluster that
-a topic isn't there, or an offset out of range, is said of the present alone (`kafka.fresh`); and a
-client of another zone is told of an agent in its own (KIP-392).
+than STEP_ITEMS partitions is a coroutine that takes turns (`kafka.fetch.long_fetch`). In a cluster
+an answer that a topic isn't there, or that an offset is out of range, is given of the present alone
+(`kafka.confirmed`); a client of another zone gets the address of an agent in its own (KIP-392).
 """
 
 import asyncio
 from collections.abc import Hashable
 from typing import Final
 
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import LateReply, Reply, ReplyFuture, RequestContext
-from penstock.kafka.fetch_codec import STEP_ITEMS, encode_fetch, fetch_steps
-from penstock.kafka.fetch_repeat import Repetition
-from penstock.kafka.fetch_session import FINAL_EPOCH
-from penstock.kafka.fetch_targets import LastFetch, find_targets
-from penstock.kafka.fetch_work import LOADS_MAX, FetchWork
-from penstock.kafka.long_fetch import LongFetch
+from penstock.kafka.fetch.long_fetch import LongFetch
+from penstock.kafka.fetch.session import FINAL_EPOCH
+from penstock.kafka.fetch.targets import LastFetch, find_targets
+from penstock.kafka.fetch.work import LOADS_MAX, FetchWork
+from penstock.kafka.wire.fetch_codec import STEP_ITEMS, encode_fetch, fetch_steps
+from penstock.kafka.wire.fetch_repeat import Repetition
 from penstock.log.fetch.waiters import Waiter
 from penstock.model.errors import NotFoundError, PenstockError, RetryableError
 from penstock.model.steps import at_once, if_short

@@ -9,13 +9,13 @@ version 6) are not served.
 
 from typing import Any, Final
 
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.net.unserved import Unserved, note_unserved
 from penstock.kafka.nodes import Node
 from penstock.kafka.outcomes import Outcome
-from penstock.kafka.schema import build, response_types
-from penstock.kafka.unserved import Unserved, note_unserved
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 10
 VERSIONS: Final = (0, 6)

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 12
 VERSIONS: Final = (0, 4)

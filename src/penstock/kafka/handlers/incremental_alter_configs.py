@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.kafka.altering import alter
+from penstock.kafka.admin.altering import alter
+from penstock.kafka.admin.resources import increment
 from penstock.kafka.context import RequestContext
-from penstock.kafka.resources import increment
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 44
 VERSIONS: Final = range(2)

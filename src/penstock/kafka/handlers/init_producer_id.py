@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
-from penstock.kafka.schema import build, response_types
-from penstock.kafka.unserved import Unserved, note_unserved
+from penstock.kafka.net.unserved import Unserved, note_unserved
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.system.heard import Cause, heard
 

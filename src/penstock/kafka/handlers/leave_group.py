@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import Leaver, LeaveResult
-from penstock.kafka import fresh
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 13
 VERSIONS: Final = (0, 5)

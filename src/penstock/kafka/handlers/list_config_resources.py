@@ -5,12 +5,12 @@ Version 0 is the former ListClientMetricsResources (KIP-714), of which there are
 
 from typing import Any, Final
 
+from penstock.kafka.admin.resources import ResourceType
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.resources import ResourceType
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 74
 VERSIONS: Final = range(2)

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import told
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 
 API_KEY: Final = 16

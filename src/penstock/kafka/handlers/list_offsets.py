@@ -18,16 +18,16 @@ tries again.
 import asyncio
 from typing import Any, Final, NamedTuple
 
-from penstock.kafka import fresh
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import duplicates
 from penstock.kafka.partitions import find_partition, leader_epoch_error
-from penstock.kafka.schema import build, response_types
-from penstock.metadata.leader_epochs import epoch_of_offset
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.ids import PartitionKey
+from penstock.state.leader_epochs import epoch_of_offset
 
 API_KEY: Final = 2
 VERSIONS: Final = range(1, 12)

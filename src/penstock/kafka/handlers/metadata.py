@@ -3,10 +3,10 @@
 A partition's leader is any agent of the client's zone (`kafka.nodes`). What is known is told at
 once, also while the journal is away; that there is no such topic, only of the present.
 
-Decoded and encoded (`kafka.metadata_codec`) by struct: every client asks at its start and every few
-minutes, the answer for 5,000 partitions takes kio's writer 47 ms, and a server must answer this
-before it has time to import kio. The answer about all topics is cached by the view's generation and
-the leaders' candidates. A long one is made in pieces, as its peer takes them.
+Decoded and encoded (`kafka.wire.metadata_codec`) by struct: every client asks at its start and
+every few minutes, the answer for 5,000 partitions takes kio's writer 47 ms, and a server must
+answer this before it has time to import kio. The answer about all topics is cached by the view's
+generation and the leaders' candidates. A long one is made in pieces, as its peer takes them.
 
 Leader epochs are the broker's (of the log's last restore). Authorized operations are INT_MIN, "not
 known", until there are ACLs. Topic ids are understood from version 12 on (KIP-516).
@@ -18,13 +18,14 @@ from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.asked_topics import create_asked
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.asked_topics import create_asked
 from penstock.kafka.context import SMALL_ANSWER_BYTES, AnyReply, RequestContext
-from penstock.kafka.decode import STEP_ITEMS, Cursor
 from penstock.kafka.errors import ErrorCode, MalformedRequestError
-from penstock.kafka.metadata_codec import (
+from penstock.kafka.outcomes import CHEAP
+from penstock.kafka.wire.decode import STEP_ITEMS, Cursor
+from penstock.kafka.wire.metadata_codec import (
     ANSWER_BYTES,
     FLEXIBLE_FROM,
     LOOKUP_BY_ID_FROM,
@@ -35,13 +36,12 @@ from penstock.kafka.metadata_codec import (
     response,
     slices,
 )
-from penstock.kafka.outcomes import CHEAP
-from penstock.kafka.wire import NO_UUID
+from penstock.kafka.wire.written import NO_UUID
 from penstock.model.steps import Steps, at_once
 from penstock.model.topic_names import name_problem
 
 if TYPE_CHECKING:
-    from penstock.metadata.view import MetadataView, Topic
+    from penstock.state.read.view import StateView, Topic
 
 API_KEY: Final = 3
 VERSIONS: Final = range(14)
@@ -206,7 +206,7 @@ async def _create_and_answer(
 
 
 def _answer(
-    view: "MetadataView", topic_id: bytes, name: str | None, certainty: fresh.Certainty
+    view: "StateView", topic_id: bytes, name: str | None, certainty: fresh.Certainty
 ) -> TopicAnswer:
     if name is None:
         found = view.topic_by_id(topic_id)
@@ -306,7 +306,7 @@ class _AllTopics:
     __slots__ = ("by_version", "generation", "view")
 
     def __init__(self) -> None:
-        self.view: MetadataView | None = None
+        self.view: StateView | None = None
         self.generation = -1
         self.by_version: dict[tuple[int, int, tuple[int, ...]], bytes] = {}
 

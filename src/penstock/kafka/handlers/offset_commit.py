@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
-from penstock.kafka import fresh
-from penstock.kafka.admin_lines import SHOWN_MAX, note_changes
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, refusal_code
-from penstock.kafka.schema import build, response_types
-from penstock.metadata.commands import OffsetWrite
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
+from penstock.state.commands import OffsetWrite
 
 API_KEY: Final = 8
 VERSIONS: Final = (2, 10)

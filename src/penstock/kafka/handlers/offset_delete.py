@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import PartitionId
-from penstock.kafka import fresh
-from penstock.kafka.admin_lines import SHOWN_MAX, note_changes
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 47
 VERSIONS: Final = (0, 0)

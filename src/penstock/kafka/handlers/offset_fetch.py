@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import CommittedOffset, PartitionId
 from penstock.groups.ownership import NotServedError, told
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.arrays import ArrayWriter
 from penstock.kafka.context import RequestContext
-from penstock.kafka.encode import EncodedParts
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.topic_names import NAME_LENGTH_MAX
 

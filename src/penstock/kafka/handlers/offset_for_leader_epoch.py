@@ -1,20 +1,20 @@
 """OffsetForLeaderEpoch 2 to 4: where an epoch ended, so that consumers notice truncation.
 
 A log here is never truncated while it is served: an acknowledged record stays at its offset. The
-leader epoch is that of the log's last restore (`penstock.metadata.leader_epochs`) and is otherwise
+leader epoch is that of the log's last restore (`penstock.state.leader_epochs`) and is otherwise
 constant: the current one ends at the high watermark, an earlier one where the restored log went on,
 and a later one is unknown (KIP-320). Answers are of the present, as those of ListOffsets.
 """
 
 from typing import Any, Final
 
-from penstock.kafka import fresh
-from penstock.kafka.arrays import ArrayWriter
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.partitions import find_partition, leader_epoch_error
-from penstock.kafka.schema import build, response_types
-from penstock.metadata.leader_epochs import end_of_epoch
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.schema import build, response_types
+from penstock.state.leader_epochs import end_of_epoch
 
 API_KEY: Final = 23
 VERSIONS: Final = range(2, 5)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import explanation_bytes, produce_bound
 from penstock.kafka.batch_limits import batch_limits
 from penstock.kafka.context import (
@@ -30,7 +30,7 @@ from penstock.kafka.context import (
     RequestContext,
 )
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
-from penstock.kafka.produce_codec import (
+from penstock.kafka.wire.produce_codec import (
     ANSWER_BYTES,
     ITEM_COST,
     LONG_ANSWER_BYTES,
@@ -46,10 +46,8 @@ from penstock.kafka.produce_codec import (
     encode_produce,
     produce_steps,
 )
-from penstock.kafka.produce_repeat import KnownProduce, known_produce
+from penstock.kafka.wire.produce_repeat import KnownProduce, known_produce
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.answers import BatchStatus, Refusal
-from penstock.metadata.view import Topic
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import partition_key
 from penstock.model.steps import at_once, if_short
@@ -63,6 +61,8 @@ from penstock.records.batch import (
     codec_of,
 )
 from penstock.records.check import RecordCheck
+from penstock.state.answers import BatchStatus, Refusal
+from penstock.state.read.view import Topic
 from penstock.system import background
 
 API_KEY: Final = 0

@@ -8,10 +8,10 @@ protocol it believes in (KIP-559).
 from typing import Any, Final
 
 from penstock.groups.messages import SyncRequest
-from penstock.kafka import fresh
+from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
-from penstock.kafka.schema import build, response_types
+from penstock.kafka.wire.schema import build, response_types
 
 API_KEY: Final = 14
 VERSIONS: Final = (0, 5)

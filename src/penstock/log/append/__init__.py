@@ -1,0 +1,1 @@
+"""Appending: planning frames and flushes, making them durable, ordering and answering them."""

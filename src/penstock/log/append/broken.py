@@ -1,4 +1,5 @@
 """What failed appends broke off: producers' sequences, connections' order. No I/O of its own.
+Pure.
 
 What a producer had sent behind a failed batch must fail as well: a partition that does not know
 the producer takes any first sequence, so a later one would be stored, and the failed one's retry
@@ -15,10 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.log.append.plan import PartitionAppend
-from penstock.metadata.rows import ActiveProducer
-from penstock.metadata.sequences import SEQUENCE_COUNT, SEQUENCE_MASK
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
+from penstock.state.rows import ActiveProducer
+from penstock.state.sequences import SEQUENCE_COUNT, SEQUENCE_MASK
 
 KnownProducer = Callable[[PartitionKey, int], ActiveProducer | None]
 """What the state has of a producer (its id) in a partition; it may be late."""
@@ -155,5 +156,5 @@ def follower_error() -> RetryableError:
 
 
 def _is_before(one: int, other: int) -> bool:
-    """Whether a sequence is an earlier one; they wrap (`penstock.metadata.sequences`)."""
+    """Whether a sequence is an earlier one; they wrap (`penstock.state.sequences`)."""
     return 0 < (other - one) & SEQUENCE_MASK < SEQUENCE_COUNT // 2

@@ -6,8 +6,8 @@ from typing import Protocol
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend, batches_length
 from penstock.log.append.split import Joint
-from penstock.log.limits import LogLimits
 from penstock.log.routing import Path, Routes
+from penstock.log.settings import LogSettings
 from penstock.model.errors import OverloadedError, PenstockError
 from penstock.model.ids import topic_key_of
 from penstock.ports.clock import Clock
@@ -29,7 +29,7 @@ class Paths(Protocol):
 class Dispatcher:
     """See the module."""
 
-    def __init__(self, paths: Paths, *, routes: Routes, clock: Clock, limits: LogLimits) -> None:
+    def __init__(self, paths: Paths, *, routes: Routes, clock: Clock, limits: LogSettings) -> None:
         self._paths = paths
         self._routes = routes
         self._clock = clock

@@ -15,14 +15,14 @@ from typing_extensions import Buffer
 from penstock.log.append.plan import PartitionAppend, plan_frame
 from penstock.log.append.stored import Stored, build_raw_segment
 from penstock.log.numbers import ObjectNumbers
-from penstock.metadata.answers import BatchStatus, Refusal
-from penstock.metadata.rows import GENERATION_BITS
-from penstock.metadata.view import MetadataView
 from penstock.model.errors import ConflictError, RetryableError, StorageFullError
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
 from penstock.objects.once import put_once
 from penstock.ports.objects import ObjectStore
 from penstock.segment import BuiltSegment
+from penstock.state.answers import BatchStatus, Refusal
+from penstock.state.read.view import StateView
+from penstock.state.rows import GENERATION_BITS
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 from penstock.wal import WalPlace
@@ -48,7 +48,7 @@ class ObjectBytes:
         *,
         store: ObjectStore,
         numbers: ObjectNumbers,
-        view: MetadataView,
+        view: StateView,
         pool: Executor,
         flights_max: int,
         wait: Callable[[float], Awaitable[None]] = wait,

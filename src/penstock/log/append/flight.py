@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan, PartitionAppend
 from penstock.log.append.stored import Stored
-from penstock.metadata.answers import BatchStatus
 from penstock.model.errors import PenstockError
+from penstock.state.answers import BatchStatus
 
 
 @dataclass(slots=True, eq=False)

@@ -23,10 +23,10 @@ from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import PartitionAppend, take_answer
 from penstock.log.append.stored import Stored, plan_commit
 from penstock.log.ordering import Applied, Submits
-from penstock.metadata.answers import Refused, RunsCommitted
 from penstock.model.errors import FatalStorageError, PenstockError, RetryableError
 from penstock.model.ids import TopicKey, topic_key_of
 from penstock.ports.clock import Clock
+from penstock.state.answers import Refused, RunsCommitted
 from penstock.system import background
 from penstock.system.heard import Cause, heard
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.log.append.plan import FramePlan, run_commits
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyCommand, CommitRuns, Relay
-from penstock.metadata.order import Prepared
 from penstock.model.errors import InvalidRequestError, StorageFullError
+from penstock.order.local_order import Prepared
 from penstock.ports.clock import Clock
+from penstock.state.answers import AnyAnswer
+from penstock.state.changes import Change
+from penstock.state.commands import AnyCommand, CommitRuns, Relay
 from penstock.system.heard import Cause, heard
 from penstock.wal import WalPlace
 
@@ -53,7 +53,7 @@ def too_large_error(length: int, *, frame_bytes_max: int) -> InvalidRequestError
 
 
 class AppliedEntry(Protocol):
-    """What `Orderer.append` returns: `penstock.metadata.order.Applied`."""
+    """What `Orderer.append` returns: `penstock.order.local_order.Applied`."""
 
     @property
     def position(self) -> int:
@@ -77,7 +77,7 @@ class AppliedEntry(Protocol):
 
 
 class Orderer(Protocol):
-    """The journal and its replica: `penstock.metadata.order.Order` says more."""
+    """The journal and its replica: `penstock.order.local_order.Order` says more."""
 
     @property
     def position(self) -> int:

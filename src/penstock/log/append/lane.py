@@ -27,13 +27,13 @@ from penstock.log.append.frames import (
     too_large_error,
 )
 from penstock.log.append.plan import FramePlan, PartitionAppend, plan_frame, take_answer
-from penstock.log.limits import LogLimits
-from penstock.metadata.answers import AnyAnswer, RunsCommitted
-from penstock.metadata.changes import Change
-from penstock.metadata.commands import AnyCommand
-from penstock.metadata.levels import Levels, refuse_below_level
+from penstock.log.settings import LogSettings
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
+from penstock.state.answers import AnyAnswer, RunsCommitted
+from penstock.state.changes import Change
+from penstock.state.commands import AnyCommand
+from penstock.state.levels import Levels, refuse_below_level
 from penstock.wal import WalPlace
 
 __all__ = ["AppendRequest", "CommandRequest", "CommitLane", "Delivery", "Orderer"]
@@ -127,7 +127,7 @@ class CommitLane:
         known_producer: KnownProducer,
         clock: Clock,
         levels: Levels,
-        limits: LogLimits,
+        limits: LogSettings,
         deliver: Callable[[Delivery], None],
         announce: Callable[[Delivery], None],
         on_fatal: Callable[[BaseException], None],
@@ -220,7 +220,7 @@ class CommitLane:
             self._begin_soon()
 
     async def commit(self, commands: Sequence[AnyCommand]) -> list[AnyAnswer]:
-        """See `penstock.metadata.committer.Committer`."""
+        """See `penstock.order.committer.Committer`."""
         return await self.submit_commands(commands)
 
     def submit_commands(self, commands: Sequence[AnyCommand]) -> asyncio.Future[list[AnyAnswer]]:

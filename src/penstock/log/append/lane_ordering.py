@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.log.ordering import Applied
-from penstock.metadata.answers import AnyAnswer
-from penstock.metadata.commands import AnyCommand
 from penstock.model.errors import RetryableError
+from penstock.state.answers import AnyAnswer
+from penstock.state.commands import AnyCommand
 
 SubmitCommands = Callable[[Sequence[AnyCommand]], "asyncio.Future[list[AnyAnswer]]"]
 

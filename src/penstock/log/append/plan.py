@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.metadata.answers import BatchStatus, RunsCommitted
-from penstock.metadata.commands import RunCommit
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import NewBatch
 from penstock.records.sums import pack_crcs
+from penstock.state.answers import BatchStatus, RunsCommitted
+from penstock.state.commands import RunCommit
 
 _STATUSES: Final = {int(status): status for status in BatchStatus}
 """Looking one up costs a fifth of `BatchStatus(...)`."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.log.append.plan import FramePlan, PartitionAppend, run_commits
-from penstock.metadata.commands import CommitRuns
-from penstock.metadata.rows import GENERATION_MASK
 from penstock.model.ids import PartitionKey
 from penstock.segment import BuiltSegment, Mark, SegmentRun, build_segment
+from penstock.state.commands import CommitRuns
+from penstock.state.rows import GENERATION_MASK
 
 MARK_BYTES: Final = 64 * 1024
 """Marks of a raw segment stand as far apart as those of a final one."""

@@ -6,8 +6,8 @@ from typing import Final
 from penstock.log.append.lane import AppendRequest
 from penstock.log.append.plan import FramePlan
 from penstock.log.fetch.tail import TailCache
-from penstock.metadata.answers import BatchStatus
 from penstock.records.batch import patch_base_offset
+from penstock.state.answers import BatchStatus
 
 _PINNED_SHARE: Final = 4
 """A request of which less than one in so many bytes was stored is not kept in memory whole."""

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from penstock.log.limits import LogLimits
+from penstock.log.settings import LogSettings
 from penstock.model.versions import KeptVersions
 from penstock.system.tasks import take_error
 
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 class BlockCache:
     """Blocks by key. `load` is called at most once at a time for each key."""
 
-    def __init__(self, limits: LogLimits) -> None:
+    def __init__(self, limits: LogSettings) -> None:
         self._bytes_max = limits.block_cache_bytes
         self._blocks: OrderedDict[BlockKey, memoryview] = OrderedDict()
         self._versions = KeptVersions[BlockKey]()

@@ -13,8 +13,8 @@ from penstock.log.fetch.placed import Proof
 from penstock.log.fetch.read_again import LoadFailed
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, read_wal_run
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
+from penstock.state.rows import StoredRun
 from penstock.wal import WalReader
 
 PIECE_BYTES: Final = 4 << 20

@@ -23,11 +23,11 @@ from penstock.log.fetch.placed import Proof
 from penstock.log.fetch.read_again import LoadFailed, ReadAgain, is_whole
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.tail import TailRead
-from penstock.log.limits import LogLimits
-from penstock.metadata.rows import StoredRun
+from penstock.log.settings import LogSettings
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import HEADER_BYTES, LENGTH_END
+from penstock.state.rows import StoredRun
 from penstock.system.tasks import take_error
 
 _BOUNDS: Final = Struct(">qi11xi")
@@ -58,7 +58,7 @@ class ObjectRuns:
         self,
         *,
         blocks: BlockCache,
-        limits: LogLimits,
+        limits: LogSettings,
         checks: RunChecks,
         load_failed: LoadFailed,
     ) -> None:

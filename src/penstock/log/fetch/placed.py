@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.log.fetch.object_reads import ObjectReads
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey, partition_of
 from penstock.ports.objects import Versioned
 from penstock.segment import FOOTER_BYTES, parse_footer, parse_index
+from penstock.state.rows import StoredRun
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from penstock.log.fetch.blocks import Block, BlockCache, BlockKey
 from penstock.log.fetch.object_runs import INLINE_BYTES
 from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.whole_runs import BadRunError, checked_run
-from penstock.log.limits import LogLimits
-from penstock.metadata.rows import StoredRun
+from penstock.log.settings import LogSettings
+from penstock.state.rows import StoredRun
 
 _INLINE_BATCHES: Final = 100
 """Checking and patching fewer batches costs less than a hop to the pool."""
@@ -25,7 +25,7 @@ _INLINE_BATCHES: Final = 100
 class RawRuns:
     """Reads runs of raw objects whole. Event loop only."""
 
-    def __init__(self, *, blocks: BlockCache, checks: RunChecks, limits: LogLimits) -> None:
+    def __init__(self, *, blocks: BlockCache, checks: RunChecks, limits: LogSettings) -> None:
         self._blocks = blocks
         self._checks = checks
         self._block_bytes = limits.block_bytes

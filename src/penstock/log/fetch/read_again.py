@@ -13,8 +13,8 @@ from penstock.log.checking import OTHERS, Checked, Fault, Pieces, ends_early
 from penstock.log.fetch.blocks import BlockCache, BlockKey
 from penstock.log.fetch.placed import Proof
 from penstock.log.fetch.run_checks import RunChecks
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError
+from penstock.state.rows import StoredRun
 
 
 class _Again(NamedTuple):

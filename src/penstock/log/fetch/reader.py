@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.log.checking import Fault
-from penstock.log.damage import DamageKind
+from penstock.log.damage.findings import DamageKind
 from penstock.log.fetch.blocks import BlockCache
 from penstock.log.fetch.examine import Examiner
 from penstock.log.fetch.object_runs import ObjectRuns
@@ -23,12 +23,12 @@ from penstock.log.fetch.run_checks import RunChecks
 from penstock.log.fetch.tail import TailCache, TailRead
 from penstock.log.fetch.whole_runs import BadRunError, WholeRuns, read_wal_run
 from penstock.log.fetch.windows import RunWindows
-from penstock.log.limits import LogLimits
-from penstock.metadata.queries import Queries, StoredRun
+from penstock.log.settings import LogSettings
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, ObjectStore
 from penstock.records.encode import empty_batch
+from penstock.state.read.queries import Queries, StoredRun
 from penstock.system import background
 from penstock.wal import WalReader
 
@@ -67,7 +67,7 @@ class LogReader:
         blocks: BlockCache,
         wals: Mapping[int, WalReader],
         store: ObjectStore,
-        limits: LogLimits,
+        limits: LogSettings,
         checks: RunChecks,
         remote_runs: RemoteRuns | None = None,
         before_stored: Callable[[], None] | None = None,

@@ -22,12 +22,12 @@ from penstock.log.fetch.checked import CheckedRanges
 from penstock.log.fetch.placed import Proof
 from penstock.log.fetch.read_again import is_whole
 from penstock.log.fetch.run_checks import KNOWN_S, RunChecks
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
 from penstock.ports.objects import FileStore, RegionFile
 from penstock.records.batch import HEADER_BYTES, LENGTH_END, batch_bounds
 from penstock.records.sums import SUM_MASK
+from penstock.state.rows import StoredRun
 from penstock.system.heard import Cause, heard
 from penstock.system.tasks import take_error
 

@@ -14,9 +14,9 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from penstock.log.fetch.whole_runs import BadRunError, checked_run
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.ports.device import Device
+from penstock.state.rows import StoredRun
 from penstock.system.heard import Cause, heard
 from penstock.wal import RecycledError, WalReader
 

@@ -12,15 +12,15 @@ from concurrent.futures import Executor
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.log.checking import Checked, EpochStarts, Fault, Rules
-from penstock.log.damage import Damage, DamagedError, DamageKind, Damages
+from penstock.log.damage.findings import Damage, DamagedError, DamageKind, Damages
 from penstock.log.fetch.object_reads import ObjectReads
 from penstock.log.fetch.placed import PlacedRuns, Proof
-from penstock.metadata.leader_epochs import epoch_of_offset
-from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.records.sums import SUM_MASK
+from penstock.state.leader_epochs import epoch_of_offset
+from penstock.state.rows import StoredRun
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.log.fetch.reader import LogReader
-from penstock.metadata.queries import Queries, StoredRun
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import BatchError, StoredHeader, stored_header
 from penstock.records.stamps import record_stamps
+from penstock.state.read.queries import Queries, StoredRun
 
 _READ_BYTES: Final = 1 << 20
 LOOKED_AT_MAX: Final = 100_000

@@ -14,10 +14,10 @@ from penstock.log.fetch.blocks import Block, BlockCache, BlockKey
 from penstock.log.fetch.object_runs import Load
 from penstock.log.fetch.read_again import LoadFailed
 from penstock.log.fetch.tail import TailRead
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import LENGTH_END
+from penstock.state.rows import StoredRun
 from penstock.wal import WalReader
 
 _BOUNDS: Final = Struct(">qi11xi")

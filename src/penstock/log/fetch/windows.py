@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
-from penstock.metadata.rows import StoredRun
 from penstock.model.ids import PartitionKey
+from penstock.state.rows import StoredRun
 
 RUNS_MAX: Final = 100_000
 """Runs of all windows; together some 47 MB."""

@@ -1,0 +1,1 @@
+"""Deleting: retention by time and size, condemned objects, orphans."""

@@ -20,32 +20,32 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
-from penstock.log.limits import LogLimits
 from penstock.log.numbers import ObjectNumbers
 from penstock.log.retention.oldest import OldestRuns
 from penstock.log.retention.orphans import Orphans
 from penstock.log.retention.plan import Held, new_log_start
 from penstock.log.retention.table_waits import TableWaits, Wanted
 from penstock.log.retention.time_setting import TimeSetting
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import Condemned, LeftoversCleared
-from penstock.metadata.commands import (
+from penstock.log.settings import LogSettings
+from penstock.model.ids import PartitionKey, partition_key, partition_of
+from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
+from penstock.model.topic_configs import TopicSettings, topic_settings
+from penstock.order.committer import Committer
+from penstock.ports.objects import ObjectStore
+from penstock.state.ages import Ages
+from penstock.state.answers import Condemned, LeftoversCleared
+from penstock.state.commands import (
     ClearLeftovers,
     CondemnObjects,
     ExpireProducers,
     ForgetObjects,
     TrimLog,
 )
-from penstock.metadata.committer import Committer
-from penstock.metadata.journal_time import AGREEMENT_MS
-from penstock.metadata.leftovers import ROWS_PER_COMMAND
-from penstock.metadata.pipeline_commands import CloseJob, ExpireWriters
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView, Topic
-from penstock.model.ids import PartitionKey, partition_key, partition_of
-from penstock.model.table_names import TABLE_WRITER_PREFIX, table_name
-from penstock.model.topic_configs import TopicSettings, topic_settings
-from penstock.ports.objects import ObjectStore
+from penstock.state.journal_time import AGREEMENT_MS
+from penstock.state.leftovers import ROWS_PER_COMMAND
+from penstock.state.pipeline_commands import CloseJob, ExpireWriters
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView, Topic
 
 logger = logging.getLogger(__name__)
 
@@ -75,13 +75,13 @@ class Keeper:
         self,
         *,
         queries: Callable[[], Queries],
-        view: MetadataView,
+        view: StateView,
         store: ObjectStore,
         committer: Committer,
         ages: Ages,
         journal_ms: Callable[[], int],
         pool: Executor,
-        limits: LogLimits,
+        limits: LogSettings,
         numbers: ObjectNumbers,
         may_propose: Callable[[], bool] = lambda: True,
         confirm_head: Callable[[], Awaitable[None]] | None = None,

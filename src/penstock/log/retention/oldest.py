@@ -10,8 +10,8 @@ passes.
 from typing import Final
 
 from penstock.log.retention.plan import Held
-from penstock.metadata.queries import StoredRun
 from penstock.model.topic_configs import TopicSettings
+from penstock.state.read.queries import StoredRun
 
 RELOOK_PASSES: Final = 12
 """An hour at the default of five minutes per pass."""

@@ -21,11 +21,11 @@ from functools import partial
 from typing import Final, TypeVar
 
 from penstock.log.numbers import ObjectNumbers
-from penstock.metadata.queries import Queries
-from penstock.metadata.view import MetadataView
 from penstock.model.errors import RetryableError
 from penstock.ports.objects import ObjectInfo, ObjectStore
 from penstock.segment import SEGMENTS_PREFIX, epoch_prefixes, parse_job_key, parse_object_key
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Orphans:
         self,
         *,
         queries: Callable[[], Queries],
-        view: MetadataView,
+        view: StateView,
         store: ObjectStore,
         pool: Executor,
         numbers: ObjectNumbers,

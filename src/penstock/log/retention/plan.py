@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.metadata.queries import StoredRun
 from penstock.model.topic_configs import TopicSettings
+from penstock.state.read.queries import StoredRun
 
 
 @dataclass(frozen=True, slots=True)

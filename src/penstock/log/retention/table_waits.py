@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.metadata.queries import StoredRun
+from penstock.state.read.queries import StoredRun
 
 _MARKS_MAX: Final = 64
 """Remembered per partition, so that what is waited for is let go in so many steps."""

@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from penstock.metadata.ages import Ages
-from penstock.metadata.answers import JournalTimeSet, Refused
-from penstock.metadata.apply_time import ROWS_PER_COMMAND
-from penstock.metadata.commands import SetJournalTime
-from penstock.metadata.committer import Committer
-from penstock.metadata.journal_time import AGREEMENT_MS
-from penstock.metadata.queries import Queries
-from penstock.metadata.schema import INTEGRITY_LEVEL
-from penstock.metadata.view import MetadataView
+from penstock.order.committer import Committer
+from penstock.state.ages import Ages
+from penstock.state.answers import JournalTimeSet, Refused
+from penstock.state.apply.journal_clock import ROWS_PER_COMMAND
+from penstock.state.commands import SetJournalTime
+from penstock.state.journal_time import AGREEMENT_MS
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
+from penstock.state.schema import INTEGRITY_LEVEL
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class TimeSetting:
         self,
         *,
         queries: Callable[[], Queries],
-        view: MetadataView,
+        view: StateView,
         committer: Committer,
         ages: Ages,
         journal_ms: Callable[[], int],

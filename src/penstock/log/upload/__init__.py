@@ -1,0 +1,1 @@
+"""Moving runs out of the WAL into segment objects."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.log.append.plan import FramePlan
-from penstock.metadata.answers import BatchStatus
-from penstock.metadata.rows import StoredRun
-from penstock.metadata.view import MetadataView
 from penstock.model.ids import PartitionKey
 from penstock.records.sums import MULTIPLIER, SUM_MASK, SUM_SHIFT, epoch_seed
+from penstock.state.answers import BatchStatus
+from penstock.state.read.view import StateView
+from penstock.state.rows import StoredRun
 from penstock.wal import WalPlace
 
 RUNS_MAX: Final = 200_000
@@ -32,7 +32,7 @@ class RunSeeds(dict[PartitionKey, int | None]):
         view: says it. Its leader epoch is constant, and keys are never given twice.
     """
 
-    def __init__(self, view: MetadataView) -> None:
+    def __init__(self, view: StateView) -> None:
         super().__init__()
         self._view = view
 

@@ -7,9 +7,9 @@ partition is always a suffix of its offsets.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.metadata.commands import MovedRun
-from penstock.metadata.queries import StoredRun
 from penstock.model.ids import PartitionKey
+from penstock.state.commands import MovedRun
+from penstock.state.read.queries import StoredRun
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

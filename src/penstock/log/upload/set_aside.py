@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.log.checking import Fault
-from penstock.log.damage import Damage, DamageKind, Damages
+from penstock.log.damage.findings import Damage, DamageKind, Damages
 from penstock.log.fetch.run_checks import place_of
 from penstock.log.fetch.whole_runs import BadRunError
-from penstock.metadata.rows import StoredRun
 from penstock.model.errors import CorruptDataError
 from penstock.ports.clock import Clock
+from penstock.state.rows import StoredRun
 
 WAIT_S_FIRST: Final = 60.0
 WAIT_S_MAX: Final = 3600.0

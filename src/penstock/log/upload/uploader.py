@@ -16,31 +16,31 @@ from typing import Final, Protocol
 
 from typing_extensions import Buffer
 
-from penstock.log.damage import Damages
+from penstock.log.damage.findings import Damages
 from penstock.log.fetch.tail import TailCache
 from penstock.log.fetch.whole_runs import read_wal_run
-from penstock.log.limits import LogLimits
 from penstock.log.numbered_put import put_numbered
 from penstock.log.numbers import ObjectNumbers
+from penstock.log.settings import LogSettings
 from penstock.log.upload.pending import PendingRuns
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import VIEWS_AT_ONCE, segment_run, segment_runs
 from penstock.log.upload.set_aside import DamagedRunsError, SetAside
-from penstock.metadata.answers import Refused, SegmentStored
-from penstock.metadata.commands import MovedRun, StoreSegment
-from penstock.metadata.committer import Committer
-from penstock.metadata.queries import Queries, StoredRun
-from penstock.metadata.rows import GENERATION_MASK
-from penstock.metadata.view import MetadataView
 from penstock.model.errors import (
     CorruptDataError,
     PenstockError,
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, partition_of, topic_key_of
+from penstock.order.committer import Committer
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.segment import build_segment
+from penstock.state.answers import Refused, SegmentStored
+from penstock.state.commands import MovedRun, StoreSegment
+from penstock.state.read.queries import Queries, StoredRun
+from penstock.state.read.view import StateView
+from penstock.state.rows import GENERATION_MASK
 from penstock.system import background
 from penstock.system.heard import Cause, heard, text_of
 from penstock.system.turns import Turns
@@ -54,7 +54,7 @@ _HURRY_AGE_S: Final = 0.25
 
 
 class Syncs(Protocol):
-    """What is asked of `penstock.metadata.order.Order`; any thread but the lane's."""
+    """What is asked of `penstock.order.local_order.Order`; any thread but the lane's."""
 
     def commit(self) -> int:
         """Let queries find all that was applied."""
@@ -94,7 +94,7 @@ class Uploader:
         *,
         queries: Callable[[], Queries],
         database: Syncs | None = None,
-        view: MetadataView,
+        view: StateView,
         tail: TailCache,
         wal_writer: WalFiles,
         wal_reader: WalReader,
@@ -102,7 +102,7 @@ class Uploader:
         committer: Committer,
         clock: Clock,
         pool: Executor,
-        limits: LogLimits,
+        limits: LogSettings,
         numbers: ObjectNumbers,
         damages: Damages,
         wal_key: int = 0,

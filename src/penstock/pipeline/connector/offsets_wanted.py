@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.lake.door import PartitionState, TopicState
 from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.pipeline.api_messages import PartitionState, TopicState
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.options import EARLIEST, LATEST, ReadOptions, Wanted
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from penstock.lake.door import LEASE_MS_MAX
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.api_messages import LEASE_MS_MAX
 from penstock.pipeline.client import DoorOptions
 from penstock.pipeline.connector.given_options import DOOR_OPTIONS, GivenOptions
 from penstock.pipeline.connector.schema import default_columns

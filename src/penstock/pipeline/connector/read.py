@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import Buffer
 
-from penstock.lake.door import JobRequest, Range
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
+from penstock.pipeline.api_messages import JobRequest, Range
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.connector.losses import Losses, logger
 from penstock.pipeline.connector.offsets_wanted import (

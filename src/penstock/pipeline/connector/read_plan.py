@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from penstock.lake.door import RUN_FIELDS, Range, RunPage
+from penstock.pipeline.api_messages import RUN_FIELDS, Range, RunPage
 from penstock.pipeline.connector.offsets_wanted import TopicRange
 
 GOAL_BYTES_MIN: Final = 1 << 20

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.lake.door import TopicState
 from penstock.model.errors import NotFoundError
+from penstock.pipeline.api_messages import TopicState
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.connector import stream_plan
 from penstock.pipeline.connector.losses import Losses

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from penstock.lake.door import PartitionState, TopicState
 from penstock.model.errors import ConflictError
+from penstock.pipeline.api_messages import PartitionState, TopicState
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.offsets import StreamOffsets, TopicOffsets
 from penstock.pipeline.connector.offsets_wanted import Chosen, TopicRange, taken

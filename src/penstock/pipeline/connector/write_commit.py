@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from penstock.lake.door import JobRequest, OutputObject, WriteRequest, WriteRun, Written
 from penstock.model.errors import ConflictError, InvalidRequestError, PenstockError
+from penstock.pipeline.api_messages import JobRequest, OutputObject, WriteRequest, WriteRun, Written
 from penstock.pipeline.client import DoorClient, RefusedError
 from penstock.pipeline.connector.write_columns import WriteColumns
 from penstock.pipeline.connector.write_options import ONE_OFF_PREFIX, WriteOptions

@@ -6,9 +6,9 @@ be new, and loading the compiler of kernels there took longer than the commit.
 
 import msgspec
 
-from penstock.lake.door import OutputObject, TopicState, WriteRun
 from penstock.model.errors import NotFoundError
 from penstock.model.topic_configs import topic_settings
+from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRun
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.connector.write_columns import WriteColumns
 from penstock.pipeline.connector.write_options import WriteOptions

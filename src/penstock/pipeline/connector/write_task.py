@@ -14,8 +14,8 @@ from typing import Final, Self
 import pyarrow as pa
 
 from penstock.kernels.encode import EncodedBatch
-from penstock.lake.door import OutputObject, WriteRun
 from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
+from penstock.pipeline.api_messages import OutputObject, WriteRun
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.connector.write_plan import TaskOutput, TopicTarget, WritePlan, find_topic
 from penstock.pipeline.connector.write_rows import RowEncoder

@@ -2,16 +2,16 @@
 
 import msgspec
 
-from penstock.lake.door import Range
-from penstock.lake.tables.columns import arrow_schema
-from penstock.lake.tables.rows import decode_records
-from penstock.lake.tables.values import KEY, VALUE, RowPlan, RowReader, SchemaIds, wire_ids
+from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
+from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import BadFile, BadWriter
 from penstock.pipeline.tables.files import FilesOptions, TableFiles
 from penstock.pipeline.tables.parquet import FileTarget, PartitionedWriter, WrittenFile
+from penstock.pipeline.tables.rows import decode_records
+from penstock.pipeline.tables.values import KEY, VALUE, RowPlan, RowReader, SchemaIds, wire_ids
 from penstock.system.randomness import SystemRandom
 
 

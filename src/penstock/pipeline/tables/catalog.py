@@ -24,7 +24,6 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import strtobool
 
-from penstock.lake.tables.offsets import TOPIC_ID_PROPERTY, Lineage
 from penstock.model.errors import (
     ConflictError,
     InDoubtError,
@@ -33,6 +32,7 @@ from penstock.model.errors import (
 )
 from penstock.pipeline.tables.durable import DurableFileIO
 from penstock.pipeline.tables.files import is_local, split_url, warehouse_url
+from penstock.pipeline.tables.offsets import TOPIC_ID_PROPERTY, Lineage
 from penstock.pipeline.tables.settings import CatalogSettings
 from penstock.system.files import make_folder
 

@@ -15,24 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.lake.door import Range
-from penstock.lake.tables.columns import arrow_schema
-from penstock.lake.tables.key_identity import key_identity
-from penstock.lake.tables.newest import newest_rows
-from penstock.lake.tables.partitioning import transformed
-from penstock.lake.tables.rows import decode_records, split_bad
-from penstock.lake.tables.values import RowPlan, RowReader, SchemaIds, fit_rows
+from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import DoorClient, DoorOptions
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.ranges import read_range
+from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import BadFile, BadWriter
 from penstock.pipeline.tables.files import FilesOptions, TableFiles
+from penstock.pipeline.tables.key_identity import key_identity
+from penstock.pipeline.tables.newest import newest_rows
 from penstock.pipeline.tables.parquet import (
     FileTarget,
     PartitionedWriter,
     WrittenFile,
     read_data_file,
 )
+from penstock.pipeline.tables.partitioning import transformed
+from penstock.pipeline.tables.rows import decode_records, split_bad
+from penstock.pipeline.tables.values import RowPlan, RowReader, SchemaIds, fit_rows
 from penstock.system.randomness import SystemRandom
 
 FOLDER: Final = "penstock-changes"

@@ -6,16 +6,6 @@ from dataclasses import dataclass, field
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from penstock.lake.tables.offsets import (
-    COMMIT_PROPERTY,
-    OFFSETS_PROPERTY,
-    SILENT_PROPERTY,
-    Held,
-    Holdings,
-    encode_offsets,
-    encode_silent,
-    find_held,
-)
 from penstock.pipeline.tables.catalog import (
     ancestry,
     end_retries,
@@ -27,6 +17,16 @@ from penstock.pipeline.tables.dead_letters import (
     DEAD_LETTERS_PROPERTY,
     DeadLetters,
     encode_dead_letters,
+)
+from penstock.pipeline.tables.offsets import (
+    COMMIT_PROPERTY,
+    OFFSETS_PROPERTY,
+    SILENT_PROPERTY,
+    Held,
+    Holdings,
+    encode_offsets,
+    encode_silent,
+    find_held,
 )
 from penstock.pipeline.tables.parquet import WrittenFile
 

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from penstock.kernels.encode import EncodedBatch, Rows, encode
-from penstock.lake.door import OutputObject, TopicState, WriteRequest, WriteRun
-from penstock.lake.tables.rows import BAD_SCHEMA
 from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
 from penstock.model.malformed import MALFORMED
+from penstock.pipeline.api_messages import OutputObject, TopicState, WriteRequest, WriteRun
 from penstock.pipeline.client import DoorClient, JobLease, RefusedError
 from penstock.pipeline.objects import ObjectAccess
 from penstock.pipeline.tables.files import TableFiles
+from penstock.pipeline.tables.rows import BAD_SCHEMA
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.records.sums import crcs_of

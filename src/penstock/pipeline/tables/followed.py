@@ -10,9 +10,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IcebergType
 
-from penstock.lake.tables.columns import TYPED_KEY, TYPED_NAMES, TYPED_PREFIX, record_fields
-from penstock.lake.tables.decoders import compile_schema
-from penstock.lake.tables.evolution import (
+from penstock.model.errors import CorruptDataError, InvalidRequestError
+from penstock.model.malformed import MALFORMED
+from penstock.pipeline.tables.catalog import translated
+from penstock.pipeline.tables.columns import TYPED_KEY, TYPED_NAMES, TYPED_PREFIX, record_fields
+from penstock.pipeline.tables.decoders import compile_schema
+from penstock.pipeline.tables.evolution import (
     Evolution,
     Ids,
     IncompatibleSchemaError,
@@ -24,8 +27,10 @@ from penstock.lake.tables.evolution import (
     plan_evolution,
     value_type,
 )
-from penstock.lake.tables.formats import Decoder, FieldType, RecordType, SchemaText, columns_of
-from penstock.lake.tables.values import (
+from penstock.pipeline.tables.formats import Decoder, FieldType, RecordType, SchemaText, columns_of
+from penstock.pipeline.tables.registry import Registry
+from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
+from penstock.pipeline.tables.values import (
     BARE,
     BARE_ID,
     KEY,
@@ -35,11 +40,6 @@ from penstock.lake.tables.values import (
     RowPlan,
     SchemaIds,
 )
-from penstock.model.errors import CorruptDataError, InvalidRequestError
-from penstock.model.malformed import MALFORMED
-from penstock.pipeline.tables.catalog import translated
-from penstock.pipeline.tables.registry import Registry
-from penstock.pipeline.tables.settings import FILE, RAW, UPSERT, TableSettings
 
 _FIRST_ID: Final = 1
 _PROPERTIES: Final = {VALUE: "penstock.schemas", KEY: "penstock.key-schemas"}

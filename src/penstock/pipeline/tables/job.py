@@ -14,21 +14,6 @@ import msgspec
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from penstock.lake.door import Range, TableProgress, TopicState
-from penstock.lake.tables.offsets import (
-    TOPIC_ID_PROPERTY,
-    Held,
-    Holdings,
-)
-from penstock.lake.tables.plan import (
-    RunExtent,
-    Wanted,
-    cut_ranges,
-    epochs_before,
-    offsets_after,
-    plan_wanted,
-    share_out,
-)
 from penstock.model.errors import (
     ConflictError,
     InDoubtError,
@@ -38,6 +23,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.model.table_names import TABLE_WRITER_PREFIX
+from penstock.pipeline.api_messages import Range, TableProgress, TopicState
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.ranges import LogTruncatedError
@@ -55,6 +41,20 @@ from penstock.pipeline.tables.dead_letters import (
 )
 from penstock.pipeline.tables.files import TableFiles, files_options
 from penstock.pipeline.tables.kinds import TableKind, Written, kind_of, target_of
+from penstock.pipeline.tables.offsets import (
+    TOPIC_ID_PROPERTY,
+    Held,
+    Holdings,
+)
+from penstock.pipeline.tables.plan import (
+    RunExtent,
+    Wanted,
+    cut_ranges,
+    epochs_before,
+    offsets_after,
+    plan_wanted,
+    share_out,
+)
 from penstock.pipeline.tables.settings import UPSERT, TableSettings, resolve
 from penstock.pipeline.tables.watched import WatchedEngine
 from penstock.ports.clock import Clock

@@ -9,18 +9,18 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from penstock.lake.door import Range
-from penstock.lake.tables.columns import raw_schema
-from penstock.lake.tables.evolution import check_record_columns
-from penstock.lake.tables.partitioning import parse_transforms, partition_spec
-from penstock.lake.tables.values import RowPlan
+from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import AppendItem, append_rows
+from penstock.pipeline.tables.columns import raw_schema
 from penstock.pipeline.tables.dead_letters import BadFile
+from penstock.pipeline.tables.evolution import check_record_columns
 from penstock.pipeline.tables.files import files_options
 from penstock.pipeline.tables.parquet import FileTarget, WrittenFile
+from penstock.pipeline.tables.partitioning import parse_transforms, partition_spec
 from penstock.pipeline.tables.settings import RAW, UPSERT, TableSettings
+from penstock.pipeline.tables.values import RowPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

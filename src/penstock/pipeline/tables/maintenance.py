@@ -15,13 +15,6 @@ import msgspec
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 
-from penstock.lake.tables.columns import arrow_schema
-from penstock.lake.tables.offsets import (
-    COMMIT_PROPERTY,
-    OFFSETS_PROPERTY,
-    is_property_current,
-)
-from penstock.lake.tables.values import fit_rows
 from penstock.model.errors import ConflictError, NotFoundError, PenstockError, RetryableError
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
@@ -34,10 +27,16 @@ from penstock.pipeline.tables.catalog import (
     summary_of,
     translated,
 )
+from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.dead_letters import decode_dead_letters
 from penstock.pipeline.tables.files import FilesOptions, TableFiles, files_options, split_url
 from penstock.pipeline.tables.kinds import live_files, target_of
 from penstock.pipeline.tables.native import expire_natively, join_natively, session_of
+from penstock.pipeline.tables.offsets import (
+    COMMIT_PROPERTY,
+    OFFSETS_PROPERTY,
+    is_property_current,
+)
 from penstock.pipeline.tables.parquet import (
     FileTarget,
     PartitionedWriter,
@@ -45,6 +44,7 @@ from penstock.pipeline.tables.parquet import (
     read_data_file,
 )
 from penstock.pipeline.tables.settings import TableSettings, resolve
+from penstock.pipeline.tables.values import fit_rows
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
 from penstock.system.clock import SystemClock

@@ -24,9 +24,9 @@ from pyiceberg.partitioning import PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
-from penstock.lake.tables.columns import arrow_schema
-from penstock.lake.tables.partitioning import split_rows
+from penstock.pipeline.tables.columns import arrow_schema
 from penstock.pipeline.tables.files import TableFiles
+from penstock.pipeline.tables.partitioning import split_rows
 
 ROW_GROUP_BYTES: Final = 32 << 20
 BUFFERED_BYTES_MAX: Final = 192 << 20

@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.types import BinaryType
 
-from penstock.lake.tables.columns import RAW_NAMES
-from penstock.lake.tables.offsets import TOPIC_ID_PROPERTY
 from penstock.model.errors import CorruptDataError, InvalidRequestError
 from penstock.pipeline.tables.catalog import load_table, open_catalog, translated
+from penstock.pipeline.tables.columns import RAW_NAMES
 from penstock.pipeline.tables.job import MODE_PROPERTY
+from penstock.pipeline.tables.offsets import TOPIC_ID_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import msgspec
 import urllib3
 
-from penstock.lake.tables.formats import AVRO, DEPTH_MAX, PROTOBUF, SchemaText
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.model.malformed import MALFORMED
+from penstock.pipeline.tables.formats import AVRO, DEPTH_MAX, PROTOBUF, SchemaText
 from penstock.pipeline.tables.protoc import compile_proto_texts
 
 USER_VARIABLE: Final = "PENSTOCK_REGISTRY_USER"

@@ -8,9 +8,9 @@ from typing import Final
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from penstock.lake.tables.decoders import compile_schema
-from penstock.lake.tables.formats import AVRO, JSON, PROTOBUF, SchemaText, columns_of
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.tables.decoders import compile_schema
+from penstock.pipeline.tables.formats import AVRO, JSON, PROTOBUF, SchemaText, columns_of
 from penstock.pipeline.tables.protoc import compile_proto_file
 
 _TEXTS: Final = {".avsc": AVRO, ".json": JSON}

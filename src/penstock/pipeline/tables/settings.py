@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from penstock.lake.tables.formats import SchemaText
 from penstock.model.errors import InvalidRequestError
 from penstock.model.table_names import table_name
+from penstock.pipeline.tables.formats import SchemaText
 
 APPEND: Final = "append"
 UPSERT: Final = "upsert"

@@ -7,10 +7,7 @@ import msgspec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from penstock.lake.door import Range
-from penstock.lake.tables.columns import RAW_NAMES, TYPED_PREFIX
-from penstock.lake.tables.partitioning import parse_transforms, partition_spec
-from penstock.lake.tables.values import RowPlan, SchemaIds
+from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.append import (
@@ -19,11 +16,14 @@ from penstock.pipeline.tables.append import (
     append_rows,
     find_schema_ids,
 )
+from penstock.pipeline.tables.columns import RAW_NAMES, TYPED_PREFIX
 from penstock.pipeline.tables.files import files_options
 from penstock.pipeline.tables.followed import RowSchemas
 from penstock.pipeline.tables.kinds import Design, Written
 from penstock.pipeline.tables.parquet import FileTarget
+from penstock.pipeline.tables.partitioning import parse_transforms, partition_spec
 from penstock.pipeline.tables.settings import TableSettings
+from penstock.pipeline.tables.values import RowPlan, SchemaIds
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Result")

@@ -8,13 +8,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 
-from penstock.lake.door import Range
-from penstock.lake.tables.columns import TYPED_PREFIX, raw_schema
-from penstock.lake.tables.evolution import check_record_columns
-from penstock.lake.tables.key_identity import check_key
-from penstock.lake.tables.partitioning import Transform, partition_spec
-from penstock.lake.tables.values import RowPlan
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
+from penstock.pipeline.api_messages import Range
 from penstock.pipeline.client import DoorClient
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.tables.changes import (
@@ -23,12 +18,17 @@ from penstock.pipeline.tables.changes import (
     merge_bucket,
     stage_changes,
 )
+from penstock.pipeline.tables.columns import TYPED_PREFIX, raw_schema
+from penstock.pipeline.tables.evolution import check_record_columns
 from penstock.pipeline.tables.files import files_options
 from penstock.pipeline.tables.followed import RowSchemas
+from penstock.pipeline.tables.key_identity import check_key
 from penstock.pipeline.tables.kinds import Design, Written, live_files, target_of
 from penstock.pipeline.tables.parquet import FileTarget
+from penstock.pipeline.tables.partitioning import Transform, partition_spec
 from penstock.pipeline.tables.settings import RAW, TableSettings
 from penstock.pipeline.tables.typed import first_schemas, run_following
+from penstock.pipeline.tables.values import RowPlan
 
 
 class UpsertKind:

@@ -15,10 +15,10 @@ import pytest
 from kio.serial import entity_reader
 
 from penstock.groups.settings import GroupSettings
-from penstock.kafka import schema
 from penstock.kafka.broker import Broker
 from penstock.kafka.context import ConnectionState, RequestContext
 from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.wire import schema
 from support.replies import encoded as encoded_answer
 from unit.groups import fakes
 from unit.kafka.conftest import NoSink

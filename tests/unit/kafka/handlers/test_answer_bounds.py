@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka import schema
 from penstock.kafka.answer_bounds import BASE_BYTES, bound_of, text_bytes
 from penstock.kafka.context import (
     SMALL_ANSWER_BYTES,
@@ -19,8 +18,9 @@ from penstock.kafka.context import (
     RequestContext,
 )
 from penstock.kafka.registry import BY_MODULE
-from penstock.metadata.commands import CreateTopic
+from penstock.kafka.wire import schema
 from penstock.model.errors import InvalidRequestError
+from penstock.state.commands import CreateTopic
 from penstock.system.turns import Turns
 from support.replies import body_of, encoded
 from unit.kafka.conftest import NoSink, StandInLog

@@ -16,7 +16,7 @@ ALL = range(VERSIONS[0], VERSIONS[1] + 1)
 def test_groups_are_deleted_one_by_one(
     on_face: Any, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="penstock.kafka.admin_lines")
+    caplog.set_level(logging.INFO, logger="penstock.kafka.admin.lines")
 
     async def work(face: Any) -> None:
         await face.member()

@@ -41,7 +41,7 @@ def test_a_simple_consumer_commits_without_a_group(on_face: Any, version: int) -
 def test_offsets_that_an_administrator_sets_leave_a_line_and_a_simple_consumers_none(
     on_face: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="penstock.kafka.admin_lines")
+    caplog.set_level(logging.INFO, logger="penstock.kafka.admin.lines")
 
     async def work(face: Any) -> None:
         await face.commit(9, 5, "simple")

@@ -34,7 +34,7 @@ async def delete(face: Any, group_id: str, *topics: tuple[str, list[int]]) -> tu
 def test_offsets_of_topics_that_nobody_reads_are_deleted(
     on_face: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="penstock.kafka.admin_lines")
+    caplog.set_level(logging.INFO, logger="penstock.kafka.admin.lines")
 
     async def work(face: Any) -> None:
         await face.commit(9, 17)

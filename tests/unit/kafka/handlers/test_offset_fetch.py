@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.kafka.handlers.offset_fetch import VERSIONS
-from penstock.metadata.commands import DeleteTopic
+from penstock.state.commands import DeleteTopic
 
 ALL = range(VERSIONS[0], VERSIONS[1] + 1)
 Row = tuple[Any, int, int, str, str]

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka import schema
 from penstock.kafka.context import ConnectionState, PiecedReply, RequestContext
-from penstock.kafka.decode import without_none
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.registry import APIS, BY_MODULE
-from penstock.metadata.commands import CreateTopic
+from penstock.kafka.wire import schema
+from penstock.kafka.wire.decode import without_none
 from penstock.model.errors import InvalidRequestError
+from penstock.state.commands import CreateTopic
 from penstock.system.turns import Turns
 from support.loop_probe import Probe
 from unit.kafka.conftest import NoSink, StandInLog
-from unit.kafka.test_decode import SAMPLES
+from unit.kafka.wire.test_decode import SAMPLES
 
 ITEMS = 2_500
 TURN_ITEMS = 100

@@ -1,7 +1,7 @@
 import pytest
 
-from penstock.lake.door import PartitionState, TopicState
 from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.pipeline.api_messages import PartitionState, TopicState
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.offsets_wanted import check_each, choose, ends, starts
 from penstock.pipeline.connector.options import parse

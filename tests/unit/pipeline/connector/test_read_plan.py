@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.door import Range, RunPage
+from penstock.pipeline.api_messages import Range, RunPage
 from penstock.pipeline.connector.offsets_wanted import TopicRange
 from penstock.pipeline.connector.read_plan import GOAL_BYTES_MIN, Division, divide
 

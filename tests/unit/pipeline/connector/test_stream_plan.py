@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.lake.door import PartitionState, TopicState
 from penstock.model.errors import ConflictError, NotFoundError
+from penstock.pipeline.api_messages import PartitionState, TopicState
 from penstock.pipeline.connector import stream_plan
 from penstock.pipeline.connector.losses import Losses
 from penstock.pipeline.connector.offsets import (

@@ -10,19 +10,19 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.lake.door import Range
-from penstock.lake.tables.offsets import (
-    COMMIT_PROPERTY,
-    OFFSETS_PROPERTY,
-    Holdings,
-    decode_offsets,
-)
 from penstock.model.errors import InDoubtError, NotFoundError, RetryableError
+from penstock.pipeline.api_messages import Range
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables import job
 from penstock.pipeline.tables.catalog import ancestry, lineage_of, summary_of
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
+from penstock.pipeline.tables.offsets import (
+    COMMIT_PROPERTY,
+    OFFSETS_PROPERTY,
+    Holdings,
+    decode_offsets,
+)
 from support.door import NOW_MS, Door
 from support.tables import (
     STEPS,

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.lake.tables.offsets import OFFSETS_PROPERTY
 from penstock.model.errors import InDoubtError, InvalidRequestError, NotFoundError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables import catalog as catalog_module
 from penstock.pipeline.tables.catalog import ancestry, open_catalog, summary_of
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, MaintenanceSummary, maintain_table
+from penstock.pipeline.tables.offsets import OFFSETS_PROPERTY
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings
 from penstock.system import SystemClock
 from penstock.testing.clock import ManualClock

@@ -12,10 +12,10 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.lake.tables.formats import SchemaText
 from penstock.model.errors import InvalidRequestError
 from penstock.pipeline.engine import LocalEngine
 from penstock.pipeline.tables.catalog import open_catalog
+from penstock.pipeline.tables.formats import SchemaText
 from penstock.pipeline.tables.job import run_table_once
 from penstock.pipeline.tables.maintenance import Maintenance, maintain_table
 from penstock.pipeline.tables.settings import CatalogSettings, TableSettings

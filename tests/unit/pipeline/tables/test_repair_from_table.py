@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli.main import root
-from penstock.metadata.loss_queries import NotedKind
+from penstock.state.read.loss_queries import NotedKind
 from support.door import NOW_MS, Door
 from support.tables import Lake, follow, new_record, produce, records_of
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
-from penstock.lake.tables.evolution import IncompatibleSchemaError
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline.tables import protoc
 from penstock.pipeline.tables import registry as registry_module
+from penstock.pipeline.tables.evolution import IncompatibleSchemaError
 from penstock.pipeline.tables.protoc import compile_proto_texts
 from penstock.pipeline.tables.schema_files import read_schema_file
 from support.door import Door

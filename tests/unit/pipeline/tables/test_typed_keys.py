@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import root
-from penstock.lake.tables.evolution import IncompatibleSchemaError
 from penstock.model.errors import InvalidRequestError
+from penstock.pipeline.tables.evolution import IncompatibleSchemaError
 from penstock.pipeline.tables.schema_files import read_schema_file
 from support.door import Door
 from support.registry import Registry

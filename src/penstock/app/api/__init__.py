@@ -1,0 +1,1 @@
+"""The pipeline's HTTP API: plans, reads, objects and commits of jobs."""

@@ -1,0 +1,257 @@
+"""The door's calls about objects: presigned URLs, and bytes through this agent."""
+
+import asyncio
+import logging
+import mmap
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from typing_extensions import Buffer
+
+from penstock.app.api.calls import Call, message, read_message
+from penstock.app.api.sources import DoorRefusedError, PipelineSources
+from penstock.model.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidRequestError,
+    OverloadedError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.objects.keys import check_key
+from penstock.objects.origins import ORIGINS_PREFIX
+from penstock.pipeline import api_messages as door
+from penstock.pipeline.api_messages import Accesses, AccessRequest
+from penstock.ports.objects import ObjectStore, SignedMethod, sign_through
+from penstock.segment.keys import SEGMENTS_PREFIX, parse_job_key
+from penstock.state.answers import Refusal
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
+
+ACCESS_SECONDS_MAX: Final = 3600
+STALL_S: Final = 30.0
+KEYS_MAX: Final = 10_000
+_PIECE_BYTES: Final = 4 << 20
+_MEMORY_BYTES: Final = 8 << 20
+"""A longer object waits in a file until it is whole, as a conditional put needs it."""
+_RANGE: Final = re.compile(r"bytes=(\d{1,15})-(\d{1,15})", re.ASCII)
+
+
+def calls(sources: PipelineSources) -> Sequence[Call]:
+    """See `pipeline_routes`."""
+    objects = _Objects(sources)
+    path = door.OBJECTS_PATH + "/{key:path}"
+    return [
+        (door.ACCESSES_PATH, "POST", "accesses", objects.accesses),
+        (path, "GET", "get", objects.get),
+        (path, "PUT", "put", objects.put),
+    ]
+
+
+class _Objects:
+    def __init__(self, sources: PipelineSources) -> None:
+        self._sources = sources
+        self._putting_bytes = 0
+        """Bytes of the objects that are on their way to the store now."""
+
+    async def accesses(self, request: Request) -> Response:
+        wanted = await read_message(request, AccessRequest)
+        if len(wanted.keys) > KEYS_MAX:
+            raise InvalidRequestError("sign", "keys", f"{len(wanted.keys)}, {KEYS_MAX} at most")
+        if not 1 <= wanted.seconds <= ACCESS_SECONDS_MAX:
+            raise InvalidRequestError(
+                "sign", f"{wanted.seconds} seconds", f"1 to {ACCESS_SECONDS_MAX} are possible"
+            )
+        store = self._sources.store
+        if wanted.method == "GET":
+            for key in wanted.keys:
+                _check_readable(key)
+            urls = await sign_or_none(store, "GET", wanted.keys, wanted.seconds)
+        elif wanted.method == "PUT":
+            await self._check_writable(wanted.keys)
+            urls = await sign_or_none(store, "PUT", wanted.keys, wanted.seconds)
+        else:
+            raise InvalidRequestError("sign", repr(wanted.method), "it is GET or PUT")
+        return message(Accesses(urls=list(urls)))
+
+    async def get(self, request: Request) -> Response:
+        key: str = request.path_params["key"]
+        _check_readable(key)
+        match = _RANGE.fullmatch(request.headers.get("range", ""))
+        if match is None:
+            raise InvalidRequestError("read", key, "a header `Range: bytes=A-B` is needed")
+        start, end = int(match[1]), int(match[2]) + 1
+        if start >= end:
+            raise InvalidRequestError("read", key, f"bytes {start} to {end - 1}")
+        pieces = self._pieces(key, start, end)
+        # Before anything is answered, so that an error is one.
+        first = await anext(pieces)
+
+        async def body() -> AsyncIterator[memoryview]:
+            yield memoryview(first)
+            async for piece in pieces:
+                yield memoryview(piece)
+
+        headers = {
+            "content-length": str(end - start),
+            "content-range": f"bytes {start}-{end - 1}/*",
+        }
+        return StreamingResponse(
+            body(), 206, headers=headers, media_type="application/octet-stream"
+        )
+
+    async def put(self, request: Request) -> Response:
+        key: str = request.path_params["key"]
+        length = request.headers.get("content-length", "")
+        if not re.fullmatch(r"\d{1,15}", length, re.ASCII):
+            raise InvalidRequestError("put", key, "a header Content-Length is needed")
+        size_bytes = int(length)
+        most = self._sources.object_bytes_max
+        if size_bytes > most:
+            raise InvalidRequestError(
+                "put",
+                key,
+                f"{size_bytes} bytes; pipeline_object_bytes_max is {most}",
+                "write smaller objects",
+            )
+        await self._check_writable([key])
+        if self._putting_bytes and self._putting_bytes + size_bytes > most:
+            raise OverloadedError("put", key, f"{self._putting_bytes} bytes are on their way")
+        self._putting_bytes += size_bytes
+        try:
+            await self._store(request, key, size_bytes)
+        finally:
+            self._putting_bytes -= size_bytes
+        return Response(status_code=204)
+
+    async def _store(self, request: Request, key: str, size_bytes: int) -> None:
+        if size_bytes <= _MEMORY_BYTES:
+            gathered = bytearray()
+            async for part in _parts_of(request, key):
+                gathered += part
+                _check_length(key, len(gathered), size_bytes)
+            await self._put(key, gathered, size_bytes)
+            return
+        with self._scratch_file() as file:
+            received = 0
+            gathered = bytearray()
+            async for part in _parts_of(request, key):
+                received += len(part)
+                _check_length(key, received, size_bytes)
+                gathered += part
+                if len(gathered) >= _PIECE_BYTES:
+                    await self._in_pool(file.write, bytes(gathered))
+                    gathered.clear()
+            await self._in_pool(file.write, bytes(gathered))
+            await self._in_pool(file.flush)
+            if received != size_bytes:
+                raise InvalidRequestError("put", key, f"{received} of {size_bytes} bytes came")
+            with (
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole,
+                memoryview(whole) as view,
+            ):
+                await self._put(key, view, size_bytes)
+
+    async def _in_pool(self, work: Callable[..., object], *arguments: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._sources.pool, work, *arguments)
+
+    def _scratch_file(self) -> IO[bytes]:
+        Path(self._sources.scratch).mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryFile(dir=self._sources.scratch)
+
+    async def _put(self, key: str, body: bytearray | memoryview, size_bytes: int) -> None:
+        if len(body) != size_bytes:
+            raise InvalidRequestError("put", key, f"{len(body)} of {size_bytes} bytes came")
+        try:
+            await self._sources.store.put(key, [body], if_absent=True)
+        except ConflictError as error:
+            raise DoorRefusedError(
+                "put", key, str(error), reason=Refusal.OBJECT_EXISTS.name.lower()
+            ) from error
+
+    async def _pieces(self, key: str, start: int, end: int) -> AsyncIterator[Buffer]:
+        """Bytes [start, end), a few MB in memory at a time."""
+        store = self._sources.store
+        for at in range(start, end, _PIECE_BYTES):
+            try:
+                yield await store.get_range(key, at, min(at + _PIECE_BYTES, end))
+            except CorruptDataError:
+                # Shorter: said with its size, since what was asked may be the mistake.
+                size_bytes = await store.size(key)
+                raise CorruptDataError(
+                    "read", key, f"bytes up to {end} of an object of {size_bytes}"
+                ) from None
+
+    async def _check_writable(self, keys: Sequence[str]) -> None:
+        """
+        Raises:
+            InvalidRequestError: a key that no job has.
+            DoorRefusedError: the job is over.
+        """
+        jobs: set[int] = set()
+        for key in keys:
+            parsed = parse_job_key(key)
+            if parsed is None:
+                raise InvalidRequestError("write", repr(key), "that is no key of a job's object")
+            jobs.add(parsed.job)
+        for job in jobs:
+            await check_job(self._sources, job)
+
+
+async def sign_or_none(
+    store: ObjectStore, method: SignedMethod, keys: Sequence[str], seconds: int
+) -> Sequence[str]:
+    """As `sign_through`; "" per key where the store's credentials can't sign, as an instance's may
+    not: then all goes through the agents, which is slower and works."""
+    try:
+        return await sign_through(store, method, keys, seconds)
+    except PenstockError as error:
+        saying = "objects go through this agent, since no URL can be signed"
+        heard(Cause.SIGN_URL, error, logger, saying)
+        return [""] * len(keys)
+
+
+async def check_job(sources: PipelineSources, job: int) -> None:
+    """Raises: DoorRefusedError: the job was closed, or never opened."""
+    if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
+        # It may have been opened by another agent a moment ago.
+        await sources.confirm()
+        if await sources.ask(lambda queries: queries.pipeline_job(job)) is None:
+            raise DoorRefusedError(
+                "commit",
+                f"job {job}",
+                f"job {job} was closed, or never opened",
+                reason=Refusal.UNKNOWN_JOB.name.lower(),
+            )
+
+
+async def _parts_of(request: Request, key: str) -> AsyncIterator[bytes]:
+    """A request's body, for as long as it goes on coming: while it doesn't, others wait."""
+    stream = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(STALL_S):
+                part = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise RetryableError("put", key, f"nothing came for {STALL_S:.0f} s") from error
+        yield part
+
+
+def _check_length(key: str, received: int, size_bytes: int) -> None:
+    if received > size_bytes:
+        raise InvalidRequestError("put", key, f"more than {size_bytes} bytes came")
+
+
+def _check_readable(key: str) -> None:
+    """Segments alone: what else lies in the store is no job's business."""
+    check_key(key)
+    if not key.startswith((SEGMENTS_PREFIX, ORIGINS_PREFIX)):
+        raise InvalidRequestError("read", repr(key), "that is no key of a segment")

@@ -1,0 +1,176 @@
+"""The state, the log and the store, of which the pipeline's calls are answered."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from penstock.log.serving import ServingLog
+from penstock.model.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.model.ids import PartitionKey, partition_key
+from penstock.observability.metrics import Metrics
+from penstock.order.heads import Heads
+from penstock.ports.objects import ObjectStore
+from penstock.state.ages import Ages
+from penstock.state.answers import AnyAnswer, Refusal, Refused
+from penstock.state.commands import AnyCommand
+from penstock.state.levels import LevelNotOnError
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView, Topic
+from penstock.state.schema import PIPELINE_LEVEL
+
+T = TypeVar("T")
+
+COMMAND_BYTES_MAX: Final = 16 << 20
+"""Largest journal entry that a request may make."""
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class DoorRefusedError(ConflictError):
+    """A 409. `reason`: a Refusal's name in lower case, or one of this door's own."""
+
+    def __init__(self, operation: str, subject: str, detail: str, *, reason: str) -> None:
+        super().__init__(operation, subject, detail)
+        self.reason = reason
+
+
+def refused(reason: Refusal, detail: str) -> DoorRefusedError:
+    """Apply's refusal as an error."""
+    return DoorRefusedError("commit", "job", detail, reason=reason.name.lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSources:
+    """Holds what the pipeline's calls are answered from, in any shape of a server.
+
+    `objects_url`: of the store without credentials, "" where it can't be told; `heads`: None where
+    this agent is always at the journal's head.
+    """
+
+    cluster_id: str
+    version: str
+    ages: Ages
+    view: StateView
+    queries: Callable[[], Queries]
+    log: ServingLog
+    heads: Heads | None
+    store: ObjectStore
+    pool: Executor
+    metrics: Metrics
+    scratch: str
+    objects_url: str
+    block_bytes: int
+    object_bytes_max: int
+    confirm_timeout_s: float
+    without_secret: bool = False
+    """Whoever reaches this port may read and write everything by Kafka's protocol, too."""
+    on_loopback: bool = False
+    """There is no secret, and only programs of this machine reach the port."""
+
+    async def confirm(self) -> None:
+        """Wait until this agent knows all that happened before the call, and queries find it.
+
+        Raises:
+            RetryableError: it can't be known now.
+        """
+        if self.heads is not None:
+            try:
+                async with asyncio.timeout(self.confirm_timeout_s):
+                    await self.heads.confirm_head()
+            except TimeoutError as error:
+                raise RetryableError("confirm", "journal", "it doesn't answer") from error
+            except NotFoundError as error:
+                # This agent lags behind what the journal still has, and ends. It says nothing of
+                # what was asked for: another agent knows.
+                raise RetryableError("confirm", "journal", str(error)) from error
+        await self.log.let_queries_find()
+
+    async def ask(self, question: Callable[[Queries], T]) -> T:
+        """Ask the state in the pool, on a connection of the thread's own."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self.pool, lambda: question(self.queries())
+        )
+
+    async def commit(self, command: AnyCommand) -> AnyAnswer:
+        """Journal a command.
+
+        Raises:
+            DoorRefusedError: it was refused.
+            InvalidRequestError: it is too long, or holds a number that no entry can.
+        """
+        _check_command(command)
+        try:
+            (answer,) = await self.log.commit([command])
+        except LevelNotOnError as error:
+            raise self._level_not_on() from error
+        if isinstance(answer, Refused) and answer.reason is Refusal.LEVEL_NOT_ON:
+            raise self._level_not_on()
+        if isinstance(answer, Refused):
+            raise refused(answer.reason, answer.detail)
+        return answer
+
+    def topic(self, topic_id: str) -> Topic | None:
+        """Find a topic by its id's hexadecimal digits, as this agent knows it.
+
+        Raises:
+            InvalidRequestError: that is no id.
+        """
+        if not _TOPIC_ID.fullmatch(topic_id):
+            raise InvalidRequestError("look up topic", repr(topic_id), "an id has 32 hex digits")
+        return self.view.topic_by_id(bytes.fromhex(topic_id))
+
+    def partition(self, topic_id: str, partition: int) -> PartitionKey:
+        """Raises: NotFoundError: there is none, InvalidRequestError."""
+        topic = self.topic(topic_id)
+        if topic is None or not 0 <= partition < topic.partitions:
+            raise NotFoundError(
+                "look up", f"partition {partition} of topic {topic_id}", "there is no such one"
+            )
+        return partition_key(topic.topic_key, partition)
+
+    def _level_not_on(self) -> PenstockError:
+        """Agents raise the level by themselves, as soon as each knows it."""
+        live = [agent.level_max for agent in self.view.agents() if agent.live]
+        text = f"feature level {self.view.feature_level} is on, jobs need {PIPELINE_LEVEL}"
+        if min(live, default=0) < PIPELINE_LEVEL:
+            return refused(
+                Refusal.LEVEL_NOT_ON,
+                f"{text}, and an agent of an older release takes part still: upgrade it",
+            )
+        return RetryableError("commit", "job", f"{text}: it is being switched on")
+
+
+def _check_command(command: AnyCommand) -> None:
+    # Here, and not where entries are made: what fails there is an error of all that wait.
+    try:
+        size_bytes = len(msgspec.msgpack.encode(command))
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequestError("commit", type(command).__name__, str(error)) from error
+    if size_bytes > COMMAND_BYTES_MAX:
+        raise InvalidRequestError(
+            "commit",
+            type(command).__name__,
+            f"{size_bytes} bytes, {COMMAND_BYTES_MAX} at most",
+            "commit fewer runs at once",
+        )
+
+
+def url_without_credentials(location: str) -> str:
+    """A store's path or URL as a URL that may be shown: without user, password and query."""
+    if "://" not in location:
+        return Path(location).resolve().as_uri()
+    url = urlsplit(location)
+    host = url.netloc.rpartition("@")[2]
+    return urlunsplit((url.scheme, host, url.path, "", ""))

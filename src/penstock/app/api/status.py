@@ -1,0 +1,87 @@
+"""What `penstock status` tells of the pipeline: jobs that are open, and how tables do."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from penstock.log.retention.keeper import Keeper
+from penstock.model.malformed import MALFORMED
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
+
+INTERVAL_S: Final = 10.0
+SHOWN_MAX: Final = 100
+
+
+@dataclass(slots=True)
+class PipelineStatus:
+    """Asks the state now and then, so that a look at the status never waits for it."""
+
+    queries: Callable[[], Queries]
+    pool: Executor
+    view: StateView
+    keeper: Keeper
+    _told: dict[str, Any] = field(default_factory=lambda: {"jobs": {}, "tables": {}})
+
+    async def run_once(self) -> None:
+        """Ask the state what there is to tell."""
+        loop = asyncio.get_running_loop()
+        jobs, tables = await loop.run_in_executor(self.pool, self._ask)
+        self._told = {
+            "jobs": {
+                str(job.job): {
+                    "kind": job.kind,
+                    "name": job.name,
+                    "opened_ms": job.opened_ms,
+                    "renewed_ms": job.renewed_ms,
+                }
+                for job in jobs[:SHOWN_MAX]
+            },
+            "tables": {
+                row.table: {
+                    "topic": self._name(row.topic_id),
+                    "snapshot_id": row.snapshot_id,
+                    "time_ms": row.time_ms,
+                    **_state(row.state),
+                }
+                for row in tables[:SHOWN_MAX]
+            },
+        }
+
+    def status(self) -> dict[str, Any]:
+        """For /v1/status. `time_ms`: of the table's last commit; `retention`: how many partitions
+        keep records for tables that haven't followed them, and the last offsets [start, end) that
+        this agent took all the same, since the topic's bound had passed."""
+        return self._told | {
+            "retention": {
+                "partitions_waiting": self.keeper.partitions_kept_for_tables,
+                "lost_to_tables": {
+                    f"{topic}-{partition}": list(offsets)
+                    for (topic, partition), offsets in list(self.keeper.lost_to_tables.items())
+                },
+            }
+        }
+
+    def _ask(self) -> tuple[list[Any], list[Any]]:
+        queries = self.queries()
+        return queries.pipeline_jobs(), queries.table_rows()
+
+    def _name(self, topic_id: bytes) -> str:
+        topic = self.view.topic_by_id(topic_id)
+        return topic_id.hex() if topic is None else topic.name
+
+
+def _state(text: str) -> dict[str, Any]:
+    """What the table's job says of itself: status, error, and how many ranges were lost."""
+    try:
+        state = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except MALFORMED:
+        state = {"status": text}
+    found = {name: state[name] for name in ("status", "error", "bad_records") if state.get(name)}
+    if lost := state.get("lost"):
+        found["lost_ranges"] = len(lost)
+    return found

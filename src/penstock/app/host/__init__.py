@@ -1,0 +1,1 @@
+"""Several processes on one host: the supervisor, its workers and their WALs."""

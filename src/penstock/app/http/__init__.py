@@ -1,0 +1,1 @@
+"""The HTTP port: connections, admission, and the routes of operators and peers."""

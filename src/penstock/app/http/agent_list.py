@@ -1,0 +1,40 @@
+"""What is told of a cluster's agents: the body of `GET /v1/agents`."""
+
+from typing import Any, Final
+
+from penstock.app.parts import Parts
+from penstock.membership.membership import Membership
+from penstock.state.cluster_tables import GROUP_SHARDS
+
+HTTP_LABEL: Final = "penstock.http"
+"""The label by which an agent tells tools its HTTP port. Agents of releases that served peers on
+it, and servers that serve none, have no such label: theirs is `peer`."""
+
+
+def list_agents(parts: Parts, membership: Membership) -> list[dict[str, Any]]:
+    """All agents, as `GET /v1/agents` gives them."""
+    queries = parts.queries()
+    wal_runs: dict[int, int] = {}
+    for wal in queries.wals():
+        count = len(queries.wal_runs(wal.wal_key))
+        wal_runs[wal.agent] = wal_runs.get(wal.agent, 0) + count
+    listed = []
+    for agent in membership.status():
+        labels = dict(agent["labels"])
+        owned = sum(parts.view.shard_owner(shard) == agent["id"] for shard in range(GROUP_SHARDS))
+        listed.append(
+            {
+                "id": agent["id"],
+                "status": agent["status"],
+                "kafka": agent["endpoint"],
+                "http": labels.pop(HTTP_LABEL, agent["peer"]),
+                "peer": agent["peer"],
+                "labels": labels,
+                "shards": owned,
+                "wal_runs": wal_runs.get(agent["id"], 0),
+                "version": agent["software"],
+                "epoch": agent["epoch"],
+                "silent_s": agent["silent_s"],
+            }
+        )
+    return listed

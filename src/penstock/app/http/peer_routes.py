@@ -1,0 +1,132 @@
+"""The HTTP routes that peers call, and the check of the cluster's secret before any of them.
+
+docs/formats/peers.md is the protocol. Imported with `penstock.app.http.server`, since starlette
+is slow to load.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import Buffer
+
+from penstock.app.http.connection import OPEN_PATHS, read_body
+from penstock.model.errors import InvalidRequestError, OverloadedError, RetryableError
+from penstock.peers.blocks import OwnBlocks
+from penstock.peers.codec import REQUEST_BYTES_MAX, decode_blocks, decode_wal
+from penstock.peers.secret import ClusterSecret
+from penstock.peers.serve import ReadWal, serve_blocks, serve_wal
+from penstock.peers.standing import (
+    STANDING_PATH,
+    AnswerStanding,
+    decode_asked,
+    serve_standing,
+)
+from penstock.peers.wal import WAL_PATH
+from penstock.peers.zone import BLOCKS_PATH, BLOCKS_PATH_UNVERSIONED
+from penstock.pipeline import api_messages as door
+
+FRAMES_TYPE: Final = "application/x-penstock-frames"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSources:
+    """What answers to peers are made of. `read_wal`: None where there is no WAL."""
+
+    own: OwnBlocks
+    block_bytes: int
+    read_wal: ReadWal | None = None
+    standing_of: AnswerStanding | None = None
+    """None where agents share no journal that may be away from one of them."""
+
+
+def peer_routes(sources: PeerSources) -> Sequence[BaseRoute]:
+    """Routes for an application behind `SecretCheck`."""
+
+    async def blocks(request: Request) -> Response:
+        try:
+            ranges = decode_blocks(
+                await read_body(request, REQUEST_BYTES_MAX), block_bytes=sources.block_bytes
+            )
+        except InvalidRequestError as error:
+            return PlainTextResponse(str(error), 400)
+        except OverloadedError as error:
+            return PlainTextResponse(str(error), 503)
+        versions = request.url.path == BLOCKS_PATH
+        return _frames(serve_blocks(sources.own, ranges, versions=versions))
+
+    async def wal(request: Request) -> Response:
+        if sources.read_wal is None:
+            return PlainTextResponse("this agent writes no WAL\n", 404)
+        try:
+            wanted = decode_wal(await read_body(request, REQUEST_BYTES_MAX))
+        except InvalidRequestError as error:
+            return PlainTextResponse(str(error), 400)
+        except OverloadedError as error:
+            return PlainTextResponse(str(error), 503)
+        return _frames(serve_wal(sources.read_wal, wanted))
+
+    async def standing(request: Request) -> Response:
+        if sources.standing_of is None:
+            return PlainTextResponse("this agent shares no journal\n", 404)
+        try:
+            asked = decode_asked(await read_body(request, REQUEST_BYTES_MAX))
+            found = sources.standing_of(asked)
+        except InvalidRequestError as error:
+            return PlainTextResponse(str(error), 400)
+        except RetryableError as error:
+            return PlainTextResponse(str(error), 503)
+        return _frames(serve_standing(found))
+
+    return [
+        Route(STANDING_PATH, standing, methods=["POST"]),
+        Route(BLOCKS_PATH, blocks, methods=["POST"]),
+        Route(BLOCKS_PATH_UNVERSIONED, blocks, methods=["POST"]),
+        Route(WAL_PATH, wal, methods=["POST"]),
+    ]
+
+
+class SecretCheck:
+    """ASGI middleware: 401 for whatever comes without the secret, save `OPEN_PATHS`.
+
+    Before routing, so that no route can be forgotten, and before a body is read.
+    """
+
+    def __init__(self, app: ASGIApp, secret: ClusterSecret | None) -> None:
+        """
+        Args:
+            secret: None: everything is let through (a server on loopback).
+        """
+        self._app = app
+        self._secret = secret
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if (
+            self._secret is not None
+            and scope["type"] == "http"
+            and scope["path"] not in OPEN_PATHS
+            and not self._secret.accepts(dict(scope["headers"]).get(b"authorization"))
+        ):
+            await _secret_needed()(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _secret_needed() -> Response:
+    headers = {"www-authenticate": 'Bearer realm="penstock"', "connection": "close"}
+    body = msgspec.json.encode(door.Problem(error="the cluster's secret is needed", kind="secret"))
+    return Response(body, 401, headers, media_type="application/json")
+
+
+def _frames(parts: AsyncIterator[Buffer]) -> Response:
+    async def views() -> AsyncIterator[memoryview]:
+        async for part in parts:
+            yield memoryview(part)
+
+    return StreamingResponse(views(), media_type=FRAMES_TYPE)

@@ -1,0 +1,233 @@
+"""The HTTP calls of `penstock repair`: what is found, and what is to be done about it."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from penstock.app.http.agents_api import answered, json_response
+from penstock.app.http.connection import read_body
+from penstock.app.http.progress_lines import CONTENT_TYPE, Progress, progress_lines
+from penstock.log.damage.noted_ranges import NotedRanges
+from penstock.log.damage.rebuilt_records import REBUILT_BYTES_MAX, RebuiltRecords
+from penstock.log.damage.repair import DamagedRun, DamageRepair, Place
+from penstock.log.history.repair import HistoryRepair, HistoryReport
+from penstock.model.errors import InvalidRequestError
+from penstock.model.ids import PartitionKey, partition_of
+
+
+class Scan(Protocol):
+    """Reads all that is stored once: `penstock.log.serving.ServingLog.scan`."""
+
+    def __call__(
+        self, *, bytes_per_s: int, reads_objects: bool, progress: Progress
+    ) -> Awaitable[dict[str, Any]]:
+        """See there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairSources:
+    """What the calls are answered by. None: this server can't have such damage."""
+
+    damage: DamageRepair | None = None
+    scan: Scan | None = None
+    rebuilt: RebuiltRecords | None = None
+    lost_ranges: NotedRanges | None = None
+    topic_id_of: Callable[[PartitionKey], bytes | None] = lambda _: None
+    partition_name: Callable[[PartitionKey], str] = str
+    histories: HistoryRepair | None = None
+    without_secret: bool = False
+    """The servers of one host need none: whoever reaches their ports may make a backup as well."""
+
+
+class HistoryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/repair/histories. `history`: one of the open ones; None: all."""
+
+    action: Literal["look", "append", "give_up"] = "look"
+    history: int | None = None
+
+
+PLACES_MAX: Final = 10_000
+"""Runs that one call may name."""
+PLACES_BODY_BYTES_MAX: Final = 1 << 20
+"""Room for `PLACES_MAX` runs, which take 420 KB at most."""
+_Int64 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class DamageRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/repair/damage. `places`: pairs of partition key and an offset of a run;
+    None: all runs that this server or agent knows to be damaged. `source`: with find and restore, a
+    directory or URL that may hold copies."""
+
+    action: Literal["look", "find", "restore", "accept_loss"] = "look"
+    source: str = ""
+    places: Annotated[list[tuple[_Int64, _Int64]], msgspec.Meta(max_length=PLACES_MAX)] | None = (
+        None
+    )
+
+
+class RebuildRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The query of POST /v1/repair/rebuild, whose body is batches: see `RebuiltRecords.fill`."""
+
+    partition_key: _Int64
+    start: _Int64
+    end: _Int64
+    accept_loss: bool = False
+
+
+class LostRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/repair/lost. `after`: the partition key and start of the last range of
+    the page before."""
+
+    after: tuple[int, int] = (-1, -1)
+
+
+class ScanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of POST /v1/repair/scan. `objects`: whether objects are read besides the WALs."""
+
+    bytes_per_s: Annotated[int, msgspec.Meta(ge=1, lt=1 << 40)]
+    objects: bool = True
+
+
+def repair_routes(sources: RepairSources) -> Sequence[BaseRoute]:
+    """Routes for an application that has checked the secret."""
+    return [*_damage_routes(sources), *_history_routes(sources)]
+
+
+def _damage_routes(sources: RepairSources) -> Sequence[BaseRoute]:
+    repair = sources.damage
+    if repair is None:
+        return []
+
+    async def damage(request: Request) -> Response:
+        wanted = msgspec.json.decode(
+            await read_body(request, PLACES_BODY_BYTES_MAX), type=DamageRequest
+        )
+        work: dict[str, Callable[[Sequence[Place] | None], Awaitable[list[DamagedRun]]]] = {
+            "look": repair.look,
+            "find": partial(repair.find, source=wanted.source),
+            "restore": partial(repair.restore, source=wanted.source),
+            "accept_loss": repair.accept_loss,
+        }
+        places = (
+            None
+            if wanted.places is None
+            else [(PartitionKey(key), offset) for key, offset in wanted.places]
+        )
+        reports = await work[wanted.action](places)
+        return json_response(
+            {
+                "runs": [
+                    {
+                        "partition": sources.partition_name(report.partition_key),
+                        "partition_key": report.partition_key,
+                        "topic_id": _topic_id(sources, report.partition_key),
+                        "number": partition_of(report.partition_key),
+                        "start": report.start,
+                        "end": report.end,
+                        "place": report.place,
+                        "state": report.state,
+                        "lost": report.lost,
+                        "kept_batches": report.kept_batches,
+                        "note": report.note,
+                        "copy": report.copy,
+                    }
+                    for report in reports
+                ]
+            }
+        )
+
+    async def scan(request: Request) -> Response:
+        wanted = msgspec.json.decode(await read_body(request), type=ScanRequest)
+        assert sources.scan is not None
+        work = partial(sources.scan, bytes_per_s=wanted.bytes_per_s, reads_objects=wanted.objects)
+        lines = progress_lines(lambda progress: work(progress=progress), result="scanned")
+        return StreamingResponse(lines, media_type=CONTENT_TYPE)
+
+    async def lost(request: Request) -> Response:
+        assert sources.lost_ranges is not None
+        wanted = msgspec.json.decode(await read_body(request) or b"{}", type=LostRequest)
+        return json_response(
+            {
+                "ranges": [
+                    {
+                        "partition": sources.partition_name(key),
+                        "partition_key": key,
+                        "topic_id": _topic_id(sources, key),
+                        "number": partition_of(key),
+                        "start": start,
+                        "end": end,
+                    }
+                    for key, start, end, _ in await sources.lost_ranges.page(wanted.after)
+                ]
+            }
+        )
+
+    async def rebuild(request: Request) -> Response:
+        assert sources.rebuilt is not None
+        wanted = msgspec.convert(dict(request.query_params), RebuildRequest, strict=False)
+        body = await read_body(request, REBUILT_BYTES_MAX)
+        rebuilt = await sources.rebuilt.fill(
+            PartitionKey(wanted.partition_key),
+            wanted.start,
+            wanted.end,
+            body,
+            accept_loss=wanted.accept_loss,
+        )
+        return json_response({"filled": rebuilt.filled, "lost": rebuilt.lost})
+
+    routes = [Route("/v1/repair/damage", answered(damage), methods=["POST"])]
+    if sources.scan is not None:
+        routes.append(Route("/v1/repair/scan", answered(scan), methods=["POST"]))
+    if sources.rebuilt is not None:
+        routes.append(Route("/v1/repair/lost", answered(lost), methods=["POST"]))
+        routes.append(Route("/v1/repair/rebuild", answered(rebuild), methods=["POST"]))
+    return routes
+
+
+def _topic_id(sources: RepairSources, key: PartitionKey) -> str:
+    topic_id = sources.topic_id_of(key)
+    return "" if topic_id is None else topic_id.hex()
+
+
+def _history_routes(sources: RepairSources) -> Sequence[BaseRoute]:
+    repair = sources.histories
+
+    async def histories(request: Request) -> Response:
+        if repair is None:
+            raise InvalidRequestError(
+                "repair",
+                "lost histories",
+                "this server's journal is its own, and no other database can bring it back older",
+                "ask an agent of a cluster; without --history damage is repaired",
+            )
+        wanted = msgspec.json.decode(await read_body(request), type=HistoryRequest)
+        work = {"look": repair.look, "append": repair.append, "give_up": repair.give_up}
+        reports = await work[wanted.action](wanted.history)
+        return json_response({"histories": [_described(report) for report in reports]})
+
+    return [Route("/v1/repair/histories", answered(histories), methods=["POST"])]
+
+
+def _described(report: HistoryReport) -> dict[str, Any]:
+    history = report.history
+    return {
+        "history": history.history,
+        "start": history.start,
+        "end": history.end,
+        "reason": history.reason.name.lower(),
+        "agent": history.agent,
+        "noted_ms": history.noted_ms,
+        "held_end": report.held_end,
+        "closed": report.closed,
+        "moves": report.moves,
+        "damaged": report.damaged,
+        "topics": report.topics,
+        "partitions": [asdict(found) for found in report.partitions],
+    }

@@ -1,0 +1,209 @@
+"""The HTTP port: metrics, health, status, backup. Imported once the Kafka port listens, since
+starlette, uvicorn and prometheus_client take longer to import than a server to start."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from penstock.app.api.routes import pipeline_routes, problem
+from penstock.app.api.sources import PipelineSources
+from penstock.app.http.agents_api import AgentSources, agent_routes, answered, json_response
+from penstock.app.http.connection import GatedConnection, RequestSlots, read_body
+from penstock.app.http.gate import HttpGate
+from penstock.app.http.peer_routes import PeerSources, SecretCheck, peer_routes
+from penstock.app.http.progress_lines import CONTENT_TYPE as CONTENT_TYPE_LINES
+from penstock.app.http.progress_lines import progress_lines
+from penstock.app.http.repair_api import RepairSources, repair_routes
+from penstock.observability.exposition import CONTENT_TYPE, Exposition
+from penstock.observability.metrics import Metrics
+from penstock.peers.secret import ClusterSecret
+from penstock.recovery.backup import Progress
+from penstock.system import background
+from penstock.version import VERSION
+
+_POINTER = f"Penstock {VERSION}: see /v1/status, /metrics, /healthz, /readyz.\n"
+_KEEP_ALIVE_S = 30
+_LOOK_S = 1.0
+_SHOWN_PATH = 200
+"""Characters of a path that an answer repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSources:
+    """What the answers are made of.
+
+    `status` gives a JSON object; `not_ready` the reason why the server is not ready, or "";
+    `back_up` copies everything to a path or URL, tells how far it is, and gives the manifest;
+    `secret` is what callers must know (None: nothing; see `SecretCheck` for what stays open);
+    `agents` is what tools get to know of a cluster's agents; `pipeline` is what jobs are answered
+    from, `repair` what repairs are.
+    """
+
+    metrics: Metrics
+    status: Callable[[], dict[str, Any]]
+    not_ready: Callable[[], str]
+    back_up: Callable[[str, Progress | None], Awaitable[dict[str, Any]]]
+    secret: ClusterSecret | None = None
+    agents: AgentSources | None = None
+    pipeline: PipelineSources | None = None
+    repair: RepairSources | None = None
+
+
+def application(sources: HttpSources, gate: HttpGate) -> ASGIApp:
+    """The ASGI application of the HTTP port."""
+    exposition = Exposition(sources.metrics, version=VERSION)
+
+    async def pointer(_: Request) -> Response:
+        return PlainTextResponse(_POINTER)
+
+    async def metrics(_: Request) -> Response:
+        return Response(exposition.text(), headers={"content-type": CONTENT_TYPE})
+
+    async def healthz(_: Request) -> Response:
+        # That the event loop answers is what is asked; whether clients are served is /readyz's.
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        reason = sources.not_ready()
+        if reason:
+            return PlainTextResponse(f"not ready: {reason}\n", status_code=503)
+        return PlainTextResponse("ready\n")
+
+    async def status(_: Request) -> Response:
+        return json_response(sources.status())
+
+    async def back_up(request: Request) -> Response:
+        # A web page that a person on this machine looks at may send requests here, but no JSON
+        # ones without asking first.
+        if not _is_json(request):
+            return json_response({"error": "send application/json"}, 403)
+        wanted = msgspec.json.decode(await read_body(request), type=BackupRequest)
+        if CONTENT_TYPE_LINES in request.headers.get("accept", ""):
+            lines = progress_lines(partial(sources.back_up, wanted.to), result="manifest")
+            return StreamingResponse(lines, media_type=CONTENT_TYPE_LINES)
+        return json_response(await sources.back_up(wanted.to, None))
+
+    routes: list[BaseRoute] = [
+        Route("/", pointer),
+        Route("/metrics", metrics),
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/v1/status", status),
+        Route("/v1/backup", answered(back_up), methods=["POST"]),
+    ]
+    agents = sources.agents
+    if agents is not None and (sources.secret is not None or agents.without_secret):
+        routes += agent_routes(agents)
+    repair = sources.repair
+    if repair is not None and (sources.secret is not None or repair.without_secret):
+        routes += repair_routes(repair)
+    pipeline = sources.pipeline
+    if pipeline is not None and (sources.secret is not None or pipeline.without_secret):
+        routes += pipeline_routes(pipeline)
+    served = Starlette(
+        routes=routes, exception_handlers={HTTPException: _no_such_call, Exception: _own_error}
+    )
+    return SecretCheck(RequestSlots(served, gate), sources.secret)
+
+
+async def _no_such_call(request: Request, error: Exception) -> Response:
+    """404 and 405 of the routes. Their kind is not `not_found`, by which drivers would take a
+    server without this call for one without the topic."""
+    assert isinstance(error, HTTPException)
+    call = f"{request.method} {request.url.path[:_SHOWN_PATH]}"
+    text = f"{call}: {error.detail}; docs/operations.md lists the calls of this port"
+    return problem(error.status_code, "invalid", text, headers=error.headers)
+
+
+async def _own_error(_: Request, error: Exception) -> Response:
+    """An error of ours, which is raised again after the answer, and logged."""
+    return problem(500, "retry", f"{type(error).__name__} in this server; its log has the rest")
+
+
+def peer_application(sources: PeerSources, secret: ClusterSecret, gate: HttpGate) -> ASGIApp:
+    """Return the application that answers other agents of the cluster, on a port of its own."""
+    return SecretCheck(RequestSlots(Starlette(routes=peer_routes(sources)), gate), secret)
+
+
+class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What POST /v1/backup takes."""
+
+    to: str
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0] == "application/json"
+
+
+class HttpServer:
+    """Serves the application on a socket that listens already. Start, then close."""
+
+    def __init__(self, app: ASGIApp, gate: HttpGate, listener: socket.socket) -> None:
+        """
+        Args:
+            app: behind `RequestSlots` of the same gate.
+        """
+        config = uvicorn.Config(
+            app,
+            # Logs are configured by the server, the loop runs already, and no route needs more.
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="none",
+            http=cast("Any", partial(GatedConnection, gate)),
+            ws="none",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        self._server = _QuietServer(config)
+        self._gate = gate
+        self._listener = listener
+        self._task: asyncio.Task[None] | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Serve until `close`."""
+        self._task = background.start(background.HTTP, self._serve)
+        self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+    async def close(self) -> None:
+        """Stop; requests under way have a second to end."""
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._listener.close()
+
+    async def _serve(self) -> None:
+        await self._server.serve(sockets=[self._listener])
+        if not self._server.should_exit:
+            raise RuntimeError(f"the port {self._gate.name} is not served any more")
+
+    def _look(self) -> None:
+        self._gate.look()
+        self._look_timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+
+
+class _QuietServer(uvicorn.Server):
+    """Signals are the whole server's, not the HTTP port's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,1 @@
+"""Topics and configs: creating, altering, limits on how many there are."""

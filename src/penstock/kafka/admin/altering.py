@@ -1,0 +1,141 @@
+"""AlterConfigs and IncrementalAlterConfigs but for what each makes of a resource's configs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock.kafka import confirmed as fresh
+from penstock.kafka.admin.commit import commit
+from penstock.kafka.admin.resources import (
+    ResourceType,
+    check_broker_name,
+    check_configs,
+    replacement,
+    unknown_topic,
+)
+from penstock.kafka.context import RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.encode import EncodedParts
+from penstock.state.commands import AlterClusterConfigs, AlterTopicConfigs, AnyCommand
+
+
+class NewConfigs(Protocol):
+    """What an API makes of a resource."""
+
+    def __call__(
+        self, resource: Any, current: Mapping[str, str], *, of_topic: bool
+    ) -> dict[str, str]:
+        """The resource's configs after the alteration.
+
+        Args:
+            resource: kio's AlterConfigsResource.
+            current: its own configs now.
+            of_topic: whether it is a topic rather than the cluster.
+
+        Raises:
+            ItemError: the alteration is refused.
+        """
+        ...
+
+
+async def alter(
+    context: RequestContext, request: Any, new_configs: NewConfigs, response_type: Any
+) -> EncodedParts:
+    """Alter configs of several resources in one commit, or only check that they could be.
+
+    Args:
+        request: kio's AlterConfigsRequest or IncrementalAlterConfigsRequest.
+        response_type: kio's AlterConfigsResourceResponse of the request's API and version.
+
+    Returns:
+        An encoded array of `response_type`, one for each of the request's resources.
+    """
+    resources = request.resources
+    outcomes = await _outcomes(context, resources, new_configs, apply=not request.validate_only)
+    responses = ArrayWriter(response_type)
+    async for resource, outcome in context.broker.turns.each(zip(resources, outcomes, strict=True)):
+        responses.add(
+            error_code=outcome.error,
+            error_message=outcome.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+    return responses.encoded()
+
+
+async def _outcomes(
+    context: RequestContext, resources: Sequence[Any], new_configs: NewConfigs, *, apply: bool
+) -> list[Outcome]:
+    turns = context.broker.turns
+    twice = await turns.run(duplicates((one.resource_type, one.resource_name) for one in resources))
+
+    async def plan_all(certainty: fresh.Certainty) -> list[AnyCommand | Outcome]:
+        plans: list[AnyCommand | Outcome] = []
+        async for resource in turns.each(resources):
+            if turns.spend(len(resource.configs)):
+                await turns.wait()
+            try:
+                if (resource.resource_type, resource.resource_name) in twice:
+                    raise ItemError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
+                plans.append(_command(context, resource, new_configs, certainty) or Outcome())
+            except ItemError as error:
+                plans.append(error.outcome)
+        return plans
+
+    outcomes: list[Outcome] = []
+    commands: list[AnyCommand] = []
+    committed: list[int] = []
+    plans = await fresh.settled(context, plan_all)
+    async for index, plan in turns.each(enumerate(plans)):
+        if isinstance(plan, Outcome):
+            outcomes.append(plan)
+        else:
+            outcomes.append(Outcome())
+            commands.append(plan)
+            committed.append(index)
+    if apply:
+        for index, outcome in zip(committed, await commit(context, commands), strict=True):
+            outcomes[index] = outcome
+    return outcomes
+
+
+def _command(
+    context: RequestContext, resource: Any, new_configs: NewConfigs, certainty: fresh.Certainty
+) -> AnyCommand | None:
+    """The command that alters one resource; None when nothing changes.
+
+    Raises:
+        ItemError: the resource or its new configs are refused.
+    """
+    view = context.broker.view
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        raise ItemError(ErrorCode.INVALID_REQUEST, "a config is named twice")
+    if resource.resource_type == ResourceType.TOPIC:
+        topic = view.topic(resource.resource_name)
+        if topic is None:
+            raise certainty.refusal(unknown_topic(resource.resource_name))
+        after = new_configs(resource, topic.configs, of_topic=True)
+        check_configs(after, of_topic=True)
+        change = replacement(topic.configs, after)
+        if not change.set and not change.unset:
+            return None
+        return AlterTopicConfigs(topic_id=topic.topic_id, set=change.set, unset=change.unset)
+    if resource.resource_type == ResourceType.BROKER:
+        if not check_broker_name(resource.resource_name, context.broker.node_id):
+            raise ItemError(
+                ErrorCode.INVALID_REQUEST,
+                "configs of one broker cannot be altered: the order of things is the cluster's; "
+                "alter the default of all brokers (an empty name)",
+            )
+        after = new_configs(resource, view.cluster_configs, of_topic=False)
+        check_configs(after, of_topic=False)
+        change = replacement(view.cluster_configs, after)
+        if not change.set and not change.unset:
+            return None
+        return AlterClusterConfigs(set=change.set, unset=change.unset)
+    raise ItemError(
+        ErrorCode.INVALID_REQUEST,
+        f"configs of resource type {resource.resource_type} cannot be altered here",
+    )

@@ -1,0 +1,1 @@
+"""Fetches: sessions, what is read for each partition, and waiting."""

@@ -1,0 +1,1 @@
+"""Connections: what they hold, how they are admitted, read, answered and ended."""

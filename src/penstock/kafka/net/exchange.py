@@ -1,0 +1,138 @@
+"""A request and, later, its reply: how its handler is called."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from penstock.kafka.answer_bounds import bound_of
+from penstock.kafka.context import AnyReply, LateReply, Reply, RequestContext
+from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.registry import Api
+from penstock.kafka.wire import schema
+from penstock.model.errors import RetryableError
+
+LONG_REQUEST_BYTES: Final = 1 << 20
+"""Decoded, such a request may take 20 times as much: one at a time, until its answer is reserved.
+Shorter ones, which members of groups send, wait for no others."""
+
+
+class Exchange:
+    """One request of a connection, from its frame until its reply is handed to the socket."""
+
+    __slots__ = (
+        "api",
+        "body",
+        "context",
+        "error",
+        "frame_bytes",
+        "pending",
+        "ready",
+        "reply",
+        "started_s",
+    )
+
+    def __init__(
+        self,
+        api: Api,
+        context: RequestContext,
+        body: memoryview | None,
+        frame_bytes: int,
+        started_s: float,
+    ) -> None:
+        self.api = api
+        self.context = context
+        self.body = body
+        """What follows the header. None: ApiVersions in a version that is not served (KIP-511)."""
+        self.frame_bytes = frame_bytes
+        self.started_s = started_s
+        self.pending: asyncio.Future[Any] | None = None
+        self.ready = False
+        self.error: BaseException | None = None
+        self.reply: AnyReply = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+        """Call the handler. Nothing is raised: what goes wrong is this exchange's `error`.
+
+        Args:
+            changed: called once the reply, or an error, is there, if that is later.
+        """
+        try:
+            handler = self.api.load()
+            if self.body is None:
+                self.reply = handler.unsupported_version()
+            elif self.api.raw:
+                result = handler.serve(self.context, self.body)
+                if asyncio.isfuture(result):
+                    self.pending = result
+                    if type(result) is LateReply and not result.done():
+                        result.taker = partial(self._take, changed)
+                    else:
+                        result.add_done_callback(partial(self._replied, changed))
+                    return
+                self.reply = result
+            else:
+                task = loop.create_task(self._handle(handler, self.body))
+                self.pending = task
+                task.add_done_callback(partial(self._replied, changed))
+                return
+        except Exception as error:  # noqa: BLE001 - a handler's bug must end this connection alone
+            self.error = error
+        self.ready = True
+
+    def drop(self) -> None:
+        """End it without a reply: the peer is gone. Lets go of the frame at once: a late reply and
+        its taker are a reference cycle."""
+        self.body = None
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            if type(pending) is LateReply:
+                pending.taker = None
+            pending.cancel()
+
+    async def _handle(self, handler: Any, body: memoryview) -> AnyReply:
+        context, turns = self.context, self.context.broker.turns
+        while True:
+            if self.frame_bytes < LONG_REQUEST_BYTES:
+                request, waiting = await self._decode(body)
+            else:
+                async with context.broker.long_requests:
+                    request, waiting = await self._decode(body)
+            if waiting is None:
+                response = await handler.handle(context, request)
+                if type(response) is LongAnswer:
+                    return await response.reply(turns)
+                if not asyncio.isfuture(response):
+                    if context.reserved_bytes:
+                        long = LongAnswer(response, held_bytes=context.reserved_bytes)
+                        return await long.reply(turns)
+                    return [await schema.encode_in_turns(turns, response)]
+                waiting = response
+            # Many may wait: each holds its frame alone.
+            del request
+            await waiting
+
+    async def _decode(self, body: memoryview) -> tuple[Any, asyncio.Future[None] | None]:
+        """The request, with its answer reserved; or what to wait for before it is decoded again."""
+        context, name = self.context, self.api.module
+        turns, version = context.broker.turns, context.api_version
+        request = await schema.decode_in_turns(turns, name, version, body)
+        return request, context.reserve_answer(bound_of(context, name, request, self.frame_bytes))
+
+    def _take(self, changed: Callable[[], None], reply: Reply) -> None:
+        self.pending = None
+        self.reply = reply
+        self.ready = True
+        changed()
+
+    def _replied(self, changed: Callable[[], None], future: "asyncio.Future[Any]") -> None:
+        self.pending = None
+        if future.cancelled():
+            self.error = RetryableError("serve", self.api.name, "it was cancelled")
+        else:
+            # Looked at also where the peer is gone, so that the loop does not report it.
+            self.error = future.exception()
+            if self.error is None:
+                self.reply = future.result()
+        self.ready = True
+        changed()

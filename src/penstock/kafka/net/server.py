@@ -1,0 +1,135 @@
+"""The listening side of the Kafka face: accepts, limits, looks after peers, drains."""
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+
+from penstock.kafka.broker import Broker
+from penstock.kafka.net.admission import Admission, AdmissionLimits
+from penstock.kafka.net.connection import KafkaConnection
+from penstock.kafka.net.host import ConnectionHost
+from penstock.kafka.net.lanes import Lanes
+from penstock.kafka.net.movement import Patience
+from penstock.kafka.net.watch import Watch
+from penstock.kafka.net.waves import ProduceWaves
+from penstock.system.seldom import Seldom
+
+LOOK_S: Final = 1.0
+LOOKS_PER_TIMEOUT: Final = 4
+IDLE_LOOK_S: Final = 30.0
+"""Between looks at all connections, 10,000 of which take milliseconds."""
+BACKLOG: Final = 1024
+ABORT_DEADLINE_S: Final = 1.0
+
+
+class KafkaServer:
+    """Serves one address. Start, then drain, then close; used from one event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        settings = self._settings = broker.settings
+        data, groups = Lanes(settings.server_budget_bytes), Lanes(settings.group_budget_bytes)
+        self._host = ConnectionHost(
+            broker=broker,
+            data=data,
+            groups=groups,
+            waves=ProduceWaves(settings.gather_ms / 1000, broker.log, broker.clock),
+            admission=Admission(
+                AdmissionLimits(
+                    connections_max=settings.connections_max,
+                    per_address_max=settings.connections_per_ip_max,
+                    per_address_overrides=settings.connections_per_ip_overrides,
+                )
+            ),
+            watch=Watch(
+                Patience(stall_s=settings.stall_timeout_s, request_s=settings.request_timeout_s),
+                data,
+                groups,
+            ),
+            seldom=Seldom(broker.clock),
+        )
+        self._idle_look_s = 0.0
+        self._server: asyncio.Server | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._host.connections)
+
+    @property
+    def data(self) -> Lanes:
+        """The lanes before inflight_bytes_max: bytes of all connections' requests and answers."""
+        return self._host.data
+
+    @property
+    def groups(self) -> Lanes:
+        """The lanes before group_inflight_bytes_max: the same of group calls."""
+        return self._host.groups
+
+    async def start(self, bound: socket.socket) -> None:
+        """Listen on a socket that holds its address; it is this server's from now on."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: KafkaConnection(self._host), sock=bound, backlog=BACKLOG
+        )
+        self._schedule_look(loop)
+
+    async def drain(self, deadline_s: float) -> None:
+        """Accept nothing more, answer what was started, close; after `deadline_s` seconds cut
+        off who is left."""
+        self._host.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._host.connections):
+            connection.drain()
+        await self._until_empty(deadline_s)
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening and cut off every connection. Idempotent."""
+        self._host.draining = True
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._host.connections):
+            connection.abort()
+        self._broker.record_checks.close()
+        self._host.ends.close()
+        # An aborted transport tells its protocol from the loop, a turn later.
+        await self._until_empty(ABORT_DEADLINE_S)
+
+    async def _until_empty(self, deadline_s: float) -> None:
+        """Wait until no connection is left, at most `deadline_s` seconds."""
+        if not self._host.connections:
+            return
+        self._host.emptied.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await self._host.emptied.wait()
+
+    def look(self) -> None:
+        """End connections that stand still, are late or have been idle for too long. By itself
+        called about once a second."""
+        now_s = self._broker.clock.monotonic_s()
+        self._host.watch.look(now_s)
+        idle_s = self._settings.connections_max_idle_s
+        if now_s >= self._idle_look_s:
+            self._idle_look_s = now_s + min(idle_s / LOOKS_PER_TIMEOUT, IDLE_LOOK_S)
+            self._host.admission.end_idle(now_s, idle_s)
+
+    def _schedule_look(self, loop: asyncio.AbstractEventLoop) -> None:
+        settings = self._settings
+        shortest_s = min(
+            settings.stall_timeout_s, settings.request_timeout_s, settings.connections_max_idle_s
+        )
+        interval_s = min(LOOK_S, shortest_s / LOOKS_PER_TIMEOUT)
+        self._look_timer = loop.call_later(interval_s, self._look_again, loop)
+
+    def _look_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.look()
+        self._schedule_look(loop)

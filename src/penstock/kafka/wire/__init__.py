@@ -1,0 +1,1 @@
+"""Kafka's bytes: framing, headers, primitives and codecs."""

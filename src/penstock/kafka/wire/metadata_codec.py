@@ -1,0 +1,223 @@
+"""Metadata's answers, by struct: about each topic, with what a request's version has.
+
+Where one broker leads them all, every partition of a count looks the same but for its index, so the
+bytes are cached by (version, partition count).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from penstock.kafka.context import (
+    PIECE_BYTES,
+    PIECE_ITEMS,
+    Piece,
+    PiecedReply,
+    Reply,
+    RequestContext,
+)
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.outcomes import CHEAP
+from penstock.kafka.wire.decode import STEP_ITEMS
+from penstock.kafka.wire.written import (
+    NO_TAGS,
+    array_length,
+    pack_int16,
+    pack_int32,
+    string,
+    uvarint,
+)
+from penstock.model.steps import Steps
+from penstock.placement.leaders import Leaders
+from penstock.placement.zones import zone_of
+
+FLEXIBLE_FROM: Final = 9
+LOOKUP_BY_ID_FROM: Final = 12
+OPERATIONS_UNKNOWN: Final = pack_int32(-(1 << 31))
+ANSWER_BYTES: Final = 200
+"""What is held of a topic while an answer is made in pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAnswer:
+    """What is said about one topic."""
+
+    error: ErrorCode
+    name: str | None
+    topic_id: bytes
+    partitions: int
+
+
+def leaders_of(context: RequestContext) -> Leaders:
+    """Who leads partitions, for the client."""
+    return context.broker.nodes.leaders(zone_of(context.client_id))
+
+
+class TopicsWriter:
+    """Writes what is said about topics, as things are now: later pieces of an answer agree with
+    its length and with those before."""
+
+    def __init__(self, context: RequestContext) -> None:
+        self._version = version = context.api_version
+        self._leader_epoch = context.broker.epoch
+        self._leaders = leaders_of(context)
+        self._flexible = version >= FLEXIBLE_FROM
+        self._internal = b"\0" if version >= 1 else b""
+        self._tail = OPERATIONS_UNKNOWN if version >= 8 else b""
+        self._tail += NO_TAGS if self._flexible else b""
+        self._row_bytes = 6 + len(_row_end(0, version, 0))
+
+    def whole(self, answers: Sequence[TopicAnswer]) -> Steps[bytes]:
+        """The array of topics."""
+        parts = [array_length(len(answers), flexible=self._flexible)]
+        done = 0
+        for answer in answers:
+            parts += self._topic(answer)
+            done += 1 + answer.partitions // CHEAP
+            if done >= STEP_ITEMS:
+                yield done
+                done = 0
+        return b"".join(parts)
+
+    def length(self, answers: Sequence[TopicAnswer]) -> Steps[int]:
+        """How many bytes the array of topics has."""
+        found = len(array_length(len(answers), flexible=self._flexible))
+        for number, answer in enumerate(answers, 1):
+            found += sum(map(len, self._head(answer))) + len(self._tail)
+            found += len(array_length(answer.partitions, flexible=self._flexible))
+            found += answer.partitions * self._row_bytes
+            if not number % STEP_ITEMS:
+                yield STEP_ITEMS
+        return found
+
+    def pieces(self, answers: Sequence[TopicAnswer]) -> Iterator[Piece]:
+        """The array of topics, in pieces that are made when they are asked for."""
+        parts = [array_length(len(answers), flexible=self._flexible)]
+        length = items = 0
+        for answer in answers:
+            topic = self._topic(answer)
+            parts += topic
+            length += sum(map(len, topic))
+            items += 1 + answer.partitions // CHEAP
+            if length >= PIECE_BYTES or items >= PIECE_ITEMS:
+                yield b"".join(parts), items
+                parts, length, items = [], 0, 0
+        yield b"".join(parts), items
+
+    def _head(self, answer: TopicAnswer) -> list[bytes]:
+        version, name = self._version, answer.name
+        if name is None and version < LOOKUP_BY_ID_FROM:
+            name = ""
+        parts = [pack_int16(answer.error), string(name, flexible=self._flexible)]
+        if version >= 10:
+            parts.append(answer.topic_id)
+        parts.append(self._internal)
+        return parts
+
+    def _topic(self, answer: TopicAnswer) -> list[bytes]:
+        parts = self._head(answer)
+        sole = self._leaders.sole
+        version, epoch = self._version, self._leader_epoch
+        if sole is not None or not answer.partitions:
+            parts.append(encode_partitions(answer.partitions, version, sole or 0, epoch))
+        else:
+            led_by = self._leaders.of_topic(answer.topic_id, 0, answer.partitions)
+            parts.append(_encode_led(led_by, version, epoch))
+        parts.append(self._tail)
+        return parts
+
+
+def response(context: RequestContext, topics: bytes) -> Reply:
+    """An answer with an array of topics."""
+    head, tail = _around(context)
+    return [b"".join((head, topics, tail))]
+
+
+def long_response(
+    context: RequestContext,
+    topics: Iterator[Piece],
+    *,
+    topic_bytes: int,
+    held_bytes: int,
+) -> PiecedReply:
+    """An answer with an array of topics of that length, in pieces."""
+    head, tail = _around(context)
+
+    def pieces() -> Iterator[Piece]:
+        yield head, 0
+        yield from topics
+        yield tail, 0
+
+    return PiecedReply(
+        pieces(), byte_count=len(head) + topic_bytes + len(tail), held_bytes=held_bytes
+    )
+
+
+def slices(data: bytes) -> Iterator[Piece]:
+    """Bytes that others hold as well, in pieces."""
+    view = memoryview(data)
+    for start in range(0, len(view), PIECE_BYTES):
+        yield view[start : start + PIECE_BYTES], 1
+
+
+def _around(context: RequestContext) -> tuple[bytes, bytes]:
+    """What comes before the array of topics, and what after it."""
+    version, broker = context.api_version, context.broker
+    flexible = version >= FLEXIBLE_FROM
+    tags = NO_TAGS if flexible else b""
+    nodes = broker.nodes.all()
+    head = [
+        pack_int32(0) if version >= 3 else b"",
+        array_length(len(nodes), flexible=flexible),
+    ]
+    for node in nodes:
+        head += (
+            pack_int32(node.node_id),
+            string(node.host, flexible=flexible),
+            pack_int32(node.port),
+            string(node.rack, flexible=flexible) if version >= 1 else b"",
+            tags,
+        )
+    controller = broker.nodes.controller(zone_of(context.client_id))
+    head += [
+        string(broker.cluster_id, flexible=flexible) if version >= 2 else b"",
+        pack_int32(controller) if version >= 1 else b"",
+    ]
+    tail = [
+        OPERATIONS_UNKNOWN if 8 <= version <= 10 else b"",
+        pack_int16(0) if version >= 13 else b"",
+        tags,
+    ]
+    return b"".join(head), b"".join(tail)
+
+
+@lru_cache(maxsize=64)
+def encode_partitions(count: int, version: int, node_id: int, leader_epoch: int) -> bytes:
+    """The array of a topic's partitions, all led by `node_id`."""
+    return _encode_led((node_id,) * count, version, leader_epoch)
+
+
+def _encode_led(led_by: Sequence[int], version: int, leader_epoch: int) -> bytes:
+    """The array of a topic's partitions, by their leaders."""
+    flexible = version >= FLEXIBLE_FROM
+    ends = {leader: _row_end(leader, version, leader_epoch) for leader in set(led_by)}
+    parts = [uvarint(len(led_by) + 1) if flexible else pack_int32(len(led_by))]
+    parts.extend(b"\0\0" + pack_int32(index) + ends[leader] for index, leader in enumerate(led_by))
+    return b"".join(parts)
+
+
+def _row_end(node_id: int, version: int, leader_epoch: int) -> bytes:
+    """What follows a partition's index: the leader is the only replica that is shown."""
+    flexible = version >= FLEXIBLE_FROM
+    node = pack_int32(node_id)
+    alone = array_length(1, flexible=flexible) + node
+    rest = [
+        node,
+        pack_int32(leader_epoch) if version >= 7 else b"",
+        alone,
+        alone,
+        array_length(0, flexible=flexible) if version >= 5 else b"",
+        NO_TAGS if flexible else b"",
+    ]
+    return b"".join(rest)

@@ -1,1 +1,0 @@
-"""Compaction: which runs to join or to clean by key, and doing it on bytes. Pure."""

@@ -1,0 +1,1 @@
+"""WAL directories of agents: their names, claiming one, writing one, taking one over."""

@@ -1,0 +1,1 @@
+"""Agents among agents: beats, silence, fences, and comparing digests of their states."""

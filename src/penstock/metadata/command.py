@@ -1,7 +1,0 @@
-"""What all commands of the journal have in common."""
-
-from msgspec import Struct
-
-
-class Command(Struct, frozen=True, array_like=True, tag=True, kw_only=True):
-    """Base of all commands: on the wire an array whose first item is the tag."""

@@ -1,0 +1,574 @@
+"""The order of a cluster's agent: commands go to the shared journal, answers come by applying it.
+
+No leader and no guess: an entry is appended, perhaps more than once, and what became of it is what
+this agent's own replica makes of the journal. See docs/cluster.md and docs/formats/journal.md.
+
+    order = await ClusterOrder.open(...)     # caught up with the journal, then standing still
+    view = StateView.load(...)            # reads the replica at `order.position`
+    await order.start(on_applied=..., ...)   # follows on, and opens this agent's epoch
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.model.epochs import epoch_floor
+from penstock.model.errors import (
+    FatalStorageError,
+    FencedError,
+    InDoubtError,
+    NotFoundError,
+    OtherClusterError,
+    PenstockError,
+    RetryableError,
+    StorageFullError,
+)
+from penstock.order.clock_skew import ClockSkew
+from penstock.order.digest_pins import DigestPins
+from penstock.order.entry_keys import entry_key
+from penstock.order.entry_sender import EntrySender
+from penstock.order.local_order import Applied
+from penstock.order.write_stop import WriteStop
+from penstock.ports.clock import Clock
+from penstock.ports.journal import Journal
+from penstock.ports.random import Random
+from penstock.replica import Replica, SnapshotInfo
+from penstock.replica.ended_tasks import end_tasks
+from penstock.replica.follower import Followed, Follower, FollowerSettings
+from penstock.replica.heads import HeadReading
+from penstock.state.answers import AnyAnswer
+from penstock.state.apply.agents import next_epoch
+from penstock.state.apply.machine import EntryOutcome, LogMachine
+from penstock.state.commands import AnyCommand, CommitRuns, InitCluster, RegisterAgent
+from penstock.state.levels import KnownLevels
+from penstock.system import background
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
+
+UNSTORED_BYTES_MAX: Final = 32 << 20
+"""Entries that may wait in memory for space on the replica's disk before records are refused."""
+_TOKEN_BYTES: Final = 16
+_EPOCH_TRIES: Final = 8
+
+OnApplied = Callable[[list[Applied]], None]
+OnStopped = Callable[[PenstockError], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentIdentity:
+    """What an agent says of itself when it opens an epoch (`RegisterAgent`)."""
+
+    agent_id: int
+    labels: dict[str, str] = field(default_factory=dict)
+    software: str = ""
+    endpoint: str = ""
+    peer: str = ""
+    level_max: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOrderSettings:
+    """Deadlines and pauses."""
+
+    commit_timeout_s: float = 30.0
+    """How long `commit` waits, where its caller doesn't say."""
+    confirm_timeout_s: float = 5.0
+    open_timeout_s: float = 300.0
+    """Until the replica has caught up with the journal."""
+    register_timeout_s: float = 15.0
+    backoff_min_ms: int = 20
+    """Before entries are sent again whose sending failed."""
+    backoff_max_ms: int = 1_000
+    clock_believed_after_ms: int = 600_000
+    """How long after clocks were last apart they are believed again."""
+    follower: FollowerSettings = field(default_factory=FollowerSettings)
+
+
+class ClusterOrder:
+    """One agent's end of the journal. Event loop only, but for what says otherwise."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        replica: Replica[EntryOutcome],
+        machine: LogMachine,
+        *,
+        identity: AgentIdentity,
+        cluster_id: str,
+        clock: Clock,
+        wall: Clock | None,
+        random: Random,
+        executor: Executor | None,
+        settings: ClusterOrderSettings,
+    ) -> None:
+        """Use `open`."""
+        self._journal = journal
+        self._replica = replica
+        self._machine = machine
+        self._identity = identity
+        self._clock = clock
+        self._wall = wall or clock
+        self._random = random
+        self._executor = executor
+        self._settings = settings
+        self.cluster_id = cluster_id
+        self.agent_id = identity.agent_id
+        self.epoch = 0
+        """0 until `start` has opened one."""
+        self.found_ms = replica.time_ms
+        """Journal time of the replica before it caught up; 0: it is new."""
+        self._skewed_s = float("-inf")
+        self._skew = ClockSkew()
+        self._levels = KnownLevels()
+        self.write_stop = WriteStop()
+        """Set where replicas differ and nobody knows which of them is wrong."""
+        self.digest_pins = DigestPins(replica.path)
+        """The state that a digest was asked of."""
+        self._on_applied: OnApplied = lambda _: None
+        self._on_stopped: OnStopped = lambda _: None
+        self._follower = self._new_follower()
+        self._sender = self._new_sender()
+        self._is_registered = False
+        self._failure: PenstockError | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        journal: Journal,
+        replica: Replica[EntryOutcome],
+        machine: LogMachine,
+        *,
+        identity: AgentIdentity,
+        cluster_id: str,
+        clock: Clock,
+        wall: Clock | None = None,
+        random: Random,
+        executor: Executor | None = None,
+        settings: ClusterOrderSettings | None = None,
+    ) -> "ClusterOrder":
+        """Bring the replica to a head of the journal; then it stands still until `start`.
+
+        Args:
+            replica: opened with `machine`, `fsync=False` and `keeps_journal=False`; the order's
+                from now on, closed with it.
+            wall: the clock that is compared with the journal's; None: `clock`. While the wall clock
+                is in doubt `clock` may go on by itself, and would hide what is to be repaired.
+            cluster_id: the journal's; the replica must be of the same cluster or empty.
+            executor: of one thread, for applying; None: the loop's own.
+
+        Raises:
+            RetryableError: the journal doesn't answer.
+            NotFoundError: the replica is older than what the journal still holds.
+            JournalOlderError: it is newer: drop it.
+            OtherClusterError: it is of another cluster.
+            CorruptDataError: an entry that this release doesn't know, or a damaged replica.
+        """
+        order = cls(
+            journal,
+            replica,
+            machine,
+            identity=identity,
+            cluster_id=cluster_id,
+            clock=clock,
+            wall=wall,
+            random=random,
+            executor=executor,
+            settings=settings or ClusterOrderSettings(),
+        )
+        await order._check_cluster()
+        await order._catch_up()
+        return order
+
+    async def start(
+        self, *, on_applied: OnApplied | None = None, on_stopped: OnStopped | None = None
+    ) -> None:
+        """Follow on, and open a new epoch of this agent.
+
+        Args:
+            on_applied: called on the event loop with each applied batch, in order, before answers
+                are given out: moves the view.
+            on_stopped: called once when this agent can't go on: FencedError (its epoch is over),
+                JournalOlderError, CorruptDataError, FatalStorageError, NotFoundError, or what the
+                journal refuses for good.
+        Raises:
+            RetryableError: the journal doesn't answer, or this host's clock is off.
+            FencedError: other processes of this agent id keep opening epochs.
+        """
+        assert self._following is None, "started twice"
+        self._on_applied = on_applied or self._on_applied
+        self._on_stopped = on_stopped or self._on_stopped
+        self._follower = self._new_follower(self.digest_pins)
+        self._following = background.start(background.FOLLOW_JOURNAL, self._follow)
+        try:
+            await self._register()
+        except BaseException as error:
+            self._fail(error if isinstance(error, PenstockError) else self._closing())
+            await self._end_following()
+            raise
+
+    # -- the order, as others see it -------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """The last entry that is applied here."""
+        return self._follower.position
+
+    @property
+    def time_ms(self) -> int:
+        """Journal time there."""
+        return self._follower.time_ms
+
+    @property
+    def shows_answers(self) -> bool:
+        """Whether queries of the replica find all that was delivered: not where there was no space
+        to commit it."""
+        return self._replica.committed_position >= self._follower.position
+
+    @property
+    def head_confirmed_s(self) -> float:
+        """Monotonic time before the last reading of the head that this replica has reached."""
+        return self._follower.heads.confirmed_s
+
+    @property
+    def answering_since_s(self) -> float | None:
+        """Monotonic time since which the journal answers without an error; None: it is away."""
+        return self._follower.answering_since_s
+
+    def submit(self, commands: Sequence[AnyCommand]) -> "asyncio.Future[Applied]":
+        """Append commands with everything that waits; `answers` of the result are those of these.
+
+        Calls are applied in the order in which they are made. What became of them is found out
+        for as long as it takes; waiting shorter than that takes nothing back.
+
+        Raises (by the future):
+            FencedError: this epoch is over; it was not applied.
+            OverloadedError: too much waits; it was not applied.
+            RetryableError: this host's clock is off, or replicas differ; it was not applied.
+            LevelNotOnError: a command's feature level is not on; it was not sent.
+            InDoubtError: the order was closed, is ending or has stopped; it may still be applied.
+        """
+        return self._sender.submit(commands, refused=self._refusal(commands)).future
+
+    async def commit(
+        self, commands: Sequence[AnyCommand], *, timeout_s: float | None = None
+    ) -> list[AnyAnswer]:
+        """`submit`, and wait for the answers.
+
+        Raises:
+            RetryableError: not in time; nothing was applied, and won't be.
+            InDoubtError: not in time, and it may still be applied. What follows on it (a later
+                batch of the same producer) must fail as well.
+            FencedError: this epoch is over.
+            LevelNotOnError: a command's feature level is not on; it was not sent.
+        """
+        call = self._sender.submit(commands, refused=self._refusal(commands))
+        timeout_s = self._settings.commit_timeout_s if timeout_s is None else timeout_s
+        done, _ = await asyncio.wait([call.future], timeout=timeout_s)
+        if done:
+            return call.future.result().answers
+        detail = f"no answer in {timeout_s} s: {self._follower.away_detail or 'it is slow'}"
+        if self._sender.withdraw(call):
+            raise RetryableError("commit", f"agent {self.agent_id}", detail)
+        raise InDoubtError("commit", f"agent {self.agent_id}", detail)
+
+    def let_go(self, error: RetryableError) -> int:
+        """Fail what waits and was never sent, beats excepted; how many calls it were."""
+        return self._sender.let_go(error)
+
+    def give_up_groups(self, error: RetryableError) -> None:
+        """Fail what was sent of groups and not answered: this epoch is known to be over."""
+        self._sender.give_up_groups(error)
+
+    async def end_epoch(self, timeout_s: float) -> None:
+        """See `EntrySender.end_epoch`: for an agent that ends in order, before `close`."""
+        await self._sender.end_epoch(timeout_s)
+
+    async def confirm_head(self, timeout_s: float | None = None) -> None:
+        """Return once this replica is at a journal head that was read after the call.
+
+        Raises:
+            RetryableError: the journal doesn't answer, or not in time.
+        """
+        await self._follower.heads.confirm(
+            self._settings.confirm_timeout_s if timeout_s is None else timeout_s
+        )
+
+    async def close(self) -> None:
+        """Follow no more; close journal and replica. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fail(self._closing())
+        await self._end_following()
+        await self._journal.close()
+        self.digest_pins.close()
+        self._replica.close()
+
+    # -- the replica's upkeep; any thread --------------------------------------------------------
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Enough was written that `checkpoint` is worth its cost."""
+        return self._replica.checkpoint_due
+
+    def checkpoint(self) -> int:
+        """Move SQLite's WAL into its file. See `Replica`."""
+        return self._replica.checkpoint()
+
+    def snapshot(self, path: Path) -> SnapshotInfo:
+        """Write a verified snapshot of the state to `path`."""
+        return self._replica.snapshot(path)
+
+    def digest(self) -> tuple[int, bytes]:
+        """The state's position and digest. Reads the whole state."""
+        return self._replica.digest()
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def _new_follower(self, pins: DigestPins | None = None) -> Follower[EntryOutcome]:
+        return Follower(
+            self._journal,
+            self._replica,
+            clock=self._wall,
+            executor=self._executor,
+            deliver=self._deliver,
+            settings=self._settings.follower,
+            on_reading=self._compare_clocks,
+            pins=pins,
+        )
+
+    async def _catch_up(self) -> None:
+        following = asyncio.get_running_loop().create_task(self._follower.run())
+        confirming = asyncio.get_running_loop().create_task(
+            self._follower.heads.confirm(self._settings.open_timeout_s)
+        )
+        raised: BaseException | None = None
+        try:
+            await asyncio.wait([following, confirming], return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+            await confirming
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            await end_tasks([following, confirming], Cause.FOLLOW_JOURNAL, raised=raised)
+        await self._check_cluster()
+
+    async def _check_cluster(self) -> None:
+        """Also before a row is applied: another cluster's would look as if the journal had lost
+        what the replica holds."""
+        known = await self._follower.between(self._known_cluster_id)
+        if known and known != self.cluster_id:
+            raise OtherClusterError(
+                "open replica",
+                str(self._replica.path),
+                f"it is of cluster {known}, the journal of {self.cluster_id}",
+                "give this agent a directory of its own",
+                cluster_id=known,
+            )
+
+    def _known_cluster_id(self) -> str:
+        self._machine.tables.ensure_loaded()
+        return self._machine.tables.meta_text("cluster_id")
+
+    def _next_epoch(self) -> int:
+        tables = self._machine.tables
+        tables.ensure_loaded()
+        # Nothing is applied meanwhile, so that no change is missed.
+        self._levels.load(tables.meta_int("feature_level"), tables.cluster.agents.values())
+        return next_epoch(tables, self.agent_id, floor=epoch_floor(self._clock.now_ms()))
+
+    def _new_sender(self) -> EntrySender:
+        return EntrySender(
+            self._journal,
+            agent=self.agent_id,
+            epoch=self.epoch,
+            clock=self._clock,
+            levels=self._levels,
+            position=lambda: self._follower.position,
+            appended=self._follower.nudge,
+            stopped=self._sender_stopped,
+            backoff_min_ms=self._settings.backoff_min_ms,
+            backoff_max_ms=self._settings.backoff_max_ms,
+            doubted=self._follower.doubt,
+            is_same=lambda: self._follower.is_same,
+            wanted=self._follower.hurry,
+        )
+
+    async def _register(self) -> None:
+        identity = self._identity
+        for _ in range(_EPOCH_TRIES):
+            epoch = await self._follower.between(self._next_epoch)
+            await self._end_sender(self._closing())
+            self.epoch = epoch
+            self._sender = self._new_sender()
+            commands: list[AnyCommand] = [
+                InitCluster(cluster_id=self.cluster_id),
+                RegisterAgent(
+                    agent=self.agent_id,
+                    labels=identity.labels,
+                    software=identity.software,
+                    endpoint=identity.endpoint,
+                    peer=identity.peer,
+                    level_max=identity.level_max,
+                    token=self._random.token_bytes(_TOKEN_BYTES),
+                ),
+            ]
+            try:
+                await self.commit(commands, timeout_s=self._settings.register_timeout_s)
+            except FencedError as error:
+                # Another process of this agent id was faster. The later epoch ends the earlier.
+                heard(Cause.OPEN_EPOCH, error, logger, "another epoch is tried")
+                continue
+            if self._sender.failure is None:
+                self._is_registered = True
+                logger.info("agent %d has opened its epoch %d", self.agent_id, self.epoch)
+                return
+        raise FencedError(
+            "register",
+            f"agent {self.agent_id}",
+            f"{_EPOCH_TRIES} epochs were taken by other processes",
+            "does another agent have the same id?",
+        )
+
+    # -- following -------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        try:
+            await self._follower.run()
+        except PenstockError as error:
+            self._stop(error)
+        except Exception as error:
+            # A bug: what this replica holds from here on is unknown.
+            logger.exception("following the journal failed")
+            self._stop(FatalStorageError("follow journal", f"agent {self.agent_id}", repr(error)))
+
+    async def _end_following(self) -> None:
+        await self._end_sender(self._closing())
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+
+    async def _end_sender(self, error: PenstockError) -> None:
+        self._sender.fail(error)
+        await self._sender.close()
+
+    def _deliver(self, followed: list[Followed[EntryOutcome]]) -> None:
+        """A batch was applied: first the view moves, then answers are given out."""
+        applied: list[Applied] = []
+        own: list[tuple[int, Followed[EntryOutcome]]] = []
+        for item in followed:
+            if not item.row.body:
+                continue
+            key = entry_key(item.row.body)
+            outcome = item.outcome
+            if not self._levels.is_highest:
+                self._levels.follow(outcome.changes)
+            applied.append(
+                Applied(
+                    item.row.position,
+                    item.time_ms,
+                    outcome.answers,
+                    outcome.changes,
+                    key.agent,
+                    key.epoch,
+                )
+            )
+            if key.agent == self.agent_id and key.epoch == self.epoch:
+                own.append((key.n, item))
+        if applied:
+            self._on_applied(applied)
+        for n, item in own:
+            self._sender.settle(n, item)
+        self._sender.pump()
+
+    def _sender_stopped(self, error: PenstockError) -> None:
+        # While an epoch is being opened, another process's is tried again with the next one.
+        if self._is_registered or not isinstance(error, FencedError):
+            self._stop(error)
+
+    def _compare_clocks(self, reading: HeadReading) -> None:
+        before = self._skew.skew_ms
+        self._skew.judge(
+            before_ms=reading.before_ms,
+            stamp_ms=reading.head.stamp_ms,
+            after_ms=reading.after_ms,
+        )
+        if self._skew.skew_ms:
+            self._skewed_s = self._clock.monotonic_s()
+        if bool(before) != bool(self._skew.skew_ms):
+            logger.warning("%s", self._skew.describe() or "this host's clock is right again")
+
+    @property
+    def is_clock_doubted(self) -> bool:
+        """Whether this host's clock and the journal's were apart not long ago, so that nothing may
+        go by age: one of them is wrong, and may be wrong again."""
+        apart_s = self._clock.monotonic_s() - self._skewed_s
+        return apart_s * 1000 < self._settings.clock_believed_after_ms
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """How far this host's clock is ahead of the journal's; 0: within bounds."""
+        return self._skew.skew_ms
+
+    def _refusal(self, commands: Sequence[AnyCommand]) -> RetryableError | None:
+        """Why these may not be written now; None: they may."""
+        return (
+            self._clock_error() or self.write_stop.refusal(commands) or self._full_error(commands)
+        )
+
+    @property
+    def unstored_bytes(self) -> int:
+        """Of entries that are applied in memory alone: the replica's disk is full."""
+        return self._replica.uncommitted_bytes
+
+    def _full_error(self, commands: Sequence[AnyCommand]) -> StorageFullError | None:
+        """Why no records are taken; None: they are. Beats and all else go on."""
+        unstored_bytes = self.unstored_bytes
+        if unstored_bytes <= UNSTORED_BYTES_MAX or not any(
+            type(command) is CommitRuns for command in commands
+        ):
+            return None
+        return StorageFullError(
+            "append",
+            f"agent {self.agent_id}",
+            f"{unstored_bytes} bytes of entries wait for space on the disk of its replica, "
+            f"{UNSTORED_BYTES_MAX} may",
+            "free some space there; it goes on by itself",
+        )
+
+    def _clock_error(self) -> RetryableError | None:
+        """Why nothing may be written; None: it may."""
+        detail = self._skew.describe()
+        if not detail:
+            return None
+        return RetryableError("commit", f"agent {self.agent_id}", detail, "set the clock")
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def _stop(self, error: PenstockError) -> None:
+        """The agent can't go on."""
+        if self._failure is None:
+            failure = error
+            if isinstance(error, NotFoundError):
+                # Rows were trimmed. Of what waits it says nothing: a producer would be told that
+                # its topic is unknown.
+                failure = InDoubtError("commit", f"agent {self.agent_id}", str(error))
+            self._fail(failure)
+            self._on_stopped(error)
+
+    def _fail(self, error: PenstockError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._sender.fail(error)
+
+    def _closing(self) -> InDoubtError:
+        return InDoubtError("commit", f"agent {self.agent_id}", "this agent is closing")

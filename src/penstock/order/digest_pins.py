@@ -1,0 +1,67 @@
+"""The states that digests are asked of, held until somebody hashes them."""
+
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+
+from penstock.model.errors import PenstockError
+from penstock.replica.pinned import PinnedState
+from penstock.state.apply.machine import EntryOutcome
+from penstock.system.heard import Cause, heard
+
+logger = logging.getLogger(__name__)
+
+
+class DigestPins:
+    """Holds the state of the last `AskDigest` alone; see `penstock.replica.follower.Pins`.
+
+    `pin` is called where rows are applied, by any thread, `take` on the event loop.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._pinned: PinnedState | None = None
+        self.failure_count = 0
+        """States that could not be held: this agent does not answer for them."""
+
+    def wants(self, outcome: EntryOutcome) -> bool:
+        """See `Pins`."""
+        return outcome.asks_digest
+
+    def pin(self, position: int) -> None:
+        """See `Pins`."""
+        try:
+            pinned = PinnedState(self._path)
+        except (PenstockError, sqlite3.Error) as error:
+            self.failure_count += 1
+            heard(Cause.HOLD_STATE, error, logger, f"no hash of the state of position {position}")
+            return
+        self._replace(pinned)
+
+    def take(self, position: int) -> PinnedState | None:
+        """The state to hash, if it is the one of a position; the caller closes it.
+
+        An older state is let go. A newer one stays: the row that asks for it is applied, and what
+        the caller knows of rounds follows a moment later.
+        """
+        with self._lock:
+            pinned = self._pinned
+            if pinned is None or pinned.position > position:
+                return None
+            self._pinned = None
+        if pinned.position == position:
+            return pinned
+        pinned.close()
+        return None
+
+    def close(self) -> None:
+        """Let go of the state that is held."""
+        self._replace(None)
+
+    def _replace(self, pinned: PinnedState | None) -> None:
+        with self._lock:
+            older, self._pinned = self._pinned, pinned
+        if older is not None:
+            older.close()

@@ -1,0 +1,396 @@
+"""A worker's order: its entries go to the writer, what is applied comes from there.
+
+The state itself is the writer's SQLite file, which this worker reads. Implements
+`penstock.log.ordering.Ordering`, as `penstock.order.cluster_order.ClusterOrder` does in a
+cluster.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.model.epochs import epoch_floor
+from penstock.model.errors import (
+    CorruptDataError,
+    InDoubtError,
+    PenstockError,
+    RetryableError,
+)
+from penstock.order.cluster_order import AgentIdentity
+from penstock.order.entry_keys import entry_key
+from penstock.order.entry_sender import EntrySender
+from penstock.order.host.messages import (
+    AppliedChanges,
+    AskFlush,
+    AskHead,
+    EntryApplied,
+    EntryRefused,
+    Flushed,
+    HeadIs,
+    Hello,
+    RelayEntry,
+    ToWorker,
+    ToWriter,
+    Welcome,
+    decode_to_worker,
+    encode,
+    unpack_changes,
+)
+from penstock.order.host.streams import check_own, read_message, send
+from penstock.order.local_order import Applied
+from penstock.ports.clock import Clock
+from penstock.ports.journal import JournalRow
+from penstock.ports.random import Random
+from penstock.replica.follower import Followed
+from penstock.state.answers import AnyAnswer
+from penstock.state.apply.machine import EntryOutcome, Standing
+from penstock.state.commands import AnyCommand, RegisterAgent
+from penstock.state.levels import KnownLevels
+from penstock.state.read.queries import Queries
+from penstock.system import background
+from penstock.system.heard import Cause, heard
+from penstock.system.waiting import wait
+
+logger = logging.getLogger(__name__)
+
+CONNECT_PAUSE_S: Final = 0.05
+CONFIRM_PAUSE_S: Final = 0.5
+COMMIT_TIMEOUT_S: Final = 30.0
+CONFIRM_TIMEOUT_S: Final = 5.0
+_TOKEN_BYTES: Final = 16
+_AWAY: Final = "the worker that writes the journal is away"
+
+T = TypeVar("T")
+
+
+class _MissedError(RetryableError):
+    """An entry's changes didn't come."""
+
+
+class HostOrder:
+    """One worker's end of the order. Event loop only: `open`, then `start`, at last `close`.
+
+    Args:
+        queries: gives the loop's connection to the shared file, once that is there.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        queries: Callable[[], Queries],
+        identity: AgentIdentity,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._path = path
+        self._queries = queries
+        self._identity = identity
+        self._clock = clock
+        self._random = random
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tokens = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[ToWorker]] = {}
+        self._on_applied: Callable[[list[Applied]], None] = lambda _: None
+        self._on_reset: Callable[[], int] = lambda: 0
+        self._on_stopped: Callable[[PenstockError], None] = lambda _: None
+        self._following: asyncio.Task[None] | None = None
+        self._confirming: asyncio.Task[None] | None = None
+        self._sender: EntrySender | None = None
+        self.agent_id = identity.agent_id
+        self.cluster_id = ""
+        self.epoch = 0
+        self.position = 0
+        self.time_ms = 0
+        self.is_clock_doubted = False
+        """Whether nothing may go by age now: the writer knows more of its clock's past."""
+        self._hidden_position = 0
+        self._levels = KnownLevels()
+        self.head_confirmed_s = clock.monotonic_s()
+        self.answering_since_s: float | None = None
+
+    async def open(self) -> None:
+        """Connect, and wait until the file holds what the writer has applied."""
+        await self._connect()
+
+    async def start(
+        self,
+        *,
+        on_applied: Callable[[list[Applied]], None],
+        on_reset: Callable[[], int],
+        on_stopped: Callable[[PenstockError], None],
+    ) -> None:
+        """Follow, and open an epoch of this agent.
+
+        Args:
+            on_applied: as of `ClusterOrder.start`.
+            on_reset: called after the writer was away: loads the view again from the file and
+                gives its position. Called once here, too.
+            on_stopped: called once when this agent's epoch is over.
+        """
+        self._on_applied, self._on_reset, self._on_stopped = on_applied, on_reset, on_stopped
+        self._reset()
+        self._following = background.start(background.FOLLOW_JOURNAL, self._follow_or_end)
+        self._confirming = background.start(background.CONFIRM_HEAD, self._confirm_now_and_then)
+        await self._register()
+
+    # -- Ordering --------------------------------------------------------------------------------
+
+    def submit(self, commands: Sequence[AnyCommand]) -> "asyncio.Future[Applied]":
+        """See `ClusterOrder.submit`."""
+        assert self._sender is not None
+        return self._sender.submit(commands).future
+
+    async def commit(
+        self, commands: Sequence[AnyCommand], *, timeout_s: float = COMMIT_TIMEOUT_S
+    ) -> list[AnyAnswer]:
+        """See `ClusterOrder.commit`."""
+        assert self._sender is not None
+        call = self._sender.submit(commands)
+        done, _ = await asyncio.wait([call.future], timeout=timeout_s)
+        if done:
+            return call.future.result().answers
+        if self._sender.withdraw(call):
+            raise RetryableError("commit", f"agent {self.agent_id}", _AWAY)
+        raise InDoubtError("commit", f"agent {self.agent_id}", _AWAY)
+
+    async def end_epoch(self, timeout_s: float) -> None:
+        """See `EntrySender.end_epoch`."""
+        if self._sender is not None:
+            await self._sender.end_epoch(timeout_s)
+
+    @property
+    def shows_answers(self) -> bool:
+        """Whether the file holds all commands whose answers were given out; see `Log`."""
+        if self._hidden_position and self._queries().position() >= self._hidden_position:
+            self._hidden_position = 0
+        return not self._hidden_position
+
+    async def confirm_head(self) -> None:
+        """See `penstock.order.heads.Heads`."""
+        began_s = self._clock.monotonic_s()
+        await self._ask(AskHead, HeadIs)
+        self.head_confirmed_s = max(self.head_confirmed_s, began_s)
+
+    async def flush(self) -> int:
+        """Wait until the file holds all that is applied; its position.
+
+        Raises:
+            RetryableError: the writer is away.
+        """
+        return (await self._ask(AskFlush, Flushed)).position
+
+    async def close(self) -> None:
+        """End; idempotent."""
+        if self._sender is not None:
+            self._sender.fail(RetryableError("commit", f"agent {self.agent_id}", "it was closed"))
+            await self._sender.close()
+        tasks = [task for task in (self._following, self._confirming) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._following = self._confirming = None
+        self._disconnect()
+
+    # -- the journal's end, as `EntrySender` wants it ----------------------------------------------
+
+    async def append(self, body: bytes) -> int:
+        """Hand an entry to the writer; its position, once it is applied and told.
+
+        Raises:
+            RetryableError: unknown whether it was applied.
+        """
+        token, future = self._expect()
+        self._send(RelayEntry(token, body), token)
+        answer = await future
+        if isinstance(answer, EntryRefused):
+            raise RetryableError("append", "journal", answer.text)
+        assert isinstance(answer, EntryApplied), answer
+        assert self._sender is not None
+        outcome = EntryOutcome(Standing(answer.standing), answer.answers, [])
+        row = JournalRow(answer.position, self.time_ms, body)
+        self._sender.settle(entry_key(body).n, Followed(row, self.time_ms, outcome))
+        return answer.position
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        self.epoch = self._queries().next_epoch(
+            self.agent_id, floor=epoch_floor(self._clock.now_ms())
+        )
+        self._sender = EntrySender(
+            self,
+            agent=self.agent_id,
+            epoch=self.epoch,
+            clock=self._clock,
+            levels=self._levels,
+            position=lambda: self.position,
+            appended=lambda: None,
+            stopped=self._end,
+            backoff_min_ms=20,
+            backoff_max_ms=500,
+        )
+        identity = self._identity
+        await self.commit(
+            [
+                RegisterAgent(
+                    agent=self.agent_id,
+                    labels=identity.labels,
+                    software=identity.software,
+                    endpoint=identity.endpoint,
+                    peer=identity.peer,
+                    level_max=identity.level_max,
+                    token=self._random.token_bytes(_TOKEN_BYTES),
+                )
+            ]
+        )
+
+    def _reset(self) -> None:
+        """Begin with what the file holds."""
+        self.position = self._on_reset()
+        queries = self._queries()
+        self._levels.load(queries.feature_level(), queries.agents())
+
+    def _end(self, error: PenstockError) -> None:
+        self._on_stopped(error)
+
+    async def _confirm_now_and_then(self) -> None:
+        """Know how old this worker's state is at most, whether or not anybody asks."""
+        while True:
+            try:
+                await self.confirm_head()
+            except RetryableError as error:
+                heard(Cause.CONFIRM_HEAD, error, logger, "nothing tells how old this state is")
+            await wait(CONFIRM_PAUSE_S)
+
+    async def _connect(self) -> None:
+        """Until it succeeds."""
+        while True:
+            try:
+                check_own(self._path)
+                reader, writer = await asyncio.open_unix_connection(str(self._path))
+            except OSError as error:
+                heard(Cause.REACH_WRITER, error, logger, "connecting again to worker 0")
+                await wait(CONNECT_PAUSE_S)
+                continue
+            send(writer, encode(Hello()))
+            early: list[AppliedChanges] = []
+            welcome = await self._read_welcome(reader, early)
+            if welcome is None:
+                writer.transport.abort()
+                await wait(CONNECT_PAUSE_S)
+                continue
+            self.cluster_id = welcome.cluster_id
+            self._reader, self._writer = reader, writer
+            self._early = early
+            self.answering_since_s = self._clock.monotonic_s()
+            return
+
+    async def _read_welcome(
+        self, reader: asyncio.StreamReader, early: list[AppliedChanges]
+    ) -> Welcome | None:
+        """What is applied while the writer brings its file up to date comes first."""
+        while (body := await read_message(reader)) is not None:
+            message = decode_to_worker(body)
+            if isinstance(message, Welcome):
+                return message
+            if isinstance(message, AppliedChanges):
+                early.append(message)
+        return None
+
+    async def _follow_or_end(self) -> None:
+        """Whoever doesn't follow any more must not go on, knowing nothing of what is new."""
+        try:
+            await self._follow()
+        except PenstockError as error:
+            self._on_stopped(error)
+        except Exception as error:
+            logger.exception("following the journal failed")
+            self._on_stopped(CorruptDataError("follow", "journal", repr(error)))
+
+    async def _follow(self) -> None:
+        while True:
+            assert self._reader is not None
+            try:
+                await self._follow_connection(self._reader)
+                logger.warning("%s; connecting again", _AWAY)
+            except _MissedError as error:
+                # Nothing may be known but what is dense: it begins again.
+                heard(Cause.REACH_WRITER, error, logger, "connecting again to worker 0")
+            self._disconnect()
+            await self._connect()
+            self._reset()
+            if self._sender is not None:
+                self._sender.pump()
+
+    async def _follow_connection(self, reader: asyncio.StreamReader) -> None:
+        """Until it ends. Raises: _MissedError."""
+        early, self._early = self._early, []
+        for message in early:
+            self._apply(message)
+        while (body := await read_message(reader)) is not None:
+            self._take(decode_to_worker(body))
+
+    def _take(self, message: ToWorker) -> None:
+        if isinstance(message, AppliedChanges):
+            self._apply(message)
+        elif isinstance(message, EntryApplied | EntryRefused | HeadIs | Flushed):
+            future = self._waiting.pop(message.token, None)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def _apply(self, message: AppliedChanges) -> None:
+        self._hidden_position = max(self._hidden_position, message.hidden_position)
+        if message.position <= self.position:
+            return  # the view that was loaded from the file has it
+        if message.position != self.position + 1:
+            raise _MissedError(
+                "follow", "journal", f"position {message.position} came after {self.position}"
+            )
+        self.position, self.time_ms = message.position, message.time_ms
+        self.is_clock_doubted = message.is_clock_doubted
+        changes = unpack_changes(message.changes)
+        if not self._levels.is_highest:
+            self._levels.follow(changes)
+        self._on_applied([Applied(message.position, message.time_ms, [], changes, 0, 0)])
+
+    def _disconnect(self) -> None:
+        self.answering_since_s = None
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(RetryableError("ask", "journal", _AWAY))
+                future.exception()
+
+    def _expect(self) -> "tuple[int, asyncio.Future[ToWorker]]":
+        token = next(self._tokens)
+        future: asyncio.Future[ToWorker] = asyncio.get_running_loop().create_future()
+        self._waiting[token] = future
+        return token, future
+
+    def _send(self, message: ToWriter, token: int) -> None:
+        if self._writer is None:
+            self._waiting.pop(token, None)
+            raise RetryableError("ask", "journal", _AWAY)
+        if not send(self._writer, encode(message)):
+            self._waiting.pop(token, None)
+            raise RetryableError("ask", "journal", _AWAY)
+
+    async def _ask(self, question: type[AskHead] | type[AskFlush], answer: type[T]) -> T:
+        token, future = self._expect()
+        self._send(question(token), token)
+        try:
+            found = await asyncio.wait_for(future, CONFIRM_TIMEOUT_S)
+        except TimeoutError:
+            raise RetryableError("ask", "journal", _AWAY) from None
+        finally:
+            self._waiting.pop(token, None)
+        assert isinstance(found, answer), found
+        return found

@@ -1,0 +1,265 @@
+"""The compaction job: plan at a position, run items on an engine, commit each as it finishes.
+
+Order of effects: the job is registered -> runs are listed -> items put objects under names of their
+own -> one `ReplaceRequest` per item makes them live, and is refused for each partition whose inputs
+changed meanwhile. Whoever dies leaves objects that nothing names; the agents condemn and delete
+them once the job is closed, and its commits are refused from then on. So drivers may run at the
+same time: whichever commits a partition first has it, and the other's work for it is wasted.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace as with_changes
+
+from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.pipeline.api_messages import Range, TopicState
+from penstock.pipeline.client import DoorClient, JobLease, RefusedError
+from penstock.pipeline.compaction.commit import Committer
+from penstock.pipeline.compaction.items import CompactionSettings, Item, ItemDone, KeyedItem
+from penstock.pipeline.compaction.plan import Plan, plan
+from penstock.pipeline.compaction.task import (
+    ACCESSES,
+    CompactionTask,
+    ItemFailed,
+    ItemGone,
+    Outcome,
+)
+from penstock.pipeline.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+KIND: Final = "compaction"
+ROUNDS_MAX: Final = 5
+_PRODUCERS_AT_ONCE: Final = 1000
+_INPUT_FIELDS: Final = 5
+_OUTPUT_FIELDS: Final = 7
+
+Watch = Callable[[int, int, int], None]
+"""Told of progress: bytes done, bytes in all, items done."""
+
+
+class Stopping(Protocol):
+    """Whether to end early; a `threading.Event` does."""
+
+    def is_set(self) -> bool:
+        """It is."""
+        ...
+
+
+class RefusedPartition(Struct, frozen=True, kw_only=True):
+    """Work that wasn't needed any more: `code` as in `penstock.pipeline.api_messages.Replaced`."""
+
+    topic: str
+    partition: int
+    code: str
+
+
+class Summary(Struct, kw_only=True):
+    """What a job has done. `partitions`, runs and dropped records are of what took effect; bytes
+    are of all that items read and wrote."""
+
+    job: int = 0
+    rounds: int = 0
+    planned_items: int = 0
+    items: int = 0
+    """Committed, at least in part."""
+    left_items: int = 0
+    """Planned in the last round, and not done."""
+    partitions: int = 0
+    runs_before: int = 0
+    runs_after: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    dropped_records: int = 0
+    refused: list[RefusedPartition] = []
+    gone_items: int = 0
+    """Whose inputs were deleted before they were read."""
+    failures: list[str] = []
+    """Of items that can't be done: damaged inputs, refused objects."""
+    seconds: float = 0.0
+
+
+def plan_compaction(
+    client: DoorClient, settings: CompactionSettings, names: Sequence[str] | None = None
+) -> tuple[Plan, dict[str, TopicState]]:
+    """Plan at the position of now.
+
+    Args:
+        names: of topics; None: all.
+
+    Returns:
+        The plan, and the topics by id.
+
+    Raises:
+        NotFoundError: a named topic isn't there.
+    """
+    answer = client.topics(names=names)
+    topics = {topic.topic_id: topic for topic in answer.topics}
+    ranges: list[Range] | None = None
+    if names is not None:
+        missing = set(names) - {topic.name for topic in topics.values()}
+        if missing:
+            raise NotFoundError("compact", ", ".join(sorted(missing)), "no such topic")
+        ranges = [
+            Range(topic.topic_id, partition, state.log_start, state.high_watermark)
+            for topic in topics.values()
+            for partition, state in enumerate(topic.partitions)
+            if state.log_start < state.high_watermark
+        ]
+    # Without any range there is nothing to list; None would mean all.
+    pages = client.runs(ranges) if ranges is None or ranges else iter(())
+    return plan(pages, topics, settings, now_ms=answer.time_ms, whole=names is None), topics
+
+
+def compact(
+    client: DoorClient,
+    engine: Engine,
+    settings: CompactionSettings,
+    *,
+    names: Sequence[str] | None = None,
+    job_name: str = "penstock pipeline compact",
+    rounds_max: int = ROUNDS_MAX,
+    watch: Watch | None = None,
+    stopping: Stopping | None = None,
+) -> Summary:
+    """Compact until there is nothing more to do, planning at most `rounds_max` times.
+
+    Args:
+        names: of topics; None: all.
+        watch: is told of progress.
+        stopping: looked at after each item; what is not committed then stays undone.
+
+    Raises:
+        FencedError: the job was closed by somebody else: what it hadn't committed is lost.
+        NotFoundError: a named topic isn't there.
+        RetryableError: agents or store didn't answer for too long.
+    """
+    started_s = client.clock.monotonic_s()
+    with (
+        ACCESSES.held(client.options),
+        JobLease(client, kind=KIND, name=job_name) as lease,
+    ):
+        job = _Job(client, engine, settings, names, lease, watch, stopping)
+        for _ in range(rounds_max):
+            if job.is_stopping or not job.run_round():
+                break
+    job.summary.seconds = client.clock.monotonic_s() - started_s
+    return job.summary
+
+
+class _Job:
+    def __init__(
+        self,
+        client: DoorClient,
+        engine: Engine,
+        settings: CompactionSettings,
+        names: Sequence[str] | None,
+        lease: JobLease,
+        watch: Watch | None,
+        stopping: Stopping | None,
+    ) -> None:
+        self.summary = Summary(job=lease.job)
+        self._client = client
+        self._engine = engine
+        self._settings = settings
+        self._names = names
+        self._lease = lease
+        self._watch = watch
+        self._stopping = stopping
+        self._committer = Committer(client, lease.job)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Somebody wants it to end."""
+        return self._stopping is not None and self._stopping.is_set()
+
+    def run_round(self) -> bool:
+        """Plan, and do it. Returns: whether planning again may find more."""
+        planned, topics = plan_compaction(self._client, self._settings, self._names)
+        items = with_producers(self._client, planned.items)
+        summary = self._summary_of_round(len(items))
+        if not items:
+            return False
+        task = CompactionTask(self._client.options, self._lease.job)
+        done_bytes = done_items = 0
+        before = summary.partitions
+        # Closed whatever happens: what still runs is cancelled before the job is closed.
+        with closing(self._engine.run(task, items)) as outcomes:
+            for index, outcome in outcomes:
+                self._lease.check()
+                self._take(outcome, topics)
+                done_bytes += items[index].size_bytes
+                done_items += 1
+                summary.left_items -= 1
+                if self._watch is not None:
+                    self._watch(done_bytes, planned.planned_bytes, done_items)
+                if self.is_stopping:
+                    break
+        return summary.partitions > before
+
+    def _summary_of_round(self, item_count: int) -> Summary:
+        summary = self.summary
+        summary.rounds += 1
+        summary.planned_items += item_count
+        summary.left_items = item_count
+        return summary
+
+    def _take(self, outcome: Outcome, topics: dict[str, TopicState]) -> None:
+        summary = self.summary
+        match outcome:
+            case ItemGone(detail=detail):
+                summary.gone_items += 1
+                logger.info("an item is of no use any more: %s", detail)
+            case ItemFailed(detail=detail):
+                summary.failures.append(detail)
+                logger.error("an item can't be compacted: %s", detail)
+            case ItemDone():
+                summary.read_bytes += outcome.read_bytes
+                summary.written_bytes += outcome.written_bytes
+                self._commit(outcome, topics)
+
+    def _commit(self, done: ItemDone, topics: dict[str, TopicState]) -> None:
+        summary = self.summary
+        try:
+            codes = self._committer.commit(done).codes
+        except (RefusedError, InvalidRequestError) as error:
+            summary.failures.append(str(error))
+            logger.error("a commit was refused: %s", error)  # noqa: TRY400 - its text says all
+            return
+        took_effect = 0
+        for code, partition in zip(codes, done.partitions, strict=True):
+            if code:
+                topic = topics.get(partition.topic_id)
+                summary.refused.append(
+                    RefusedPartition(
+                        topic=topic.name if topic else partition.topic_id,
+                        partition=partition.partition,
+                        code=code,
+                    )
+                )
+                continue
+            took_effect += 1
+            summary.runs_before += len(partition.inputs) // _INPUT_FIELDS
+            summary.runs_after += len(partition.outputs) // _OUTPUT_FIELDS
+        summary.partitions += took_effect
+        if took_effect:
+            summary.items += 1
+            summary.dropped_records += done.dropped_records
+
+
+def with_producers(client: DoorClient, items: Sequence[Item]) -> list[Item]:
+    """Items by key with what is known of their partitions' producers now, asked for after the runs
+    were listed: a batch of theirs that is in a listed run is known here."""
+    found = list(items)
+    keyed = [(at, item) for at, item in enumerate(found) if isinstance(item, KeyedItem)]
+    for start in range(0, len(keyed), _PRODUCERS_AT_ONCE):
+        some = keyed[start : start + _PRODUCERS_AT_ONCE]
+        places = [(item.partition.topic_id, item.partition.partition) for _, item in some]
+        producers = client.producers(places).producers
+        for (at, item), flat in zip(some, producers, strict=True):
+            found[at] = with_changes(item, producers=flat)
+    return found

@@ -1,0 +1,57 @@
+"""The decoder of a schema, by its format. Pure.
+
+Each format's module is imported once a schema of it is there: its library is large.
+"""
+
+from collections.abc import Callable
+
+from penstock.pipeline.tables.formats import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    Decoder,
+    SchemaText,
+    UnsupportedSchemaError,
+)
+
+
+def compile_schema(text: SchemaText, *, framed: bool, is_identity: bool = False) -> Decoder:
+    """A decoder of one schema.
+
+    Args:
+        framed: whether payloads come from Confluent's wire format; Protobuf's then begin with
+            the indexes of their message.
+        is_identity: whether rows are told apart by its values. Then a payload that holds more than
+            a column can is no value, rather than the same one as another; and a Protobuf enum is
+            its number, since names may change.
+
+    Raises:
+        UnsupportedSchemaError: a schema that is none, or that no table can have.
+    """
+    compilers: dict[str, Callable[[], Decoder]] = {
+        AVRO: lambda: _avro(text),
+        JSON: lambda: _json(text, is_identity=is_identity),
+        PROTOBUF: lambda: _protobuf(text, framed=framed, is_identity=is_identity),
+    }
+    compiler = compilers.get(text.kind)
+    if compiler is None:
+        raise UnsupportedSchemaError("read schema", text.kind, "it is AVRO, JSON or PROTOBUF")
+    return compiler()
+
+
+def _avro(text: SchemaText) -> Decoder:
+    from penstock.pipeline.tables.avro import AvroDecoder
+
+    return AvroDecoder(text)
+
+
+def _json(text: SchemaText, *, is_identity: bool) -> Decoder:
+    from penstock.pipeline.tables.json_schema import JsonDecoder
+
+    return JsonDecoder(text, is_identity=is_identity)
+
+
+def _protobuf(text: SchemaText, *, framed: bool, is_identity: bool) -> Decoder:
+    from penstock.pipeline.tables.protobuf import ProtobufDecoder
+
+    return ProtobufDecoder(text, framed=framed, is_identity=is_identity)

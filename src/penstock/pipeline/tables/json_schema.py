@@ -1,0 +1,322 @@
+"""JSON Schema as columns, and JSON values of them. Pure.
+
+Types are checked strictly: a string is never taken for a number, nor 1.5 for an integer. Checks
+that say nothing of the type (`pattern`, `minimum`, ...) are not made. A value with a property that
+its schema does not name is a bad record, whatever `additionalProperties` says: a row would hold
+less than the record does.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    IcebergType,
+    LongType,
+    StringType,
+    TimestamptzType,
+)
+
+from penstock.pipeline.tables.formats import (
+    DEPTH_MAX,
+    AnyType,
+    BadValueError,
+    FieldType,
+    ListOf,
+    MapOf,
+    RecordType,
+    SchemaText,
+    UnsupportedSchemaError,
+)
+
+Convert = Callable[[Any], Any]
+_INT64: Final = 1 << 63
+_FINER: Final = re.compile(r"[.,]\d{6}(\d+)")
+"""Digits behind the microseconds."""
+
+
+class JsonDecoder:
+    """One schema. `is_identity`: see `compile_schema`.
+
+    Raises:
+        UnsupportedSchemaError: no JSON Schema, or with what no column can hold.
+    """
+
+    def __init__(self, text: SchemaText, *, is_identity: bool = False) -> None:
+        self._is_identity = is_identity
+        try:
+            schema = json.loads(text.text)
+            self._documents = {name: json.loads(body) for name, body in text.references}
+        except ValueError as error:
+            raise UnsupportedSchemaError("read JSON Schema", text.text[:100], str(error)) from error
+        self._root = schema
+        self._type, self._apply = self._convert(schema, schema, "", 0)
+
+    @property
+    def type(self) -> AnyType:
+        """See `Decoder`."""
+        return self._type
+
+    def decode(self, payload: bytes) -> Any:
+        """A value. Raises: BadValueError."""
+        try:
+            value = json.loads(
+                payload,
+                parse_constant=_refuse_constant,
+                parse_float=_whole if self._is_identity else None,
+            )
+        except (ValueError, RecursionError) as error:
+            raise BadValueError(f"not JSON: {error}") from error
+        return self._apply(value)
+
+    def _convert(self, schema: Any, root: Any, at: str, depth: int) -> tuple[AnyType, Convert]:
+        if depth > DEPTH_MAX:
+            raise _unsupported(at, f"deeper than {DEPTH_MAX}, or it contains itself")
+        if not isinstance(schema, dict):
+            raise _unsupported(at, "a schema without a type")
+        if "$ref" in schema:
+            target, root = self._find(schema["$ref"], root, at)
+            return self._convert(target, root, at, depth + 1)
+        kind = schema.get("type")
+        if kind == "object" or (kind is None and "properties" in schema):
+            return self._object(schema, root, at, depth)
+        if kind == "array":
+            items = schema.get("items")
+            if not isinstance(items, dict):
+                raise _unsupported(at, "an array whose items have no one schema")
+            element, convert, nullable = self._nullable(items, root, f"{at}.element", depth)
+            return ListOf(element=element, element_required=not nullable), _list_of(convert, at)
+        if kind is None and "enum" in schema:
+            options = schema["enum"]
+            if all(isinstance(option, str) for option in options):
+                kind = "string"
+        if isinstance(kind, str):
+            found = _scalar(
+                kind,
+                schema.get("format", ""),
+                at,
+                _exact_instant if self._is_identity else _instant,
+            )
+            if found is not None:
+                return found
+        raise _unsupported(at, f"no column is made of {json.dumps(schema)[:100]}")
+
+    def _object(
+        self, schema: dict[str, Any], root: Any, at: str, depth: int
+    ) -> tuple[AnyType, Convert]:
+        properties = schema.get("properties", {})
+        further = schema.get("additionalProperties", True)
+        if not properties:
+            if not isinstance(further, dict):
+                raise _unsupported(at, "an object without properties")
+            value, convert, nullable = self._nullable(further, root, f"{at}.value", depth)
+            return (
+                MapOf(key=StringType(), value=value, value_required=not nullable),
+                _map_of(convert, at),
+            )
+        required = set(schema.get("required", ()))
+        fields: list[FieldType] = []
+        converts: dict[str, tuple[Convert, bool]] = {}
+        for name, entry in properties.items():
+            if "." in name or not name:
+                raise _unsupported(f"{at}.{name}", "a column's name has no dot, and is not empty")
+            kind, convert, nullable = self._nullable(entry, root, f"{at}.{name}", depth)
+            must_be = name in required
+            fields.append(FieldType(name=name, type=kind, required=must_be and not nullable))
+            converts[name] = (convert, must_be)
+
+        def apply(value: Any) -> Any:
+            if not isinstance(value, dict):
+                raise BadValueError(f"{_shown(at)} is no object")
+            unknown = value.keys() - converts.keys()
+            if unknown:
+                raise BadValueError(
+                    f"{_shown(at)} has properties beside its schema: {_few(unknown)}"
+                )
+            record: dict[str, Any] = {}
+            for name, (convert, must_be) in converts.items():
+                if name in value:
+                    record[name] = convert(value[name])
+                elif must_be:
+                    raise BadValueError(f"{_shown(f'{at}.{name}')} is missing")
+            return record
+
+        return RecordType(fields=tuple(fields)), apply
+
+    def _nullable(
+        self, schema: Any, root: Any, at: str, depth: int
+    ) -> tuple[AnyType, Convert, bool]:
+        """Type, conversion, and whether null is allowed."""
+        if not isinstance(schema, dict):
+            raise _unsupported(at, "a schema without a type")
+        inner: Any = schema
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                others = [branch for branch in schema[word] if branch != {"type": "null"}]
+                if len(others) != 1:
+                    raise _unsupported(at, f"{word} can only be of null and one schema")
+                kind, convert, nullable = self._nullable(others[0], root, at, depth + 1)
+                nullable = nullable or len(others) < len(schema[word])
+                return kind, _or_null(convert) if nullable else convert, nullable
+        if "allOf" in schema or "not" in schema or "if" in schema:
+            raise _unsupported(at, "allOf, not and if make no column")
+        kinds = schema.get("type")
+        if isinstance(kinds, list):
+            others = [kind for kind in kinds if kind != "null"]
+            if len(others) != 1:
+                raise _unsupported(at, f"type {kinds} can only be null and one type")
+            inner = {**schema, "type": others[0]}
+            kind, convert = self._convert(inner, root, at, depth + 1)
+            nullable = len(others) < len(kinds)
+            return kind, _or_null(convert) if nullable else convert, nullable
+        kind, convert = self._convert(inner, root, at, depth + 1)
+        return kind, convert, False
+
+    def _find(self, reference: str, root: Any, at: str) -> tuple[Any, Any]:
+        name, _, pointer = reference.partition("#")
+        document = self._documents.get(name) if name else root
+        if document is None:
+            raise _unsupported(at, f"$ref {reference}: there is no such document")
+        found: Any = document
+        for part in pointer.split("/")[1:]:
+            part = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, Mapping) or part not in found:
+                raise _unsupported(at, f"$ref {reference}: there is nothing")
+            found = found[part]
+        return found, document
+
+
+def _scalar(
+    kind: str, form: str, at: str, instant: Callable[[str], datetime]
+) -> tuple[IcebergType, Convert] | None:
+    if kind == "string":
+        return {
+            "date": (DateType(), _parsed(date.fromisoformat, at, "date")),
+            "date-time": (TimestamptzType(), _parsed(instant, at, "time with its zone")),
+            "uuid": (StringType(), _parsed(lambda text: str(uuid.UUID(text)), at, "UUID")),
+        }.get(form, (StringType(), _of(str, at, "string")))
+    if kind == "integer":
+        return LongType(), _integer(at)
+    if kind == "number":
+        return DoubleType(), _number(at)
+    if kind == "boolean":
+        return BooleanType(), _of(bool, at, "boolean")
+    return None
+
+
+def _of(kind: type, at: str, word: str) -> Convert:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise BadValueError(f"{_shown(at)} is no {word}")
+        return value
+
+    return convert
+
+
+def _integer(at: str) -> Convert:
+    def convert(value: Any) -> int:
+        # 1.0 is an integer by the specification, and True is none.
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadValueError(f"{_shown(at)} is no integer")
+        if not -_INT64 <= value < _INT64:
+            raise BadValueError(f"{_shown(at)} is beyond 64 bits")
+        return value
+
+    return convert
+
+
+def _number(at: str) -> Convert:
+    def convert(value: Any) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise BadValueError(f"{_shown(at)} is no number")
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise BadValueError(f"{_shown(at)} is beyond a double") from error
+
+    return convert
+
+
+def _parsed(parse: Callable[[str], Any], at: str, word: str) -> Convert:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise BadValueError(f"{_shown(at)} is no string")
+        try:
+            return parse(value)
+        except (ValueError, OverflowError) as error:
+            raise BadValueError(f"{_shown(at)} is no {word}") from error
+
+    return convert
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise ValueError(text)
+    # In the year 1 or 9999 it may be of another year in UTC, which no datetime can be.
+    return instant.astimezone(UTC)
+
+
+def _exact_instant(text: str) -> datetime:
+    if any(finer.strip("0") for finer in _FINER.findall(text)):
+        # It would be cut off, and so become another one's.
+        raise ValueError(text)
+    return _instant(text)
+
+
+def _whole(text: str) -> float:
+    """A number with a point or an exponent, as an integer may be written; keys have no others."""
+    try:
+        value = Decimal(text)
+    except ArithmeticError as error:  # An exponent beyond even Decimal's.
+        raise ValueError(f"{text[:50]} in a key") from error
+    if value != value.to_integral_value():
+        raise ValueError(f"{text[:50]} in a key")
+    return float(value)
+
+
+def _list_of(convert: Convert, at: str) -> Convert:
+    def apply(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise BadValueError(f"{_shown(at)} is no array")
+        return [convert(item) for item in value]
+
+    return apply
+
+
+def _map_of(convert: Convert, at: str) -> Convert:
+    def apply(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise BadValueError(f"{_shown(at)} is no object")
+        return [(key, convert(item)) for key, item in value.items()]
+
+    return apply
+
+
+def _or_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _unsupported(at: str, detail: str) -> UnsupportedSchemaError:
+    return UnsupportedSchemaError("read JSON Schema", _shown(at), detail)
+
+
+def _shown(at: str) -> str:
+    return at.lstrip(".") or "the value"
+
+
+def _few(names: set[str]) -> str:
+    return ", ".join(sorted(names)[:5])

@@ -1,0 +1,1 @@
+"""Verifying, backing up and restoring whole logs."""

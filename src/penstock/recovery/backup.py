@@ -1,0 +1,469 @@
+"""Backup of a whole log to any object store. docs/formats/backup.md is its format.
+
+Order of effects: `incomplete` marker -> segments that hold what was only in the WAL -> all other
+objects that the state names -> the state -> manifest -> marker removed. So a backup that has a
+manifest is whole, and one without it was cut.
+
+It runs beside a live server: the state is copied as of one moment, and everything acknowledged
+before is in the backup. WAL runs become segments by ordinary `StoreSegment`s in the copy of the
+state, so that a restored directory needs no WAL.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from crc32c import crc32c
+from typing_extensions import Buffer
+
+from penstock.log.fetch.whole_runs import read_wal_run
+from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
+from penstock.log.upload.segments import segment_run
+from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
+from penstock.model.ids import PartitionKey, TopicKey, partition_key
+from penstock.objects.once import put_once
+from penstock.order.local_order import Order, restore
+from penstock.ports.clock import Clock
+from penstock.ports.device import Device
+from penstock.ports.objects import ObjectStore
+from penstock.ports.random import Random
+from penstock.records.batch import stored_header
+from penstock.records.sums import partition_seed
+from penstock.recovery.due_runs import DueOf, check_object, due_runs
+from penstock.recovery.manifest import (
+    BACKUP_VERSION,
+    INCOMPLETE,
+    MANIFEST,
+    METADATA,
+    BackupObject,
+    Manifest,
+    encode_manifest,
+)
+from penstock.replica.snapshot import JournalEntry, write_snapshot
+from penstock.segment import BuiltSegment, build_segment, object_key
+from penstock.state.answers import SegmentStored
+from penstock.state.commands import StoreSegment
+from penstock.state.read.queries import ObjectRow, Queries, StoredRun
+from penstock.wal import WalReader
+
+T = TypeVar("T")
+
+COPY_BYTES: Final = 8 << 20
+"""What is read at once: a store may have to hold it in memory."""
+
+_PAGE: Final = 1000
+_ATTEMPTS: Final = 5
+_SEGMENT_BYTES: Final = 64 << 20
+_SEGMENTS_PREFIX: Final = "segments/"
+_SCRATCH_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial")
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes copied, bytes in all)."""
+
+Tail = Callable[[int], Iterable[JournalEntry]]
+"""The journal's entries past a position."""
+
+
+async def back_up(
+    *,
+    live: Path,
+    store: ObjectStore,
+    wal: WalReader,
+    to: ObjectStore,
+    scratch: Path,
+    clock: Clock,
+    random: Random,
+    pool: Executor,
+    progress: Progress | None = None,
+    tail: Tail | None = None,
+    find_wal: Callable[[int], Device | None] | None = None,
+) -> Manifest:
+    """Copy everything acknowledged so far to another store.
+
+    The caller sees to it that no object is deleted meanwhile (`Keeper.held`).
+
+    Args:
+        live: the data directory's metadata database; a server may be writing it, and has let it
+            have all that was acknowledged (`Log.flush`).
+        tail: of a log that nobody serves, the entries past a position that only its WAL holds.
+        scratch: a folder for copies of the state; they are removed.
+        find_wal: gives the directories of the host's other workers, by their WALs' keys.
+
+    Raises:
+        ConflictError: there is a backup, or something else, at the destination already.
+        RetryableError: the WAL was recycled and trimmed faster than it could be read.
+        CorruptDataError: the source is damaged.
+    """
+    await _claim(to)
+    backup = _Backup(
+        live,
+        store,
+        {0: wal},
+        to,
+        scratch,
+        clock,
+        random,
+        pool,
+        progress or _silent,
+        tail or _no_tail,
+        find_wal or _no_wal,
+    )
+    try:
+        manifest = await backup.run()
+    finally:
+        backup.close()
+        clear_scratch(scratch)
+    await to.delete([INCOMPLETE])
+    return manifest
+
+
+def clear_scratch(scratch: Path) -> None:
+    """Remove the databases in a scratch folder, which is made if it is not there."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    for path in scratch.iterdir():
+        if path.name.endswith(_SCRATCH_SUFFIXES):
+            path.unlink(missing_ok=True)
+
+
+async def exists(store: ObjectStore, key: str) -> bool:
+    """Whether a store has a key."""
+    try:
+        await store.size(key)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def _claim(to: ObjectStore) -> None:
+    """Mark the destination as a backup in the making; remove what a cut one left there."""
+    if await exists(to, MANIFEST):
+        raise ConflictError("back up", MANIFEST, "there is a backup already", "choose another URL")
+    was_cut = await exists(to, INCOMPLETE)
+    left = [info.key async for info in to.list(_SEGMENTS_PREFIX)]
+    if left and not was_cut:
+        # It may be a server's own store: nothing there is for a backup to replace or remove.
+        raise ConflictError(
+            "back up", left[0], "there are objects that are no backup", "choose another URL"
+        )
+    await to.put(INCOMPLETE, [b"A backup is being made, or was cut: there is no manifest.\n"])
+    for at in range(0, len(left), _PAGE):
+        await to.delete(left[at : at + _PAGE])
+
+
+def _no_tail(_position: int) -> Iterable[JournalEntry]:
+    return ()
+
+
+def _no_wal(_wal_key: int) -> Device | None:
+    return None
+
+
+def _silent(copied_bytes: int, total_bytes: int) -> None:
+    pass
+
+
+class _MovedError(Exception):
+    """A run has left the WAL, and the live state no longer names its offsets: copy it again."""
+
+
+@dataclass(slots=True)
+class _Backup:
+    live: Path
+    store: ObjectStore
+    wals: dict[int, WalReader]
+    to: ObjectStore
+    scratch: Path
+    clock: Clock
+    random: Random
+    pool: Executor
+    progress: Progress
+    tail: Tail
+    find_wal: Callable[[int], Device | None]
+    written: dict[str, BackupObject] = field(default_factory=dict)
+    names: dict[PartitionKey, str] = field(default_factory=dict)
+    """Of partitions, for people."""
+    """Segments that were made of the WAL."""
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        for wal_key, reader in self.wals.items():
+            if wal_key:
+                reader.close()
+
+    async def run(self) -> Manifest:
+        order = await self._copy_state()
+        try:
+            snapshot = self.scratch / "final.sqlite"
+            info = await self._in_pool(partial(order.snapshot, snapshot))
+            cluster_id = order.cluster_id
+        finally:
+            await self._in_pool(order.close)
+        topics, rows = await self._in_pool(self._contents)
+        copy = ExitStack()
+        due = await self._in_pool(partial(copy.enter_context, due_runs(self.scratch / METADATA)))
+        try:
+            objects = await self._copy_objects(rows, due)
+        finally:
+            await self._in_pool(copy.close)
+        objects.append(await self._put_state(snapshot))
+        manifest = Manifest(
+            version=BACKUP_VERSION,
+            cluster_id=cluster_id,
+            position=info.position,
+            created_ms=self.clock.now_ms(),
+            topics=topics,
+            objects=len(rows),
+            bytes=sum(row.size_bytes for row in rows),
+            contents=objects,
+        )
+        await self.to.put(MANIFEST, [encode_manifest(manifest)])
+        return manifest
+
+    # -- the state -------------------------------------------------------------------------------
+
+    async def _copy_state(self) -> Order:
+        """A copy of the state, with what was in the WAL moved to segments at the destination."""
+        for _ in range(_ATTEMPTS):
+            clear_scratch(self.scratch)
+            order = await self._in_pool(self._open_copy)
+            try:
+                await self._move_wal(order)
+            except _MovedError:
+                # Retention trimmed it after it moved. A newer copy does not name it.
+                await self._in_pool(order.close)
+                await self.to.delete(list(self.written))
+                self.written.clear()
+            except BaseException:
+                order.close()
+                raise
+            else:
+                return order
+        raise RetryableError(
+            "back up",
+            str(self.live),
+            f"the WAL was recycled and trimmed while it was read, {_ATTEMPTS} times",
+        )
+
+    def _open_copy(self) -> Order:
+        first = self.scratch / "first.sqlite"
+        info = write_snapshot(self.live, first)
+        restore(first, self.scratch / METADATA, tail=self.tail(info.position))
+        # Nothing relies on the copy until its snapshot is written, which is synced.
+        return Order.open(
+            self.scratch / METADATA, clock=self.clock, random=self.random, fsync=False
+        )
+
+    async def _move_wal(self, order: Order) -> None:
+        while True:
+            moves, keys = await self._in_pool(self._plan_segment)
+            if not moves:
+                return
+            views = await self._read_wal(moves, keys)
+            segment = await self._in_pool(partial(_build, moves, keys, views))
+            key = object_key(agent=order.agent_id, epoch=order.epoch, n=len(self.written) + 1)
+            await put_once(self.to, key, segment.parts)
+            self.written[key] = BackupObject(
+                key=key, bytes=segment.size_bytes, crc32c=await self._checksum(segment.parts)
+            )
+            command = StoreSegment(
+                object_key=key,
+                object_bytes=segment.size_bytes,
+                runs=moved_runs(moves, segment.positions),
+            )
+            applied = await self._in_pool(partial(order.append, [command]))
+            assert isinstance(applied.answers[0], SegmentStored), applied.answers
+
+    def _plan_segment(
+        self,
+    ) -> tuple[list[PartitionMove], dict[PartitionKey, tuple[bytes, int]]]:
+        """The next segment of what lies in the WAL; no moves when nothing is left."""
+        with closing(Queries(self.scratch / METADATA)) as copy:
+            keys = {}
+            for topic_key, topic_id, name, partitions, _ in copy.topic_rows():
+                for number in range(partitions):
+                    key = partition_key(TopicKey(topic_key), number)
+                    keys[key] = (topic_id, number)
+                    self.names[key] = f"{name}-{number}"
+            for wal_key in [0, *(wal.wal_key for wal in copy.wals())]:
+                runs = copy.wal_runs(wal_key)
+                moves = plan_segment(runs, bytes_max=_SEGMENT_BYTES, sort_key=keys)
+                if moves:
+                    return moves, keys
+        return [], keys
+
+    async def _read_wal(
+        self,
+        moves: Sequence[PartitionMove],
+        keys: dict[PartitionKey, tuple[bytes, int]],
+    ) -> list[list[memoryview]]:
+        """The bytes of each run; from a segment where the server has moved it meanwhile."""
+
+        wals = {key: self._wal_of(key) for key in {run.wal_key for m in moves for run in m.runs}}
+
+        def read(run: StoredRun) -> memoryview | None:
+            try:
+                seed = partition_seed(*keys[run.partition_key])
+                return read_wal_run(wals[run.wal_key], run, seed)
+            except RetryableError:
+                return None
+            except CorruptDataError as error:
+                raise CorruptDataError(
+                    "back up",
+                    f"{self.names[run.partition_key]} offsets {run.base_offset} to"
+                    f" {run.end_offset - 1} in {error.subject}",
+                    error.detail,
+                    "penstock verify names all that is damaged",
+                ) from error
+
+        def read_all() -> list[list[memoryview | None]]:
+            return [[read(run) for run in move.runs] for move in moves]
+
+        views = []
+        for move, found in zip(moves, await self._in_pool(read_all), strict=True):
+            views.append(
+                [
+                    view if view is not None else await self._read_moved(run)
+                    for run, view in zip(move.runs, found, strict=True)
+                ]
+            )
+        return views
+
+    def _wal_of(self, wal_key: int) -> WalReader:
+        reader = self.wals.get(wal_key)
+        if reader is None:
+            device = self.find_wal(wal_key)
+            if device is None:
+                raise CorruptDataError(
+                    "back up", f"WAL {wal_key}", "no worker's directory holds it, runs lie in it"
+                )
+            reader = self.wals[wal_key] = WalReader(device)
+        return reader
+
+    async def _read_moved(self, run: StoredRun) -> memoryview:
+        def find() -> list[StoredRun]:
+            with closing(Queries(self.live)) as live:
+                return live.runs_from(run.partition_key, run.base_offset, limit=1)
+
+        found = await self._in_pool(find)
+        if not found or found[0].base_offset > run.base_offset:
+            raise _MovedError
+        (now,) = found
+        if now.generation:
+            # A file is recycled only behind a move, so this is no race.
+            raise CorruptDataError(
+                "back up",
+                f"{self.names[run.partition_key]} offsets {run.base_offset} to"
+                f" {run.end_offset - 1} in WAL {now.wal_key} generation {now.file_generation}",
+                "no file has it, the journal names it",
+                "put the file back, or give the records up: penstock repair",
+            )
+        data = await self.store.get_range(now.object_key, now.position, now.position + now.length)
+        return _slice_of(memoryview(data), run, self.names[run.partition_key])
+
+    # -- the objects -----------------------------------------------------------------------------
+
+    def _contents(self) -> tuple[int, list[ObjectRow]]:
+        """How many topics there are, and the objects that the copy of the state names."""
+        rows: list[ObjectRow] = []
+        after = ""
+        with closing(Queries(self.scratch / METADATA)) as copy:
+            while page := copy.objects(after, limit=_PAGE):
+                rows += [row for row in page if row.condemned_ms is None]
+                after = page[-1].key
+            return len(copy.topic_rows()), rows
+
+    async def _copy_objects(self, rows: Sequence[ObjectRow], due: DueOf) -> list[BackupObject]:
+        total = sum(row.size_bytes for row in rows)
+        copied = sum(known.bytes for known in self.written.values())
+        contents = []
+        for row in rows:
+            known = self.written.get(row.key)
+            if known is None:
+                parts = await read_parts(self.store, row.key, row.size_bytes)
+                await self._in_pool(partial(_check, row.key, parts, due))
+                await put_once(self.to, row.key, parts)
+                known = BackupObject(
+                    key=row.key, bytes=row.size_bytes, crc32c=await self._checksum(parts)
+                )
+                copied += row.size_bytes
+            contents.append(known)
+            self.progress(copied, total)
+        return contents
+
+    async def _put_state(self, snapshot: Path) -> BackupObject:
+        data = await self._in_pool(snapshot.read_bytes)
+        await self.to.put(METADATA, [data])
+        return BackupObject(key=METADATA, bytes=len(data), crc32c=await self._checksum([data]))
+
+    async def _checksum(self, parts: Sequence[Buffer]) -> int:
+        return await self._in_pool(partial(checksum, parts))
+
+    async def _in_pool(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+
+async def read_parts(source: ObjectStore, key: str, size_bytes: int) -> list[Buffer]:
+    """An object whole, in parts.
+
+    Raises:
+        CorruptDataError: it has another size.
+    """
+    found_bytes = await source.size(key)
+    if found_bytes != size_bytes:
+        raise CorruptDataError("copy", key, f"{found_bytes} bytes, {size_bytes} are due")
+    return [
+        await source.get_range(key, start, min(start + COPY_BYTES, size_bytes))
+        for start in range(0, size_bytes, COPY_BYTES)
+    ]
+
+
+def _check(key: str, parts: Sequence[Buffer], due: DueOf) -> None:
+    check_object(key, parts, due(key), "back up")
+
+
+def checksum(parts: Sequence[Buffer]) -> int:
+    """CRC-32C of parts, one behind the other."""
+    value = 0
+    for part in parts:
+        value = crc32c(part, value)
+    return value
+
+
+def _build(
+    moves: Sequence[PartitionMove],
+    keys: dict[PartitionKey, tuple[bytes, int]],
+    views: Sequence[Sequence[memoryview]],
+) -> BuiltSegment:
+    return build_segment(
+        [
+            segment_run(keys[move.partition_key], move, found)
+            for move, found in zip(moves, views, strict=True)
+        ]
+    )
+
+
+def _slice_of(data: memoryview, run: StoredRun, partition: str) -> memoryview:
+    """The batches of a run within those of the run that it was joined into.
+
+    Args:
+        partition: its name for people.
+    """
+    position = 0
+    while position < len(data):
+        header = stored_header(data, position)
+        if header.base_offset >= run.base_offset:
+            break
+        position += header.length
+    found = data[position : position + run.length]
+    if len(found) < run.length or stored_header(found, 0).base_offset != run.base_offset:
+        raise CorruptDataError(
+            "back up",
+            f"{partition} offset {run.base_offset}",
+            "it is not where the journal has moved it",
+        )
+    return found

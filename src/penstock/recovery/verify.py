@@ -1,0 +1,533 @@
+"""Verify: read everything a data directory holds and say what is not as it must be.
+
+First the state, as of one moment: SQLite's own integrity, the offsets of each partition without
+overlap from the log start to the high watermark, and without a gap but where compaction by key
+leaves them, the sums that it keeps. Then the bytes:
+every run's batches (CRC-32C, header, offsets, and the sum that the state keeps of them, which
+tells batches of another place), every WAL frame that the state names, as recovery
+would walk it, and every segment's header, index and footer. Last the store: no object missing,
+none that nothing names.
+
+Reads only, and needs no lock: beside a live server, what moved meanwhile is looked up again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.log.checking import OTHERS
+from penstock.log.fetch.whole_runs import read_wal_run
+from penstock.log.opening.rebuild import NOT_OURS
+from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
+from penstock.model.ids import PARTITION_COUNT_MAX, PartitionKey, TopicKey, partition_key
+from penstock.ports.device import Device
+from penstock.ports.objects import ObjectStore
+from penstock.records.batch import (
+    HEADER_BYTES,
+    MAGIC,
+    StoredHeader,
+    crc_is_right,
+    patch_run,
+    stored_header,
+)
+from penstock.records.sums import partition_seed, run_sum
+from penstock.recovery.verify_journal import verify_tail
+from penstock.recovery.verify_report import Finding, FindingKind, VerifyReport
+from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
+from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
+from penstock.state.read.queries import ObjectRow, Queries, StoredRun
+from penstock.state.rows import GENERATION_BITS, GENERATION_MASK
+from penstock.wal import WalReader
+from penstock.wal.recovery import check_named, find_files
+
+__all__ = ["Finding", "FindingKind", "VerifyReport", "verify"]
+
+_PAGE: Final = 1000
+_ATTEMPTS: Final = 20
+_SEGMENTS_PREFIX: Final = "segments/"
+
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes read, bytes in all)."""
+
+FindWal = Callable[[int], Device | None]
+"""The directory that holds a WAL, by its key."""
+
+
+async def verify(
+    *,
+    queries: Queries,
+    store: ObjectStore,
+    wal: WalReader | None,
+    device: Device | None,
+    find_wal: FindWal | None = None,
+    progress: Progress | None = None,
+    report: VerifyReport | None = None,
+    archived_ms: int | None = None,
+) -> VerifyReport:
+    """Read everything.
+
+    Args:
+        queries: of the data directory's metadata, or of a replica of a cluster.
+        wal, device: the data directory, whose WAL files are walked; None for a cluster, whose
+            WALs are its agents': runs there are counted, not read.
+        find_wal: gives the directories of the host's other workers, by their WALs' keys.
+        progress: told now and then how far it is.
+        report: what is found is added to it; None: to a new one.
+        archived_ms: journal time of the state, where that is the archive's end and the journal may
+            have gone on: objects that were stored since are counted. None: all is known.
+    """
+    verifier = _Verifier(queries, store, wal, device, find_wal, progress or _silent)
+    verifier.report = report or verifier.report
+    verifier.archived_ms = archived_ms
+    try:
+        return await verifier.run()
+    finally:
+        verifier.close()
+
+
+def _silent(read_bytes: int, total_bytes: int) -> None:
+    pass
+
+
+_NAMED_AFTER_MS: Final = 60_000
+"""So long after it was stored an entry may name an object, the store's clock included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Offsets [start, end) of a partition, which must be there."""
+
+    key: PartitionKey
+    name: str
+    start: int
+    end: int
+    clean_end: int
+    """Compacted by key below: there may be gaps, and batches with less records than offsets."""
+    epoch_starts: tuple[EpochStart, ...]
+    seed: int
+    """What the sums of its runs start from (`penstock.records.sums`)."""
+
+
+class _Verifier:
+    def __init__(
+        self,
+        queries: Queries,
+        store: ObjectStore,
+        wal: WalReader | None,
+        device: Device | None,
+        find_wal: FindWal | None,
+        progress: Progress,
+    ) -> None:
+        self._queries = queries
+        self._store = store
+        self._device = device
+        self._find_wal = find_wal
+        self._wals: dict[int, WalReader] = {} if wal is None else {0: wal}
+        self._opened: list[WalReader] = []
+        self._progress = progress
+        self._total_bytes = 0
+        self.report = VerifyReport()
+        self.archived_ms: int | None = None
+
+    async def run(self) -> VerifyReport:
+        try:
+            stretches = self._check_state()
+            for stretch in stretches:
+                await self._check_bytes(stretch)
+            if self._device is not None:
+                for wal_key in [0, *(wal.wal_key for wal in self._queries.wals())]:
+                    for place in sorted(self._queries.wal_generations(wal_key)):
+                        self._check_frames(wal_key, place)
+                verify_tail(self.report, self._device, self._queries.position)
+            await self._check_objects()
+        except PenstockError as error:
+            # Only the database's own pages end it: without them nobody knows what there must be.
+            self.report.add(FindingKind.DATABASE, error.subject, error.detail)
+        except NOT_OURS as error:
+            # Rows that this program has not written, in a directory without a journal beside it.
+            self.report.add(
+                FindingKind.DATABASE, str(self._queries.path), f"{type(error).__name__}: {error}"
+            )
+        return self.report
+
+    def close(self) -> None:
+        """Close what was opened here."""
+        for reader in self._opened:
+            reader.close()
+
+    # -- the state, as of one moment -------------------------------------------------------------
+
+    def _check_state(self) -> list[_Stretch]:
+        report, queries = self.report, self._queries
+        for problem in queries.integrity_problems():
+            report.add(FindingKind.DATABASE, str(queries.path), problem)
+        queries.begin()
+        try:
+            sizes = queries.partition_bytes(None)
+            heads = {key: (start, end) for key, start, end in queries.heads()}
+            clean = queries.clean_rows(list(heads))
+            epochs = queries.epoch_starts()
+            self._total_bytes = sum(sizes.values())
+            # Rows of deleted topics that no entry has cleared yet count in their objects.
+            live_runs = Counter(queries.leftover_runs() if queries.has_leftovers() else {})
+            stretches = []
+            for topic_key, topic_id, name, partitions, _ in queries.topic_rows():
+                report.topics += 1
+                for number in range(min(partitions, PARTITION_COUNT_MAX)):
+                    key = partition_key(TopicKey(topic_key), number)
+                    head = heads.pop(key, None)
+                    if head is None:
+                        report.add(
+                            FindingKind.DATABASE, f"{name}-{number}", "the partition has no row"
+                        )
+                        continue
+                    report.partitions += 1
+                    clean_end = clean[key].clean_end if key in clean else -1
+                    stretch = _Stretch(
+                        key,
+                        f"{name}-{number}",
+                        *head,
+                        clean_end,
+                        epochs.get(key, FIRST_EPOCH),
+                        partition_seed(topic_id, number),
+                    )
+                    stretches.append(stretch)
+                    self._check_offsets(stretch, sizes[key], live_runs)
+            for key in heads:
+                report.add(FindingKind.DATABASE, f"partition key {key}", "its topic has no row")
+            for row in self._object_rows():
+                if row.live_runs != live_runs[row.key]:
+                    report.add(
+                        FindingKind.DATABASE,
+                        row.key,
+                        f"{live_runs[row.key]} runs name it, its row counts {row.live_runs}",
+                    )
+        finally:
+            queries.end()
+        return stretches
+
+    def _check_offsets(self, stretch: _Stretch, size: int, live_runs: Counter[str]) -> None:
+        """One partition's runs: each begins where the one before ends, or later where the log is
+        clean; their bytes add up."""
+        report, name = self.report, stretch.name
+        expected, length, is_first = stretch.start, 0, True
+        # By the offset at which a loss that was accepted begins, where it ends.
+        lost = dict(self._queries.lost_ranges_of(stretch.key))
+        report.lost_offsets += sum(
+            max(0, end - max(start, stretch.start)) for start, end in lost.items()
+        )
+        for run in self._runs(stretch):
+            if run.end_offset <= stretch.start:
+                # Below the log start: a leftover that a later entry clears.
+                length += run.length
+                if run.object_key:
+                    live_runs[run.object_key] += 1
+                continue
+            while expected < run.base_offset and expected in lost:
+                expected = lost[expected]
+            if run.base_offset > max(expected, stretch.clean_end):
+                report.add(
+                    FindingKind.GAP,
+                    name,
+                    f"offsets {expected} to {run.base_offset - 1} have no run",
+                )
+            # The first run may begin before the log start, which trims whole runs only.
+            if run.base_offset < expected and not (is_first and run.end_offset > expected):
+                report.add(
+                    FindingKind.OVERLAP,
+                    name,
+                    f"a run begins at offset {run.base_offset} where {expected} is due",
+                )
+            expected, is_first = max(expected, run.end_offset), False
+            length += run.length
+            if run.object_key:
+                live_runs[run.object_key] += 1
+        while expected < stretch.end and expected in lost:
+            expected = lost[expected]
+        if expected < stretch.end:
+            report.add(
+                FindingKind.GAP, name, f"offsets {expected} to {stretch.end - 1} have no run"
+            )
+        elif expected > stretch.end:
+            report.add(
+                FindingKind.DATABASE,
+                name,
+                f"runs go up to offset {expected}, the high watermark is {stretch.end}",
+            )
+        if length != size:
+            report.add(
+                FindingKind.DATABASE, name, f"its runs have {length} bytes, its row says {size}"
+            )
+
+    def _runs(self, stretch: _Stretch) -> Iterator[StoredRun]:
+        """All runs of a partition by base offset, those that overlap too."""
+        page = self._queries.runs_from(stretch.key, 0, limit=_PAGE)
+        while page:
+            yield from page
+            last = page[-1].base_offset
+            # From the last one's base, not its end: a run inside of it must not be passed over.
+            again = self._queries.runs_from(stretch.key, last, limit=_PAGE)
+            page = [run for run in again if run.base_offset > last]
+
+    def _object_rows(self) -> Iterator[ObjectRow]:
+        after = ""
+        while page := self._queries.objects(after, limit=_PAGE):
+            yield from page
+            after = page[-1].key
+
+    # -- the bytes -------------------------------------------------------------------------------
+
+    async def _check_bytes(self, stretch: _Stretch) -> None:
+        """Every batch of the offsets that there were; runs may move, and be trimmed, meanwhile."""
+        expected, attempts = stretch.start, 0
+        while expected < stretch.end:
+            runs = self._queries.runs_from(stretch.key, expected, limit=_PAGE)
+            if not runs or runs[0].base_offset >= stretch.end:
+                return  # trimmed or deleted meanwhile; a gap has been told
+            for run in runs:
+                if run.base_offset >= stretch.end:
+                    return
+                if not await self._check_run(stretch, run, expected, attempts):
+                    attempts += 1
+                    break
+                expected, attempts = max(expected, run.end_offset), 0
+                self._progress(min(self.report.bytes, self._total_bytes), self._total_bytes)
+
+    async def _check_run(
+        self, stretch: _Stretch, run: StoredRun, start: int, attempts: int
+    ) -> bool:
+        """Returns false if the run has moved and must be looked up again.
+
+        Args:
+            start: offsets below have been checked: a run that was joined of several may begin
+                there.
+        """
+        if run.generation and self._device is None:
+            self.report.unread_runs += 1
+            return True
+        place = _wal_place(run.generation) if run.generation else run.object_key
+        subject = f"{stretch.name} offsets {run.base_offset} to {run.end_offset - 1} in {place}"
+        try:
+            data = await self._read(run)
+        except (RetryableError, NotFoundError) as error:
+            if attempts < _ATTEMPTS and self._has_moved(run):
+                return False
+            self.report.add(FindingKind.MISSING, subject, error.detail)
+            return True
+        except CorruptDataError as error:
+            self.report.add(FindingKind.DAMAGED, subject, f"{error.subject}: {error.detail}")
+            return True
+        self.report.runs += 1
+        self._check_batches(stretch, run, data, start, subject)
+        return True
+
+    def _check_batches(
+        self, stretch: _Stretch, run: StoredRun, data: memoryview, start: int, subject: str
+    ) -> None:
+        position, expected, batches = 0, run.base_offset, 0
+        while position < len(data):
+            fault = _batch_fault(data, position, expected)
+            if not fault:
+                header = stored_header(data, position)
+                offset_count = header.end_offset - header.base_offset
+                if (
+                    header.base_offset > expected or header.record_count != offset_count
+                ) and not self._may_lack(stretch, run, header, expected):
+                    fault = (
+                        f"{header.record_count} records of {offset_count} offsets from"
+                        f" {header.base_offset} on, where {expected} is due and the log isn't clean"
+                    )
+                fault = fault or label_fault(header, stretch.epoch_starts)
+            if fault:
+                detail = f"{fault} at byte {run.position + position}"
+                self.report.add(FindingKind.DAMAGED, subject, detail)
+                return
+            expected = header.end_offset
+            position += header.length
+            batches += 1
+            if expected > start:
+                self.report.batches += 1
+                self.report.records += header.record_count
+                self.report.bytes += header.length
+        if expected != run.end_offset or batches != run.batch_count:
+            self.report.add(
+                FindingKind.DAMAGED,
+                subject,
+                f"{batches} batches that end at offset {expected - 1}, the journal names"
+                f" {run.batch_count}",
+            )
+        elif run.sum not in {None, run_sum(data, stretch.seed, subject=subject)}:
+            self.report.add(FindingKind.DAMAGED, subject, f"{OTHERS}, at byte {run.position}")
+
+    def _may_lack(
+        self, stretch: _Stretch, run: StoredRun, header: StoredHeader, expected: int
+    ) -> bool:
+        """Whether compaction may have removed what lies before a batch, or of its records."""
+        if not 0 <= header.record_count <= header.end_offset - header.base_offset:
+            return False
+        if expected == run.base_offset and header.base_offset > expected:
+            return False  # a run begins with its first batch
+        if header.base_offset == expected and header.producer_id < 0:
+            # An import that keeps offsets writes such batches, where its source had gaps. Producers
+            # can't: what they send is refused.
+            return True
+        if header.end_offset <= stretch.clean_end:
+            return True
+        # Beside a live server it may have been cleaned since.
+        clean = self._queries.clean_rows([stretch.key]).get(stretch.key)
+        return clean is not None and header.end_offset <= clean.clean_end
+
+    async def _read(self, run: StoredRun) -> memoryview:
+        if run.generation:
+            return read_wal_run(self._wal_of(run.wal_key), run, None)
+        end = run.position + run.length
+        found = await self._store.get_range(run.object_key, run.position, end)
+        if not run.raw:
+            return memoryview(found)
+        data = memoryview(bytearray(found))
+        patch_run(data, run.base_offset, run.leader_epoch, subject=run.object_key)
+        return data
+
+    def _has_moved(self, run: StoredRun) -> bool:
+        return run not in self._queries.runs_from(run.partition_key, run.base_offset, limit=1)
+
+    # -- the WAL's frames ------------------------------------------------------------------------
+
+    def _device_of(self, wal_key: int) -> Device | None:
+        if wal_key == 0:
+            return self._device
+        return self._find_wal(wal_key) if self._find_wal is not None else None
+
+    def _wal_of(self, wal_key: int) -> WalReader:
+        """Raises: NotFoundError."""
+        reader = self._wals.get(wal_key)
+        if reader is None:
+            device = self._device_of(wal_key)
+            if device is None:
+                raise NotFoundError("read WAL", f"WAL {wal_key}", "no worker's directory holds it")
+            reader = self._wals[wal_key] = WalReader(device)
+            self._opened.append(reader)
+        return reader
+
+    def _check_frames(self, wal_key: int, place: int) -> None:
+        """Walk a file up to its last named byte, as recovery would at the next start."""
+        subject, generation = _wal_place(place), place & GENERATION_MASK
+        for _ in range(_ATTEMPTS):
+            named_end = self._named_end(wal_key, place)
+            if not named_end:
+                return  # all of it has moved meanwhile
+            try:
+                device = self._device_of(wal_key)
+                if device is None:
+                    return  # its runs, which are missing, have been told
+                report = check_named(device, {generation: named_end}, find_files(device))
+            except CorruptDataError as error:
+                self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
+                return
+            except FileNotFoundError:
+                continue  # removed between the listing and the look
+            if not self._named_end(wal_key, place):
+                continue  # it was perhaps recycled while it was read
+            for stretch in report.damaged:
+                if report.lost:
+                    detail = "no file has it, the journal names it"
+                    self.report.add(FindingKind.MISSING, subject, detail)
+                else:
+                    name = f"{stretch.name} at byte {stretch.start}"
+                    detail = f"{stretch.detail}; damaged up to byte {stretch.end - 1}"
+                    self.report.add(FindingKind.DAMAGED, name, detail)
+            return
+
+    def _named_end(self, wal_key: int, place: int) -> int:
+        return max(
+            (
+                run.position + run.length
+                for run in self._queries.wal_runs(wal_key)
+                if run.generation == place
+            ),
+            default=0,
+        )
+
+    # -- the store -------------------------------------------------------------------------------
+
+    async def _check_objects(self) -> None:
+        unnamed = {info.key: info.modified_ms async for info in self._store.list(_SEGMENTS_PREFIX)}
+        for row in list(self._object_rows()):
+            unnamed.pop(row.key, None)
+            if row.condemned_ms is None and row.live_runs:
+                self.report.objects += 1
+                await self._check_object(row)
+        for key in sorted(unnamed):
+            # An upload under way is named a moment later; what was just deleted is not there.
+            if self._queries.object_known(key) or not await self._exists(key):
+                continue
+            if self.archived_ms is not None and unnamed[key] >= self.archived_ms - _NAMED_AFTER_MS:
+                self.report.younger_objects += 1
+            else:
+                self.report.add(FindingKind.ORPHAN, key, "nothing names it; it is deleted in time")
+
+    async def _check_object(self, row: ObjectRow) -> None:
+        key, size_bytes = row.key, row.size_bytes
+        try:
+            found_bytes = await self._store.size(key)
+            if found_bytes != size_bytes:
+                raise CorruptDataError(
+                    "verify", key, f"{found_bytes} bytes, the journal says {size_bytes}"
+                )
+            head = await self._store.get_range(key, 0, SEGMENT_HEADER_BYTES)
+            check_header(bytes(head), subject=key)
+            tail = await self._store.get_range(key, size_bytes - FOOTER_BYTES, size_bytes)
+            footer = parse_footer(bytes(tail), size_bytes=size_bytes, subject=key)
+            if footer.offsets_final == bool(row.raw):
+                raise CorruptDataError(
+                    "verify", key, "footer and journal differ on whether its offsets are final"
+                )
+            index_end = footer.index_position + footer.index_length
+            block = await self._store.get_range(key, footer.index_position, index_end)
+            parse_index(bytes(block), footer, subject=key)
+        except NotFoundError:
+            if self._is_live(key):
+                self.report.add(FindingKind.MISSING, key, "runs name it, it is not in the store")
+        except CorruptDataError as error:
+            self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
+
+    def _is_live(self, key: str) -> bool:
+        """Whether runs name an object now: beside a live server it may have been deleted."""
+        return any(row.key == key and row.live_runs for row in self._object_rows())
+
+    async def _exists(self, key: str) -> bool:
+        try:
+            await self._store.size(key)
+        except NotFoundError:
+            return False
+        return True
+
+
+def label_fault(header: StoredHeader, starts: Sequence[EpochStart]) -> str:
+    """What is wrong with a stored batch's leader epoch, which lies outside its CRC: by a wrong one
+    consumers look for a cut that isn't there (KIP-320)."""
+    epoch = epoch_of_offset(starts, header.base_offset)
+    if header.leader_epoch == epoch:
+        return ""
+    return f"leader epoch {header.leader_epoch}, offset {header.base_offset} is of epoch {epoch}"
+
+
+def _batch_fault(data: memoryview, position: int, expected: int) -> str:
+    if len(data) - position < HEADER_BYTES:
+        return f"{len(data) - position} bytes are no batch"
+    header = stored_header(data, position)
+    if header.magic != MAGIC or not HEADER_BYTES <= header.length <= len(data) - position:
+        return f"a batch of magic {header.magic} with {header.length} bytes"
+    if header.base_offset < expected or header.end_offset <= header.base_offset:
+        return f"base offset {header.base_offset} where {expected} is due"
+    if not crc_is_right(data[position : position + header.length]):
+        return "CRC-32C differs"
+    return ""
+
+
+def _wal_place(place: int) -> str:
+    wal_key, generation = place >> GENERATION_BITS, place & GENERATION_MASK
+    return f"WAL generation {generation}" + (f" of worker WAL {wal_key}" if wal_key else "")

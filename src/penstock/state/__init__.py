@@ -1,0 +1,1 @@
+"""The log's state machine: commands, answers, entries, tables; `apply` changes it, `read` asks."""

@@ -1,0 +1,1 @@
+"""Applying commands: one module per family, and the machine that calls them."""

@@ -1,0 +1,98 @@
+"""Applying commands about consumer groups. Their state is opaque here, their offsets are not."""
+
+from penstock.state.answers import AnyAnswer, Done, OffsetsCommitted, Refusal
+from penstock.state.apply.context import ApplyContext
+from penstock.state.apply.shards import refuse_shard
+from penstock.state.commands import CommitOffsets, DeleteGroups, DeleteOffsets, SaveGroup
+from penstock.state.schema import INTEGRITY_LEVEL
+
+
+def save_group(context: ApplyContext, command: SaveGroup) -> AnyAnswer:
+    """Replace a group's durable state."""
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
+    tables = context.tables
+    empty_since_ms = None
+    if command.empty:
+        # Saved again while empty, it has been empty since the first time.
+        found = tables.execute(
+            "SELECT empty_since_ms FROM groups WHERE group_id = ?", (command.group_id,)
+        ).fetchone()
+        empty_since_ms = context.time_ms if found is None or found[0] is None else found[0]
+    tables.save_group(
+        command.group_id,
+        command.generation,
+        command.protocol_type,
+        empty_since_ms,
+        command.state,
+    )
+    return Done()
+
+
+def delete_groups(context: ApplyContext, command: DeleteGroups) -> AnyAnswer:
+    """Groups and their offsets."""
+    refusal = refuse_shard(context, command.group_ids, command.shard_epoch)
+    if refusal is not None:
+        return refusal
+    tables = context.tables
+    if command.seen and tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
+        # One that was joined or committed to since it was looked at is not what had expired.
+        for group_id, seen in zip(command.group_ids, command.seen, strict=False):
+            if tables.group_times(group_id) == tuple(seen):
+                tables.remove_group(group_id)
+        return Done()
+    for group_id in command.group_ids:
+        tables.remove_group(group_id)
+    return Done()
+
+
+def commit_offsets(context: ApplyContext, command: CommitOffsets) -> AnyAnswer:
+    """Offsets of partitions that exist; the group comes into being with its first one."""
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
+    tables = context.tables
+    codes: list[int] = []
+    stored = False
+    for write in command.offsets:
+        topic = tables.topics_by_id.get(write.topic_id)
+        if topic is None:
+            codes.append(Refusal.UNKNOWN_TOPIC)
+        elif not 0 <= write.partition < topic.partitions:
+            codes.append(Refusal.UNKNOWN_PARTITION)
+        else:
+            tables.set_offset(
+                (command.group_id, write.topic_id, write.partition),
+                write.offset,
+                write.leader_epoch,
+                write.metadata,
+                context.time_ms,
+            )
+            codes.append(0)
+            stored = True
+    if stored and not tables.group_exists(command.group_id):
+        # A simple consumer's: no members, no protocol.
+        tables.save_group(command.group_id, 0, "", context.time_ms, b"")
+    return OffsetsCommitted(codes)
+
+
+def delete_offsets(context: ApplyContext, command: DeleteOffsets) -> AnyAnswer:
+    """Some offsets of a group."""
+    refusal = refuse_shard(context, (command.group_id,), command.shard_epoch)
+    if refusal is not None:
+        return refusal
+    tables = context.tables
+    tables.flush_offsets()
+    delete = "DELETE FROM group_offsets WHERE group_id = ? AND topic_id = ? AND partition = ?"
+    if command.seen_ms and tables.meta_int("feature_level") >= INTEGRITY_LEVEL:
+        tables.executemany(
+            f"{delete} AND commit_ms = ?",
+            (
+                (command.group_id, *item, seen_ms)
+                for item, seen_ms in zip(command.items, command.seen_ms, strict=False)
+            ),
+        )
+        return Done()
+    tables.executemany(delete, ((command.group_id, *item) for item in command.items))
+    return Done()

@@ -1,0 +1,1 @@
+"""Reading the state: the view in memory, and queries of its database."""

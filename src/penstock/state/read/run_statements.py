@@ -1,0 +1,127 @@
+"""The statements of `Queries` about runs and objects, and how files of older versions need them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.state.read.pipeline_queries import RUN_ROWS
+
+_WAL_RUN: Final = (
+    "partition_key, base_offset, end_offset, generation, '', position, length, max_timestamp,"
+    " batch_count, 0, 0, '',"
+    # A restore leaves nothing in a WAL.
+    " coalesce((SELECT value FROM meta WHERE name = 'leader_epoch'), 0), sum"
+)
+_OBJECT_RUN: Final = (
+    "r.partition_key, r.base_offset, r.end_offset, 0, o.key, r.position, r.length,"
+    " r.max_timestamp, r.batch_count, o.bytes, o.raw, o.origin,"
+    " max(o.raw - 1, 0), r.sum"
+)
+
+# Runs of a partition don't overlap, so the run that holds an offset is the last that begins at or
+# before it. One statement for both tables: a segment stored between two would hide a run.
+RUNS_FROM: Final = f"""
+SELECT * FROM (
+    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
+    WHERE r.partition_key = :key AND r.end_offset > :offset AND r.base_offset >= coalesce(
+        (SELECT max(base_offset) FROM object_runs
+            WHERE partition_key = :key AND base_offset <= :offset),
+        :offset)
+    ORDER BY r.base_offset LIMIT :limit)
+UNION ALL
+SELECT * FROM (
+    SELECT {_WAL_RUN} FROM wal_runs
+    WHERE partition_key = :key AND end_offset > :offset AND base_offset >= coalesce(
+        (SELECT max(base_offset) FROM wal_runs
+            WHERE partition_key = :key AND base_offset <= :offset),
+        :offset)
+    ORDER BY base_offset LIMIT :limit)
+ORDER BY 2 LIMIT :limit
+"""  # noqa: S608
+
+# What lies below is a leftover that a later entry clears.
+_START: Final = "(SELECT log_start FROM partitions WHERE partition_key = :key)"
+
+FIRST_RUN_AT_TIME: Final = f"""
+SELECT * FROM (
+    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
+    WHERE r.partition_key = :key AND r.max_timestamp >= :time_ms AND r.end_offset > {_START}
+    ORDER BY r.base_offset LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT {_WAL_RUN} FROM wal_runs
+    WHERE partition_key = :key AND max_timestamp >= :time_ms AND end_offset > {_START}
+    ORDER BY base_offset LIMIT 1)
+ORDER BY 2 LIMIT 1
+"""  # noqa: S608
+
+RUN_WITH_MAX_TIMESTAMP: Final = f"""
+SELECT * FROM (
+    SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)
+    WHERE r.partition_key = :key AND r.end_offset > {_START} AND (r.max_timestamp < :newest
+        OR r.max_timestamp = :newest AND r.base_offset > :base)
+    ORDER BY r.max_timestamp DESC, r.base_offset LIMIT 1)
+UNION ALL
+SELECT * FROM (
+    SELECT {_WAL_RUN} FROM wal_runs
+    WHERE partition_key = :key AND end_offset > {_START} AND (max_timestamp < :newest
+        OR max_timestamp = :newest AND base_offset > :base)
+    ORDER BY max_timestamp DESC, base_offset LIMIT 1)
+ORDER BY 8 DESC, 2 LIMIT 1
+"""  # noqa: S608
+
+RUNS_OF_OBJECT: Final = (
+    f"SELECT {_OBJECT_RUN} FROM object_runs AS r JOIN objects AS o USING (object_id)"  # noqa: S608
+    " WHERE o.key = ? ORDER BY r.position"
+)
+WAL_RUNS: Final = (
+    f"SELECT {_WAL_RUN} FROM wal_runs WHERE generation >= ? AND generation < ?"  # noqa: S608
+    " ORDER BY generation, position"
+)
+WAL_GENERATIONS: Final = (
+    "SELECT DISTINCT generation FROM wal_runs WHERE generation >= ? AND generation < ?"
+)
+OBJECTS: Final = (
+    "SELECT key, bytes, live_runs, condemned_ms, raw, origin FROM objects WHERE key > ?"
+    " ORDER BY key LIMIT ?"
+)
+
+_VERSION_1: Final = (
+    ("o.raw, o.origin, max(o.raw - 1, 0)", "0, '', 0"),
+    ("raw, origin", "0, ''"),
+)
+"""What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
+verifying a directory or a backup only reads it."""
+_VERSIONS_1_TO_4: Final = (
+    (", coalesce(sum, -1)", ", -1"),
+    (", r.sum", ", NULL"),
+    (", sum", ", NULL"),
+)
+"""What files of these versions have instead."""
+
+_OF_RUNS: Final = (
+    RUNS_FROM,
+    FIRST_RUN_AT_TIME,
+    RUN_WITH_MAX_TIMESTAMP,
+    RUNS_OF_OBJECT,
+    WAL_RUNS,
+)
+_SUMS_VERSION: Final = 5
+
+
+def statements_of_version(version: int) -> dict[str, str]:
+    """What to execute in place of statements, in a file of an older version."""
+    if version >= _SUMS_VERSION:
+        return {}
+    old = {
+        statement: _replaced(statement, _VERSIONS_1_TO_4)
+        for statement in (*_OF_RUNS, *RUN_ROWS, OBJECTS)
+    }
+    if version == 1:
+        old = {statement: _replaced(text, _VERSION_1) for statement, text in old.items()}
+    return old
+
+
+def _replaced(statement: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for columns, instead in pairs:
+        statement = statement.replace(columns, instead)
+    return statement

@@ -1,0 +1,291 @@
+"""The state as the event loop sees it: topics, heads, agents and shards in memory, kept up by
+changes.
+
+No SQL after `load`. Whoever applies entries hands its changes over in order; readers on the same
+thread see all of an entry or nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from penstock.model.ids import (
+    PartitionKey,
+    TopicId,
+    TopicKey,
+    partition_key,
+    partition_of,
+    topic_key_of,
+)
+from penstock.model.topic_names import folded
+from penstock.records.sums import partition_seed
+from penstock.state.changes import (
+    AgentChanged,
+    AgentRemoved,
+    AgentSeen,
+    Change,
+    ClusterConfigsChanged,
+    DigestAsked,
+    DigestTold,
+    HeadMoved,
+    HistoryChanged,
+    LevelChanged,
+    RunsMoved,
+    ShardMoved,
+    TopicChanged,
+    TopicDeleted,
+)
+from penstock.state.digest_plan import DigestRound
+from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart
+from penstock.state.read.queries import Queries
+from penstock.state.rows import Agent, LostHistory, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as of now; a changed one is a new value."""
+
+    topic_key: TopicKey
+    topic_id: TopicId
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+
+class Head:
+    """A partition's log start and next offset (the high watermark). Changes in place."""
+
+    __slots__ = ("log_start", "next_offset")
+
+    def __init__(self, log_start: int, next_offset: int) -> None:
+        self.log_start = log_start
+        self.next_offset = next_offset
+
+    def __repr__(self) -> str:
+        return f"Head(log_start={self.log_start}, next_offset={self.next_offset})"
+
+
+class StateView:
+    """Topics by name, id and key; heads by partition key. One thread."""
+
+    def __init__(self) -> None:
+        """An empty view; `load` reads one."""
+        self.cluster_configs: dict[str, str] = {}
+        self.generation = 0
+        """Grows with each change of a topic or config, so that others can cache."""
+        self.loaded_position = 0
+        """The last entry of the state that `load` read."""
+        self.feature_level = 1
+        self.leader_epoch = 0
+        """How often the log was restored; constant while it is served."""
+        self.open_histories: dict[int, LostHistory] = {}
+        """Histories that the journal has lost and no operator has closed, by number."""
+        self.digests = DigestRound()
+        """The last round of digests, and what is answered of it."""
+        self.agents_generation = 0
+        """Grows with each change of an agent or of a shard's owner."""
+        self._agents: dict[int, Agent] = {}
+        self._last_positions: dict[int, int] = {}
+        self._shards: dict[int, Shard] = {}
+        self._by_name: dict[str, Topic] = {}
+        self._by_folded: dict[str, list[str]] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._by_key: dict[TopicKey, Topic] = {}
+        self._heads: dict[PartitionKey, Head] = {}
+        self._epoch_starts: dict[PartitionKey, tuple[EpochStart, ...]] = {}
+
+    @classmethod
+    def load(cls, queries: Queries) -> "StateView":
+        """Read it as of one moment."""
+        view = cls()
+        view.reload(queries)
+        return view
+
+    def reload(self, queries: Queries) -> None:
+        """Read it again, in place, as of one moment: changes were missed."""
+        self._by_name, self._by_id, self._by_key = {}, {}, {}
+        self._by_folded = {}
+        self.generation += 1
+        self.agents_generation += 1
+        queries.begin()
+        try:
+            self.cluster_configs = queries.cluster_configs()
+            for topic_key, topic_id, name, partitions, configs in queries.topic_rows():
+                self._put(Topic(TopicKey(topic_key), TopicId(topic_id), name, partitions, configs))
+            self._reload_heads(queries)
+            self.loaded_position = queries.position()
+            self.feature_level = queries.feature_level()
+            self.leader_epoch = queries.leader_epoch()
+            self.digests = queries.digests()
+            self._epoch_starts = queries.epoch_starts()
+            self._agents = {agent.agent_id: agent for agent in queries.agents()}
+            self._last_positions = queries.last_positions()
+            self._shards = {shard.shard: shard for shard in queries.shards()}
+            self.open_histories = {
+                found.history: found
+                for found in queries.lost_histories()
+                if found.closed_ms is None
+            }
+        finally:
+            queries.end()
+
+    def _reload_heads(self, queries: Queries) -> None:
+        """In place: fetches that wait hold the heads of their partitions."""
+        before, self._heads = self._heads, {}
+        for key, log_start, next_offset in queries.heads():
+            head = self._heads[key] = before.get(key) or Head(log_start, next_offset)
+            head.log_start, head.next_offset = log_start, next_offset
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Follow one or more entries, in order."""
+        heads = self._heads
+        for change in changes:
+            # The first by far the most frequent.
+            if type(change) is HeadMoved:
+                head = heads.get(change.partition_key)
+                if head is not None:
+                    head.log_start = change.log_start
+                    head.next_offset = change.next_offset
+            elif type(change) is AgentSeen:
+                self._last_positions[change.agent_id] = change.position
+            elif type(change) is RunsMoved:
+                pass
+            elif type(change) is TopicChanged:
+                self._change(change)
+            elif type(change) is TopicDeleted:
+                self._delete(change)
+            elif type(change) is ClusterConfigsChanged:
+                self.cluster_configs = change.configs
+                self.generation += 1
+            else:
+                self._change_cluster(change)
+
+    def topic(self, name: str) -> Topic | None:
+        """Find a topic by its name."""
+        return self._by_name.get(name)
+
+    def similar_name(self, name: str) -> str | None:
+        """A topic's name that differs from `name` in nothing but '.' for '_'; None: there is none
+        (KAFKA-2337)."""
+        for other in self._by_folded.get(folded(name) or "", ()):
+            if other != name:
+                return other
+        return None
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        """Find a topic by its id."""
+        return self._by_id.get(topic_id)
+
+    def topic_by_key(self, topic_key: TopicKey) -> Topic | None:
+        """Find a topic by its key."""
+        return self._by_key.get(topic_key)
+
+    def topics(self) -> Collection[Topic]:
+        """All topics, in the order of their creation."""
+        return self._by_key.values()
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics together."""
+        return len(self._heads)
+
+    def head(self, key: PartitionKey) -> Head | None:
+        """A partition's offsets; None: there is no such partition."""
+        return self._heads.get(key)
+
+    def seed(self, key: PartitionKey) -> int | None:
+        """What the sums of a partition's runs start from (`penstock.records.sums`); None: there is
+        no such topic."""
+        topic = self._by_key.get(topic_key_of(key))
+        return None if topic is None else partition_seed(topic.topic_id, partition_of(key))
+
+    def epoch_starts(self, key: PartitionKey) -> tuple[EpochStart, ...]:
+        """A partition's leader epochs, at least one; see `penstock.state.leader_epochs`."""
+        return self._epoch_starts.get(key, FIRST_EPOCH)
+
+    def agents(self) -> Collection[Agent]:
+        """All agents that are known, fenced ones too, by id."""
+        return self._agents.values()
+
+    def agent(self, agent_id: int) -> Agent | None:
+        """Find an agent by its id."""
+        return self._agents.get(agent_id)
+
+    def last_position(self, agent_id: int) -> int:
+        """The position of an agent's last applied entry; 0: none is known."""
+        return self._last_positions.get(agent_id, 0)
+
+    def shard_owner(self, shard: int) -> int | None:
+        """The agent that owns a shard of groups; None: nobody does now."""
+        found = self._shards.get(shard)
+        return None if found is None else found.owner
+
+    def shard_epoch(self, shard: int) -> int:
+        """How often the shard was claimed; commands about its groups carry this."""
+        found = self._shards.get(shard)
+        return 0 if found is None else found.shard_epoch
+
+    def _change_cluster(self, change: Change) -> None:
+        if type(change) is AgentChanged:
+            agents = self._agents
+            known = change.agent.agent_id in agents
+            agents[change.agent.agent_id] = change.agent
+            if not known:
+                self._agents = dict(sorted(agents.items()))
+        elif type(change) is AgentRemoved:
+            self._agents.pop(change.agent_id, None)
+            self._last_positions.pop(change.agent_id, None)
+        elif type(change) is ShardMoved:
+            self._shards[change.shard.shard] = change.shard
+        elif type(change) is HistoryChanged:
+            found = change.history
+            if found.closed_ms is None:
+                self.open_histories[found.history] = found
+            else:
+                self.open_histories.pop(found.history, None)
+        elif type(change) is DigestAsked:
+            self.digests = DigestRound(change.position, dict(change.agents))
+            return
+        elif type(change) is DigestTold:
+            self.digests.answers[change.agent_id] = change.digest
+            return
+        else:
+            assert type(change) is LevelChanged, change
+            self.feature_level = change.level
+            return
+        self.agents_generation += 1
+
+    def _put(self, topic: Topic) -> None:
+        fold = folded(topic.name)
+        if fold is not None and topic.name not in self._by_name:
+            self._by_folded.setdefault(fold, []).append(topic.name)
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._by_key[topic.topic_key] = topic
+
+    def _change(self, change: TopicChanged) -> None:
+        topic = Topic(
+            change.topic_key, change.topic_id, change.name, change.partitions, change.configs
+        )
+        before = self._by_key.get(topic.topic_key)
+        self._put(topic)
+        for number in range(before.partitions if before else 0, topic.partitions):
+            key = partition_key(topic.topic_key, number)
+            self._heads[key] = Head(0, 0)
+            if self.leader_epoch:
+                self._epoch_starts[key] = ((self.leader_epoch, 0),)
+        self.generation += 1
+
+    def _delete(self, change: TopicDeleted) -> None:
+        topic = self._by_key.pop(change.topic_key)
+        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        fold = folded(topic.name)
+        if fold is not None:
+            similar = self._by_folded[fold]
+            similar.remove(topic.name)
+            if not similar:
+                del self._by_folded[fold]
+        for number in range(topic.partitions):
+            key = partition_key(topic.topic_key, number)
+            self._heads.pop(key, None)
+            self._epoch_starts.pop(key, None)
+        self.generation += 1

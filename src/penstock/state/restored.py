@@ -1,0 +1,66 @@
+"""What a restore does to a state so that nothing which it gives out was, or will be, given out by
+its parent or by another restore of the same backup.
+
+Counters go on at a random place above where they stood: two restores that know nothing of each
+other have nothing else to tell them apart, and a clock that stands wrong changes nothing. Epochs
+must rise from restore to restore, so they are the restore's time.
+"""
+
+import sqlite3
+from typing import Final
+
+from penstock.model.epochs import epoch_floor
+from penstock.ports.random import Random
+from penstock.state.apply.jobs import leave_jobs_behind
+from penstock.state.leader_epochs import begin_leader_epoch
+from penstock.state.meta import COUNTERS, EPOCH_FLOOR, HISTORIES, Counter
+from penstock.state.migration import migrate
+from penstock.state.schema import FORMAT_VERSION
+
+_SHARE_BITS: Final = 8
+"""A restore moves a counter by at most this share of what is left (1/256), and by at least half of
+that: a log may be restored from a restored one a thousand times."""
+
+
+def begin_restored(connection: sqlite3.Connection, *, now_ms: int, random: Random) -> None:
+    """Separate a restored state from its parent. Brings a state of an older format version to this
+    one first. The caller commits.
+
+    Args:
+        now_ms: time of the restore.
+    """
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    migrate(connection, version)
+    connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+    floor = epoch_floor(now_ms)
+    begin_leader_epoch(connection, floor=floor)
+    _raise_agents_epochs(connection, floor)
+    leave_jobs_behind(connection)
+    connection.execute("DELETE FROM lost_histories")
+    # A round of the parent's agents; positions begin again.
+    connection.execute("DELETE FROM digests")
+    for name in sorted(HISTORIES):
+        connection.execute("DELETE FROM meta WHERE name = ?", (name,))
+    for name, counter in COUNTERS.items():
+        found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        value = counter.first if found is None else found[0]
+        connection.execute(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+            (name, _place_of_its_own(counter, value, random)),
+        )
+
+
+def _place_of_its_own(counter: Counter, value: int, random: Random) -> int:
+    share = (counter.limit - value) >> _SHARE_BITS
+    return value + share - random.below(share // 2 + 1)
+
+
+def _raise_agents_epochs(connection: sqlite3.Connection, floor: int) -> None:
+    """No entry of the parent's agents can ever be one of the restored log's, however many epochs
+    they have opened since the moment."""
+    (epoch,) = connection.execute("SELECT coalesce(max(epoch), 0) FROM agents").fetchone()
+    connection.execute(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name)"
+        " DO UPDATE SET value = max(value, excluded.value)",
+        (EPOCH_FLOOR, max(epoch, floor)),
+    )

@@ -1,0 +1,46 @@
+"""An answer about topics in pieces is the one that is made whole."""
+
+from typing import Any
+
+import pytest
+
+from penstock.kafka.context import PIECE_BYTES, RequestContext
+from penstock.kafka.errors import ErrorCode
+from penstock.kafka.wire.metadata_codec import TopicAnswer, TopicsWriter, slices
+from penstock.model.steps import at_once
+from penstock.placement.leaders import Leaders
+
+ANSWERS = [
+    TopicAnswer(ErrorCode.NONE, "one", b"1" * 16, 1),
+    TopicAnswer(ErrorCode.UNKNOWN_TOPIC_ID, None, b"2" * 16, 0),
+    TopicAnswer(ErrorCode.INVALID_TOPIC_EXCEPTION, "ä" * 200, b"\0" * 16, 0),
+    TopicAnswer(ErrorCode.NONE, "large", b"3" * 16, 9_000),
+    *(TopicAnswer(ErrorCode.NONE, f"t{n}", n.to_bytes(16, "big"), n % 200) for n in range(700)),
+]
+
+
+@pytest.mark.parametrize("leaders", [(7,), (7, 8, 9)])
+@pytest.mark.parametrize("version", range(14))
+def test_pieces_and_length_are_those_of_the_whole(
+    broker: Any, version: int, leaders: tuple[int, ...]
+) -> None:
+    broker.nodes._leaders = Leaders(leaders)
+    nothing: Any = None
+    context = RequestContext(3, version, 1, "test", "127.0.0.1", broker, nothing)
+    for answers in (ANSWERS, ANSWERS[:1], []):
+        writer = TopicsWriter(context)
+        whole = at_once(writer.whole(answers))
+        assert at_once(writer.length(answers)) == len(whole)
+        pieces = (bytes(piece) for piece, _ in writer.pieces(answers))
+        first = next(pieces)
+        # Later pieces agree with those before, whoever leads by then.
+        broker.nodes._leaders = Leaders((1, 2, 3))
+        assert first + b"".join(pieces) == whole
+        broker.nodes._leaders = Leaders(leaders)
+
+
+def test_slices_are_all_of_it() -> None:
+    data = bytes(range(256)) * 1000
+    pieces = [bytes(piece) for piece, _ in slices(data)]
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) == PIECE_BYTES

@@ -1,0 +1,72 @@
+"""One simulated journal and agents that order commands through it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from penstock.order.cluster_order import ClusterOrderSettings
+from penstock.replica.follower import FollowerSettings
+from penstock.state.commands import (
+    AllocateProducerIds,
+)
+from penstock.testing.journal import JournalFaults, SimulatedJournal
+from penstock.testing.randomness import SeededRandom
+from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
+from support.cluster_orders import Agent
+
+ONE = [AllocateProducerIds(count=1)]
+
+
+class World:
+    """One journal and agents on a virtual loop."""
+
+    def __init__(self, loop: VirtualLoop, folder: Path, faults: JournalFaults, seed: int) -> None:
+        self.loop = loop
+        self.folder = folder
+        self.seed = seed
+        self.clock = VirtualClock(loop)
+        self.random = SeededRandom(seed)
+        self.journal = SimulatedJournal(random=self.random, clock=self.clock, faults=faults)
+        self.agents: list[Agent] = []
+
+    def agent(self, agent_id: int, *, folder: str = "") -> Agent:
+        """A process, not started yet. Two of one id have the same folder, unless it is given."""
+        agent = Agent(
+            agent_id,
+            self.folder / (folder or str(agent_id)),
+            self.journal.connect(),
+            self.journal.cluster_id,
+        )
+        self.agents.append(agent)
+        return agent
+
+    async def started(self, agent_id: int, *, folder: str = "", tries: int = 1) -> Agent:
+        agent = self.agent(agent_id, folder=folder)
+        # Some of what is applied is applied in the executor.
+        settings = ClusterOrderSettings(follower=FollowerSettings(inline_bytes_max=100))
+        seed = self.seed * 100 + len(self.agents)
+        await agent.start(self.clock, seed, settings=settings, tries=tries)
+        return agent
+
+    async def let_pass(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+def play(
+    folder: Path, scenario: Scenario, *, faults: JournalFaults | None = None, seed: int = 1
+) -> None:
+    """Run a scenario and close what it left open."""
+
+    async def main(loop: VirtualLoop) -> None:
+        world = World(loop, folder, faults or JournalFaults(), seed)
+        try:
+            await scenario(world)
+        finally:
+            for agent in world.agents:
+                await agent.close()
+        assert not loop.faults, loop.faults
+
+    run(main, SeededRandom(seed))
