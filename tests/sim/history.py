@@ -329,15 +329,17 @@ class History:
         epoch = oracle.leader_epoch
         if epoch <= self.partitions.leader_epoch:
             self.violate("leader-epoch", f"{epoch} after {self.partitions.leader_epoch}")
-        self.partitions.leader_epoch = epoch
         now_s = self._world.loop.time()
-        for place, partition in list(self.partitions.items()):
-            bounds = oracle.bounds(place)
+        # Also partitions of which no client has had an answer: a commit in doubt may have left
+        # records of an epoch before there, too.
+        for place in dict.fromkeys([*self.partitions, *oracle.places()]):
+            partition, bounds = self.partitions[place], oracle.bounds(place)
             if bounds is None:
                 self._lost.update(partition.acked.values())
                 del self.partitions[place]
             else:
                 self._lost |= partition.restore(*bounds, epoch)
+        self.partitions.leader_epoch = epoch
         for name, topic in self.topics.items():
             topic.restore(oracle.partition_count(name), now_s)
         for (group, place), committed in self._offsets.items():

@@ -380,6 +380,13 @@ class Oracle:
         ).fetchone()
         return found
 
+    def places(self) -> list[Place]:
+        """All partitions, by topic and number."""
+        return self._connection.execute(
+            "SELECT t.name, p.partition_key & 1048575 FROM partitions AS p"
+            " JOIN topics AS t ON t.topic_key = p.partition_key >> 20 ORDER BY 1, 2"
+        ).fetchall()
+
     def partition_count(self, topic: str) -> int:
         """Of a topic; 0: there is none."""
         row = self._connection.execute("SELECT partitions FROM topics WHERE name = ?", (topic,))

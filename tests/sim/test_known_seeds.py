@@ -36,6 +36,8 @@ KNOWN = {
     20323: "inherited-deleted",
     # A group was deleted between a member's join and its share, which counted as the next group's.
     3134636197: "two-generations",
+    # Records of a partition that no client had seen before the restore counted as the next epoch's.
+    466530298880: "leader-epoch",
 }
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from penstock.ports.journal import JournalRow
 from penstock.segment import SEGMENTS_PREFIX, object_key
-from penstock.state.commands import AnyCommand, CondemnObjects, ForgetObjects, RegisterAgent
+from penstock.state.commands import (
+    AnyCommand,
+    CondemnObjects,
+    CreateTopic,
+    DeleteTopic,
+    ForgetObjects,
+    RegisterAgent,
+)
 from penstock.state.entries import Entry, encode_entry
 from sim.history import ViolationError
 from sim.oracle import Oracle
@@ -97,3 +104,12 @@ def test_what_a_lost_entry_condemned_may_be_deleted_late(world: Any) -> None:
     oracle.deleting(KEY)
     with pytest.raises(ViolationError, match=f"^deleted-uncondemned: {OTHER}"):
         oracle.deleting(OTHER)
+
+
+def test_all_partitions_are_those_of_the_topics_that_are_left(world: Any) -> None:
+    world.journal.append(CreateTopic(name="b", topic_id=bytes(16), partitions=2))
+    world.journal.append(CreateTopic(name="a", topic_id=bytes(15) + b"a", partitions=1))
+    world.journal.append(CreateTopic(name="c", topic_id=bytes(15) + b"c", partitions=1))
+    world.journal.append(DeleteTopic(topic_id=bytes(15) + b"c"))
+    world.oracle.catch_up()
+    assert world.oracle.places() == [("a", 0), ("b", 0), ("b", 1)]

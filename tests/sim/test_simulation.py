@@ -21,6 +21,8 @@ from sim.twin import Twin
 HERE = Path(__file__).resolve().parent
 SEEDS = (3, 14, 15)
 PLACE = ("topic", 0)
+UNSEEN = ("topic", 1)
+"""A partition that no client has had an answer of."""
 
 
 def _digest(seed: int, hash_seed: int) -> str:
@@ -187,7 +189,10 @@ class _Restored:
     leader_epoch = 5
 
     def bounds(self, place: Any) -> tuple[int, int] | None:
-        return (0, 2) if place == PLACE else None
+        return (0, 2) if place in self.places() else None
+
+    def places(self) -> list[Any]:
+        return [PLACE, UNSEEN]
 
     def partition_count(self, topic: str) -> int:
         return int(topic == "topic")
@@ -224,6 +229,19 @@ def test_leader_epochs_after_a_restore(history: Any) -> None:
         history.epoch_ended(PLACE, 0, (0, 4))
     with _broken("leader-epoch"):
         history.restored(_Restored())
+
+
+def test_leader_epochs_of_a_partition_that_nobody_had_seen_before_the_restore(
+    history: Any,
+) -> None:
+    """Commits in doubt had left two records there, and one that was made later has none."""
+    history.restored(_Restored())
+    history.labelled(UNSEEN, 1, 0)
+    history.labelled(UNSEEN, 2, 5)
+    history.epoch_ended(UNSEEN, 0, (0, 2))
+    history.labelled(("topic", 2), 0, 5)
+    with _broken("leader-epoch"):
+        history.labelled(UNSEEN, 1, 5)
 
 
 def test_a_producer_id_that_two_are_given(history: Any) -> None:
