@@ -23,6 +23,9 @@ class Admin(Actor):
                     await self.create(f"{self.name}-{number}", 1 + self.chance.below(2))
                 elif what == 1:
                     await self._delete_topic()
+                elif not self.world.places:
+                    # The cluster was restored to a moment before the first topic.
+                    continue
                 elif what == 2:
                     await self._add_partitions()
                 else:

@@ -143,7 +143,8 @@ class Watcher(Actor):
                     self._ask_leaders(agent)
                 if cleaned and self.chance.happens(0.4):
                     await self._read_anywhere(agent, self.chance.pick(cleaned))
-                elif self.chance.happens(0.5):
+                # A restore to a moment before the first topic leaves no place.
+                elif self.world.places and self.chance.happens(0.5):
                     await self._list(agent, self.chance.pick(self.world.places))
                 elif self.history.committed and self.chance.happens(0.4):
                     await self._ask_offset(agent)
