@@ -22,7 +22,7 @@ from chaos.history import Outcome, Seen
 from chaos.recording import Recorder, Sending
 
 if TYPE_CHECKING:
-    from penstock.cli.client.connection import Connection
+    from support.connection import Connection
 
 PAUSE_S = 0.02
 SILENT = logging.getLogger("rdkafka")
@@ -415,9 +415,9 @@ def aiokafka_group_member(load: Load, name: str, group: str) -> None:
 def end_asker(load: Load, name: str) -> None:
     """Asks one agent after the other for the ends of all partitions, each by its own connection,
     as a client does that moves between agents."""
-    from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
     from penstock.model.errors import PenstockError
+    from support.connection import Connection
 
     connections: dict[str, Connection] = {}
     while not load.stop.is_set():

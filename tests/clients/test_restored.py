@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
 from penstock.kafka.wire.schema import build
+from support.connection import Connection
 from support.raw_fetch import fetch_from
 from support.server import ServerProcess, run_penstock, running_server
 

@@ -62,9 +62,9 @@ class Cluster:
 
 def coordinators(cluster: Cluster, group_ids: list[str]) -> dict[str, Agent]:
     """Each group's, as any running agent says."""
-    from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
     from penstock.kafka.wire.schema import build
+    from support.connection import Connection
 
     def place(connection: Connection, group_id: str) -> Any:
         return connection.request(

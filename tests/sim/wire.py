@@ -14,14 +14,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.client import fetching, producing
-from penstock.cli.client.offsets import TopicPartition
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire import schema
 from sim.history import ViolationError
 from sim.identity import are_batches, identity_of, labels_of
 from sim.sockets import SimulatedTransport
+from support import raw_wire
 
 if TYPE_CHECKING:
     from penstock.kafka.net.server import KafkaServer
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from sim.chance import Chance
 
 PATIENCE_S = 4.0
-PRODUCE_VERSION = producing.VERSION
-FETCH_VERSION = fetching.VERSION
 VERSIONS = {
     "list_offsets": 7,
     "offset_fetch": 7,
@@ -218,37 +215,30 @@ class Client:
         self, agent: Agent, topic: str, partition: int, batch: bytes, timeout_ms: int = 3000
     ) -> tuple[int, int]:
         """One batch: (error code, base offset)."""
-        body = producing._request(topic, partition, bytearray(batch), timeout_ms=timeout_ms)
-        answer = await self.connection(agent).exchange("produce", PRODUCE_VERSION, bytes(body))
-        name_bytes = producing._INT16.unpack_from(answer, 4)[0]
-        row = producing._PARTITION_ANSWER.unpack_from(answer, 4 + 2 + name_bytes + 4)
-        return row[1], row[2]
+        body = raw_wire.produce_request(topic, partition, batch, timeout_ms=timeout_ms)
+        version = raw_wire.PRODUCE_VERSION
+        return raw_wire.produce_answer(
+            await self.connection(agent).exchange("produce", version, body)
+        )
 
     async def fetch(
         self, agent: Agent, topic: str, partition: int, offset: int, wait_ms: int = 300
     ) -> tuple[int, list[tuple[int, bytes]], int, int, int]:
         """(error code, [(offset, value)], next offset, high watermark, log start)."""
-        body = fetching._request({topic: [(partition, offset)]}, wait_ms=wait_ms, bytes_max=20_000)
-        answer = await self.connection(agent).exchange("fetch", FETCH_VERSION, bytes(body))
-        code = fetching._RESPONSE_HEAD.unpack_from(answer)[1]
-        if code:
-            return code, [], offset, -1, -1
-        position = fetching._RESPONSE_HEAD.size
-        position += 2 + fetching._INT16.unpack_from(answer, position)[0] + 4
-        row = fetching._RESPONSE_PARTITION.unpack_from(answer, position)
-        _, code, high_watermark, _, log_start, aborted = row
-        position += fetching._RESPONSE_PARTITION.size + max(0, aborted) * 16 + 4
-        size = max(0, fetching._INT32.unpack_from(answer, position)[0])
-        data = answer[position + 4 : position + 4 + size]
+        body = raw_wire.fetch_request(topic, partition, offset, wait_ms=wait_ms, bytes_max=20_000)
+        answer = raw_wire.fetch_answer(
+            await self.connection(agent).exchange("fetch", raw_wire.FETCH_VERSION, body), partition
+        )
+        data = answer.batches
         if not are_batches(bytes(data)):
             # As a client with `check.crcs`: no other need ever see a flipped bit, either.
             what = f"{topic}-{partition} from {offset} at {agent}"
             self.world.history.violate("wrong-bytes", what)
         for base, epoch in labels_of(bytes(data)):
             self.world.history.labelled((topic, partition), base, epoch)
-        records, following = fetching.read_batches(TopicPartition(topic, partition), data, offset)
-        found = [(record.offset, identity_of(record)) for record in records]
-        return code, found, following, high_watermark, log_start
+        records, following = raw_wire.read_batches(data, offset)
+        found = [(place, identity_of(record)) for place, record in records]
+        return answer.code, found, following, answer.high_watermark, answer.log_start
 
     # -- small APIs ------------------------------------------------------------------------------
 

@@ -173,10 +173,10 @@ class Agents:
 
 def brokers_named(address: str) -> int:
     """How many brokers an agent names in its metadata; 0 when it doesn't answer."""
-    from penstock.cli.client.connection import Connection
     from penstock.config.addresses import parse_address
     from penstock.kafka.wire.schema import build
     from penstock.model.errors import PenstockError
+    from support.connection import Connection
 
     def make(types: Any) -> Any:
         return build(

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from penstock.cli.client.admin import LATEST, partitions_of
 from penstock.cli.client.cluster import Client
-from penstock.cli.client.offsets import LATEST, leaders_of, list_offsets
 from penstock.config.addresses import parse_address
 from support.server import REPOSITORY
 
@@ -83,9 +83,8 @@ def running_command(*arguments: str) -> Iterator[Command]:
 def ends(bootstrap: str, topic: str) -> dict[int, int]:
     """The next offset of each partition of a topic; empty where there is no such topic."""
     with Client(parse_address(bootstrap, setting="bootstrap"), timeout_s=SECONDS_MAX) as client:
-        topics = client.metadata(None).topics
-        if topic not in topics:
-            return {}
-        leaders = leaders_of(topics[topic])
-        found = list_offsets(client, dict.fromkeys(leaders, LATEST), leaders)
-        return {partition.partition: offset for partition, offset in found.items()}
+        for known in client.metadata(None):
+            if known.name == topic:
+                found = client.admin.list_offsets(partitions_of(known), LATEST)
+                return {partition.partition: offset for partition, offset in found.items()}
+        return {}

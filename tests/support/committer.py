@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
 from penstock.kafka.wire.schema import build
 from penstock.model.errors import PenstockError
+from support.connection import Connection
 
 
 class Committer:

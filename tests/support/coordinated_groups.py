@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from chaos.world import World
-from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
 from penstock.kafka.wire.schema import build
 from support.agents import Agent
 from support.committer import committed
+from support.connection import Connection
 from support.group_members import Member, Writer, committed_in, wait_progress
 from support.probe import create_topic
 from support.waiting import eventually

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import code_name
-from penstock.cli.client.fetching import VERSION, read_batches
-from penstock.cli.client.offsets import TopicPartition
 from penstock.config.addresses import parse_address
 from penstock.kafka.wire.schema import build
 from penstock.model.errors import PenstockError
 from penstock.records.decode import Record
 from penstock.records.encode import encode_batch
+from support import raw_wire
+from support.connection import Connection
 
-_HEAD = struct.Struct(">ihii")
-_PARTITION = struct.Struct(">ihqqqi")
 ANSWER_S = 60.0
 """Only an agent that hangs takes so long."""
 
@@ -47,12 +43,12 @@ def fetch_from(
     number, code, data = fetch_bytes(
         address, topic, partition, offset, wait_ms=wait_ms, leader_epoch=leader_epoch
     )
-    records, _ = read_batches(TopicPartition(topic, number), data, offset)
+    records, _ = raw_wire.read_batches(data, offset)
     return Fetched(
         number,
         code_name(code),
-        [record.offset for record in records],
-        [record.value or b"" for record in records],
+        [place for place, _ in records],
+        [record.value or b"" for _, record in records],
     )
 
 
@@ -64,28 +60,18 @@ def fetch_bytes(
     *,
     wait_ms: int = 200,
     leader_epoch: int = -1,
-) -> tuple[int, int, bytes]:
+) -> tuple[int, int, memoryview | bytes]:
     """The same as it comes: partition, code of the error, batches."""
-    name = topic.encode()
-    body = struct.pack(">iiiibii", -1, wait_ms, 1, 1 << 20, 0, 0, -1)
-    body += struct.pack(f">ih{len(name)}si", 1, len(name), name, 1)
-    body += struct.pack(">iiqqi", partition, leader_epoch, offset, -1, 1 << 20)
-    body += struct.pack(">ih", 0, 0)
+    body = raw_wire.fetch_request(
+        topic, partition, offset, wait_ms=wait_ms, leader_epoch=leader_epoch
+    )
     connection = Connection(parse_address(address, setting="agent"), timeout_s=ANSWER_S)
     try:
-        answer = connection.exchange("fetch", VERSION, body, wait_s=wait_ms / 1000)
+        answer = connection.exchange("fetch", raw_wire.FETCH_VERSION, body, wait_s=wait_ms / 1000)
     finally:
         connection.close()
-    _, code, _, topics = _HEAD.unpack_from(answer)
-    if code or not topics:
-        return partition, code, b""
-    at = _HEAD.size
-    at += 2 + struct.unpack_from(">h", answer, at)[0] + 4
-    number, code, _, _, _, aborted = _PARTITION.unpack_from(answer, at)
-    at += _PARTITION.size + max(0, aborted) * 16 + 4
-    length = max(0, struct.unpack_from(">i", answer, at)[0])
-    data = answer[at + 4 : at + 4 + length]
-    return number, code, data
+    found = raw_wire.fetch_answer(answer, partition)
+    return found.partition, found.code, found.batches
 
 
 class RawProducer:
@@ -104,14 +90,12 @@ class RawProducer:
         """The same, and the record's offset."""
         record = Record(offset_delta=0, timestamp=0, key=None, value=value, headers=())
         batch = encode_batch([record])
-        name = topic.encode()
-        body = struct.pack(f">hhiih{len(name)}s", -1, -1, timeout_ms, 1, len(name), name)
-        body += struct.pack(">iii", 1, partition, len(batch)) + bytes(batch)
+        body = raw_wire.produce_request(topic, partition, batch, timeout_ms=timeout_ms)
         try:
-            answer = self._connection.exchange("produce", 7, body)
+            answer = self._connection.exchange("produce", raw_wire.PRODUCE_VERSION, body)
         except PenstockError as error:
             return f"no answer: {error.detail}", -1
-        code, offset = struct.unpack_from(">hq", answer, 4 + 2 + len(name) + 4 + 4)
+        code, offset = raw_wire.produce_answer(answer)
         return code_name(code), offset
 
     def close(self) -> None:

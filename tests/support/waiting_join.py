@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
-from penstock.cli.client.connection import Connection
 from penstock.config.addresses import parse_address
 from penstock.kafka.wire.schema import build
+from support.connection import Connection
 
 REBALANCE_S = 60
 ANSWER_S = 30.0

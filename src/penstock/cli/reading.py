@@ -1,26 +1,56 @@
-"""Reading topics without a group: where to begin, and one round of fetches after another.
+"""Reading topics by librdkafka: partitions from given offsets on, or what a group assigns.
 
-A round that fails by what may pass is tried again (`penstock.cli.client.patience`), with leaders
-that are looked up again.
+librdkafka goes on by itself after a server was away. That it is away is known from its log, which
+makes the reader look whether any server can be reached (`penstock.cli.client.patience`).
 """
 
+from __future__ import annotations
+
+import contextlib
 import time
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli.client.cluster import Client
-from penstock.cli.client.fetching import FetchedRecord, fetch
-from penstock.cli.client.offsets import EARLIEST, LATEST, TopicPartition, leaders_of, list_offsets
-from penstock.cli.client.patience import Patience
+from penstock.cli.client.admin import EARLIEST, LATEST, TopicPartition, partitions_of
+from penstock.cli.client.errors import translated
+from penstock.cli.client.groups import leave_group
+from penstock.cli.client.librdkafka import Log, confluent_kafka, within
 from penstock.model.errors import InvalidRequestError, RetryableError
 
-WAIT_MS: Final = 500
-BYTES_MAX: Final = 16 << 20
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
 
-Batches = Generator[list[FetchedRecord], None, None]
+    from penstock.cli.client.cluster import Client
+    from penstock.cli.client.patience import Patience
+
+BATCH_COUNT: Final = 1000
+WAIT_S: Final = 0.1
+COMMIT_INTERVAL_S: Final = 5.0
+SESSION_MS: Final = 30_000
+ENDING_S: Final = 15.0
+"""For the last commit, and for leaving the group."""
+OF_NO_GROUP: Final = "penstock-consume"
+"""librdkafka wants a group's name of every consumer. No group is made of it where partitions are
+assigned by hand and nothing is committed."""
+FETCH_BACKOFF_MS: Final = 10
+"""Pause after the queue was full. In librdkafka's default, a second, a million records are read."""
+
+_GONE_ON: Final = frozenset(
+    {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_ASSIGNMENT_LOST"}
+)
+"""What a commit fails by in a group that went on without this member."""
+_NOT_THERE: Final = frozenset({"_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"})
+_BY_ITSELF: Final = frozenset(
+    {"_MAX_POLL_EXCEEDED", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"}
+)
+"""After which librdkafka connects, or joins, again."""
+_error_of = methodcaller("error")
+
+Batches = Generator[Sequence["Message"], None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,78 +62,301 @@ class Start:
     offset: int | None = None
 
 
-@dataclass(slots=True)
-class Reading:
-    """Partitions being read.
+class Reader:
+    """A consumer whose events are taken care of. Not for several threads.
 
-    `positions` is what is fetched next, `printed` the offset after the last record that was
-    printed, which is what a group commits: an end in between reads some again rather than never.
-    `ends` holds where to stop, where that was asked for.
+    Args:
+        group: None: `assign` says what is read, and nothing is committed.
+        start: where a partition begins of which nothing is committed.
     """
 
-    leaders: dict[TopicPartition, int] = field(default_factory=dict)
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    printed: dict[TopicPartition, int] = field(default_factory=dict)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    leaders_in_doubt: bool = False
-
-    def is_over(self) -> bool:
-        """Whether every partition with an end is at it."""
-        return bool(self.ends) and all(
-            self.positions[partition] >= end for partition, end in self.ends.items()
+    def __init__(self, client: Client, group: str | None, start: Start) -> None:
+        self._kafka = confluent_kafka()
+        self.client = client
+        self.start = start
+        self._group = group
+        self._log = Log()
+        self._failures_seen = 0
+        self._begun: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] | None = None
+        self._printed: dict[TopicPartition, int] = {}
+        self._events: list[Message] = []
+        self._is_joining = False
+        self._consumer: Consumer = self._kafka.Consumer(
+            {
+                **client.settings(self._log),
+                "group.id": group or OF_NO_GROUP,
+                "session.timeout.ms": SESSION_MS,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                # Where to go on is found here, and said.
+                "auto.offset.reset": "error",
+                "isolation.level": "read_uncommitted",
+                "check.crcs": True,
+                "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
+            }
         )
+
+    def subscribe(self, names: Sequence[str]) -> None:
+        """Read what the group assigns of these topics."""
+        self._is_joining = True
+        self._consumer.subscribe(
+            list(names), on_assign=self._join, on_revoke=self._give_up, on_lost=self._lose
+        )
+
+    def assign(
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
+    ) -> None:
+        """Read these partitions from these offsets on, up to `ends`; None: without an end."""
+        self._begun = dict(positions)
+        if ends is not None:
+            self._ends = {key: end for key, end in ends.items() if positions[key] < end}
+        self._consumer.assign([self._place(*row) for row in positions.items()])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are ends, and every one was reached."""
+        return self._ends is not None and not self._ends
+
+    def read(self) -> Sequence[Message]:
+        """Take what came, or nothing after a short while.
+
+        Raises:
+            RetryableError: no server can be reached; the next call goes on.
+            RefusedError: a topic is gone, for example.
+            CorruptDataError: a batch's CRC is wrong.
+        """
+        while self._events:
+            self._take_event(self._events[0])
+            del self._events[0]
+        found: Sequence[Message]
+        found = self._consumer.consume(BATCH_COUNT, 0) or self._consumer.consume(1, WAIT_S)
+        if any(map(_error_of, found)):
+            # Next time: what came before them must not be lost by an error.
+            self._events = [message for message in found if message.error() is not None]
+            found = [message for message in found if message.error() is None]
+        if self._ends is not None:
+            found = self._before_ends(found)
+        if not found:
+            self._look_for_servers()
+        return found
+
+    def printed(self, messages: Iterable[Message]) -> None:
+        """Take note of what may be committed."""
+        if self._group is not None:
+            for message in messages:
+                self._printed[_partition_of(message)] = (message.offset() or 0) + 1
+
+    def commit(self) -> None:
+        """Commit what was printed; that the group went on without this member is no error.
+
+        Raises:
+            RetryableError: the coordinator doesn't answer.
+        """
+        rows = self._to_commit()
+        if rows:
+            self._look_for_servers()
+            operation, group = "commit offsets of group", str(self._group)
+            within(ENDING_S, operation, group, lambda: self._commit(rows), self._log)
+        self._printed.clear()
+
+    def close(self) -> None:
+        """Leave the group, if there is one."""
+        group, member_id = str(self._group), self._consumer.memberid()
+        is_joining = self._is_joining
+        with contextlib.suppress(RetryableError):
+            # Others then wait for the session's end, as after a crash.
+            within(ENDING_S, "leave group", group, self._consumer.close, self._log)
+            if is_joining and member_id:
+                leave_group(self.client, group, member_id)
+
+    def _look_for_servers(self) -> None:
+        if self._log.failure_count != self._failures_seen:
+            self.client.reach()
+            self._failures_seen = self._log.failure_count
+
+    def _to_commit(self) -> list[Any]:
+        mine = {TopicPartition(row.topic, row.partition) for row in self._consumer.assignment()}
+        return [self._place(*row) for row in self._printed.items() if row[0] in mine]
+
+    def _commit(self, rows: list[Any]) -> None:
+        try:
+            self._consumer.commit(offsets=rows, asynchronous=False)
+        except self._kafka.KafkaException as error:
+            if error.args[0].name() not in _GONE_ON:
+                raise
+
+    def _join(self, _consumer: Consumer, _partitions: list[Any]) -> None:
+        self._is_joining = False
+
+    def _give_up(self, _consumer: Consumer, _partitions: list[Any]) -> None:
+        """Called by librdkafka in a call of this reader, before the group gives these to others."""
+        if rows := self._to_commit():
+            with contextlib.suppress(self._kafka.KafkaException):
+                # What isn't committed is read again, by the member that has it next.
+                self._commit(rows)
+        self._lose(_consumer, _partitions)
+
+    def _lose(self, _consumer: Consumer, _partitions: list[Any]) -> None:
+        # Not committed by now means never: it may be another member's already.
+        self._printed.clear()
+        self._begun.clear()
+        self._is_joining = True
+
+    def _take_event(self, event: Message) -> None:
+        error = event.error()
+        assert error is not None
+        name, place = error.name(), _partition_of(event)
+        if name == "_PARTITION_EOF":
+            # Nothing lies before an end where the last records were cleaned away, for example.
+            if self._ends is not None and (event.offset() or 0) >= self._ends.get(place, 0):
+                self._ends.pop(place, None)
+        elif name in _NOT_THERE:
+            self._go_on_nearby(place, -1 if event.offset() is None else event.offset() or 0)
+        elif name not in _BY_ITSELF:
+            subject = str(place) if place.topic else f"group {self._group}"
+            del self._events[0]
+            raise translated(error, "fetch", subject, failure=self._log.failure)
+
+    def _go_on_nearby(self, place: TopicPartition, offset: int) -> None:
+        """Read on from the nearest record that is there, or from the start if nothing was
+        committed."""
+        rows = self._consumer.position(self._consumer.assignment())
+        positions = {TopicPartition(row.topic, row.partition): row.offset for row in rows}
+        if place not in positions:
+            return  # another member's by now
+        if offset >= 0:
+            first = self.client.admin.list_offsets([place], EARLIEST)[place]
+            end = self.client.admin.list_offsets([place], LATEST)[place]
+            nearest = first if offset < first else end
+            click.echo(f"{place}: offset {offset} is gone, going on at {nearest}", err=True)
+        else:
+            nearest = start_positions(self.client, [place], self.start)[place]
+        self._begun[place] = nearest
+        self._consumer.assign(
+            [
+                self._place(
+                    key,
+                    nearest
+                    if key == place
+                    else position
+                    if position >= 0
+                    else self._begun.get(key, self._kafka.OFFSET_STORED),
+                )
+                for key, position in positions.items()
+            ]
+        )
+
+    def _before_ends(self, messages: Sequence[Message]) -> Sequence[Message]:
+        ends, kept = self._ends, []
+        assert ends is not None
+        for message in messages:
+            # A plain tuple finds what is kept by a partition, and is made three times as fast.
+            place, offset = (message.topic(), message.partition()), message.offset() or 0
+            end = ends.get(place, 0)  # type: ignore[call-overload]
+            if offset < end:
+                kept.append(message)
+            if offset + 1 >= end:
+                ends.pop(place, None)  # type: ignore[call-overload]
+        return kept
+
+    def _place(self, partition: TopicPartition, offset: int) -> Any:
+        return self._kafka.TopicPartition(*partition, offset)
+
+
+def _partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic() or "", message.partition() or 0)
 
 
 def read_alone(
-    client: Client,
-    reading: Reading,
+    reader: Reader,
     names: tuple[str, ...],
     only: tuple[int, ...],
-    start: Start,
     *,
     until_end: bool,
     patience: Patience,
 ) -> Batches:
-    """Read partitions, all or `only` those of these numbers, from `start` on.
+    """Read partitions, all or `only` those of these numbers.
 
     Raises:
         RetryableError: at once before the first round, later at the end of patience.
         RefusedError: a topic or partition does not exist.
     """
+    client = reader.client
+    partitions: list[TopicPartition] = []
     for name in dict.fromkeys(names):
-        leaders = leaders_of(client.topic(name))
-        wanted = {
-            partition: leader
-            for partition, leader in leaders.items()
-            if not only or partition.partition in only
-        }
-        missing = set(only) - {partition.partition for partition in wanted}
+        known = partitions_of(client.topic(name))
+        wanted = [row for row in known if not only or row.partition in only]
+        missing = set(only) - {row.partition for row in wanted}
         if missing:
             raise InvalidRequestError(
-                "consume", f"{name}-{min(missing)}", f"the topic has {len(leaders)} partitions"
+                "consume", f"{name}-{min(missing)}", f"the topic has {len(known)} partitions"
             )
-        reading.leaders.update(wanted)
-    reading.positions = start_positions(client, reading.leaders, start)
-    if until_end:
-        ends = list_offsets(client, dict.fromkeys(reading.leaders, LATEST), reading.leaders)
-        reading.ends = ends
-    while not reading.is_over():
+        partitions += wanted
+    positions = start_positions(client, partitions, reader.start)
+    ends = client.admin.list_offsets(partitions, LATEST) if until_end else None
+    try:
+        reader.assign(positions, ends)
+        while not reader.is_over:
+            try:
+                found = reader.read()
+                patience.succeeded()
+            except RetryableError as error:
+                patience.bear(error)
+                continue
+            yield found
+    finally:
+        reader.close()
+
+
+def read_as_member(
+    reader: Reader,
+    names: tuple[str, ...],
+    *,
+    patience: Patience,
+    commit_interval_s: float = COMMIT_INTERVAL_S,
+) -> Batches:
+    """Read what the group assigns, from what is committed on, else from the reader's start.
+
+    The caller may let this wait longer than the member may be silent: the group then goes on
+    without it, it joins again, and what was printed meanwhile is printed once more by the member
+    that has it assigned.
+
+    Raises:
+        RetryableError: a topic can't be looked up, or patience is at its end.
+        RefusedError: a topic does not exist, or the group doesn't want this member.
+    """
+    for name in names:
+        reader.client.topic(name)  # says at once which one does not exist
+    try:
+        reader.subscribe(names)
+        committed_s = time.monotonic()
+        while True:
+            try:
+                if time.monotonic() - committed_s >= commit_interval_s:
+                    reader.commit()
+                    committed_s = time.monotonic()
+                found = reader.read()
+                patience.succeeded()
+            except RetryableError as error:
+                patience.bear(error)
+                continue
+            yield found
+    finally:
         try:
-            yield from poll(client, reading)
-            patience.succeeded()
-        except RetryableError as error:
-            patience.bear(error)
+            reader.commit()
+        finally:
+            reader.close()
 
 
 def start_positions(
-    client: Client, leaders: dict[TopicPartition, int], start: Start
+    client: Client, partitions: Sequence[TopicPartition], start: Start
 ) -> dict[TopicPartition, int]:
     """The offset of each partition at which reading begins."""
-    if not leaders:
-        return {}
-    ends = list_offsets(client, dict.fromkeys(leaders, LATEST), leaders)
+    ends = client.admin.list_offsets(partitions, LATEST)
     if start.offset is not None:
-        firsts = list_offsets(client, dict.fromkeys(leaders, EARLIEST), leaders)
+        firsts = client.admin.list_offsets(partitions, EARLIEST)
         if start.offset >= 0:
             for partition, end in ends.items():
                 if not firsts[partition] <= start.offset <= end:
@@ -112,64 +365,14 @@ def start_positions(
                         str(partition),
                         f"offset {start.offset} is not in {firsts[partition]} to {end}",
                     )
-            return dict.fromkeys(leaders, start.offset)
+            return dict.fromkeys(partitions, start.offset)
         return {
             partition: max(firsts[partition], end + start.offset) for partition, end in ends.items()
         }
     if start.timestamp == LATEST:
         return ends
-    found = list_offsets(client, dict.fromkeys(leaders, start.timestamp), leaders)
+    found = client.admin.list_offsets(partitions, start.timestamp)
     # No record is that young: what comes next will be.
     return {
         partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()
     }
-
-
-def poll(client: Client, reading: Reading) -> Batches:
-    """One round of fetches. Yields at least once, so that its reader can look at the time.
-
-    Raises:
-        RetryableError: the next round, from the positions reached, looks leaders up again.
-    """
-    if not reading.positions:
-        time.sleep(WAIT_MS / 1000)
-        yield []
-        return
-    try:
-        if reading.leaders_in_doubt:
-            _find_leaders(client, reading)
-        for answer in fetch(
-            client, reading.positions, reading.leaders, wait_ms=WAIT_MS, bytes_max=BYTES_MAX
-        ):
-            if answer.out_of_range:
-                reading.positions[answer.partition] = _moved_position(
-                    client, reading, answer.partition
-                )
-                continue
-            records = answer.records
-            end = reading.ends.get(answer.partition)
-            if end is not None:
-                records = [record for record in records if record.offset < end]
-            yield records
-            reading.positions[answer.partition] = answer.next_offset
-    except RetryableError:
-        reading.leaders_in_doubt = True
-        raise
-
-
-def _find_leaders(client: Client, reading: Reading) -> None:
-    for name in {partition.topic for partition in reading.leaders}:
-        found = leaders_of(client.topic(name))
-        reading.leaders.update({key: found[key] for key in found.keys() & reading.leaders.keys()})
-    reading.leaders_in_doubt = False
-
-
-def _moved_position(client: Client, reading: Reading, partition: TopicPartition) -> int:
-    """Where to go on when the position is not there any more: at the nearest record that is."""
-    leaders = {partition: reading.leaders[partition]}
-    first = list_offsets(client, {partition: EARLIEST}, leaders)[partition]
-    end = list_offsets(client, {partition: LATEST}, leaders)[partition]
-    position = reading.positions[partition]
-    nearest = first if position < first else end
-    click.echo(f"{partition}: offset {position} is gone, going on at {nearest}", err=True)
-    return nearest

@@ -8,17 +8,23 @@ produced as its JSON. A tombstone says `"value": null`: a line without a value, 
 that is not known, is refused, since a misspelt name would otherwise delete its key's record.
 """
 
+from __future__ import annotations
+
 import base64
 import binascii
 import difflib
 import json
-from typing import Any, Final
+from collections.abc import Sequence
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.client.fetching import FetchedRecord
-from penstock.cli.client.producing import NewRecord
+import msgspec
+
+from penstock.cli.client.producing import Headers, NewRecord
 from penstock.model.errors import InvalidRequestError
 
-Headers = tuple[tuple[str, bytes | None], ...]
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 FIELDS: Final = ("key", "value", "headers", "timestamp", "partition", "topic", "offset")
 """What a line of JSON may have."""
@@ -28,37 +34,81 @@ TIMESTAMP_MAX: Final = (1 << 63) - 2
 """Of which the difference to the least still fits 64 bits, as a batch holds them."""
 
 
+class Place:
+    """Where a line is, for errors; moved from line to line."""
+
+    __slots__ = ("number", "source")
+
+    def __init__(self, source: str, number: int) -> None:
+        self.source = source
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"{self.source} line {self.number}"
+
+
+class _PlainLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of JSON as nearly all are: texts and numbers only."""
+
+    value: str | None
+    key: str | None = None
+    headers: list[tuple[str, str | None]] | None = None
+    timestamp: int | None = None
+    partition: int | None = None
+    topic: Any = None
+    offset: Any = None
+
+
+_PLAIN: Final = msgspec.json.Decoder(_PlainLine)
+
+
 def read_text_line(
-    line: bytes, *, key_separator: bytes | None, headers: Headers, now_ms: int, place: str
+    line: bytes, *, key_separator: bytes, headers: Headers, place: Place
 ) -> NewRecord:
-    """A record of a line of text.
+    """A record of a line of text with a key.
 
     Args:
         line: without its end.
-        key_separator: what stands between key and value; None: there are no keys.
         headers: for each record.
-        place: the line's place, for errors.
 
     Raises:
-        InvalidRequestError: the separator is missing.
+        InvalidRequestError: the separator is missing; names `place`.
     """
-    key, value = None, line
-    if key_separator is not None:
-        key, separator, value = line.partition(key_separator)
-        if not separator:
-            raise InvalidRequestError(
-                "read record", place, f"no key separator {key_separator.decode()!r} in the line"
-            )
-    return NewRecord(key=key, value=value, headers=headers, timestamp=now_ms)
+    key, separator, value = line.partition(key_separator)
+    if not separator:
+        raise InvalidRequestError(
+            "read record", str(place), f"no key separator {key_separator.decode()!r} in the line"
+        )
+    return NewRecord(key=key, value=value, headers=headers)
 
 
-def read_json_line(line: bytes, *, headers: Headers, now_ms: int, place: str) -> NewRecord:
+def read_json_line(line: bytes, *, headers: Headers, place: Place) -> NewRecord:
     """A record of a line of JSON.
 
     Raises:
         InvalidRequestError: the line is not such an object, has a field of another name, or no
-            value; carries `place`.
+            value; names `place`.
     """
+    try:
+        plain = _PLAIN.decode(line)
+    except (ValueError, RecursionError):
+        # msgspec's own errors too, which are ValueErrors: what else a line may hold, and what is
+        # wrong with it, is found out slowly.
+        return read_any_json_line(line, headers=headers, place=place)
+    if plain.timestamp is not None and not _is_timestamp(plain.timestamp):
+        return read_any_json_line(line, headers=headers, place=place)
+    own = plain.headers or ()
+    return NewRecord(
+        key=None if plain.key is None else plain.key.encode(),
+        value=None if plain.value is None else plain.value.encode(),
+        headers=[*headers, *((name, _encoded(item)) for name, item in own)] if own else headers,
+        timestamp=plain.timestamp,
+        partition=plain.partition,
+    )
+
+
+def read_any_json_line(line: bytes, *, headers: Headers, place: Place) -> NewRecord:
+    """What `read_json_line` must equal; eight times as slow. Raises: InvalidRequestError."""
     try:
         value = json.loads(line)
         if not isinstance(value, dict):
@@ -69,35 +119,50 @@ def read_json_line(line: bytes, *, headers: Headers, now_ms: int, place: str) ->
         return NewRecord(
             key=_to_bytes(value.get("key")),
             value=_to_bytes(value["value"]),
-            headers=headers + tuple((_to_name(name), _to_bytes(item)) for name, item in pairs),
-            timestamp=_to_timestamp(value.get("timestamp"), now_ms),
+            headers=[*headers, *((_to_name(name), _to_bytes(item)) for name, item in pairs)],
+            timestamp=_to_timestamp(value.get("timestamp")),
             partition=None if value.get("partition") is None else int(value["partition"]),
         )
     except (ValueError, TypeError, OverflowError, RecursionError, binascii.Error) as error:
-        raise InvalidRequestError("read record", place, f"no record in JSON: {error}") from None
+        detail = f"no record in JSON: {error}"
+        raise InvalidRequestError("read record", str(place), detail) from None
 
 
-def text_line(record: FetchedRecord, *, key_separator: bytes | None) -> bytes:
-    """A record as a line of text, with its end; a null key or value is empty."""
-    value = record.value or b""
+def text_lines(messages: Sequence[Message], *, key_separator: bytes | None) -> bytes:
+    """Records as lines of text, each with its end; a null key or value is empty."""
     if key_separator is None:
-        return value + b"\n"
-    return (record.key or b"") + key_separator + value + b"\n"
+        lines = [message.value() or b"" for message in messages]
+    else:
+        lines = [
+            (message.key() or b"") + key_separator + (message.value() or b"")
+            for message in messages
+        ]
+    lines.append(b"")
+    return b"\n".join(lines)
 
 
-def json_line(record: FetchedRecord) -> bytes:
-    """A record as a line of JSON, with its end."""
-    value = {
-        "topic": record.partition.topic,
-        "partition": record.partition.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": _to_json(record.key),
-        "value": _to_json(record.value),
+def json_lines(messages: Sequence[Message]) -> bytes:
+    """Records as lines of JSON, each with its end, as `json.dumps` would write them."""
+    text, lines, topics = _to_json, [], dict[str | None, str]()
+    for message in messages:
+        name = message.topic()
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = encode_basestring(name or "")
+        headers: Any = message.headers()
         # A list of pairs, since a header's name may occur more than once.
-        "headers": [[name, _to_json(item)] for name, item in record.headers],
-    }
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        shown = (
+            ", ".join(f"[{encode_basestring(key)}, {text(item)}]" for key, item in headers)
+            if headers
+            else ""
+        )
+        lines.append(
+            f'{{"topic": {topic}, "partition": {message.partition()}, '
+            f'"offset": {message.offset()}, "timestamp": {message.timestamp()[1]}, '
+            f'"key": {text(message.key())}, "value": {text(message.value())}, '
+            f'"headers": [{shown}]}}\n'
+        )
+    return "".join(lines).encode()
 
 
 def _check_fields(value: dict[str, Any]) -> None:
@@ -113,13 +178,19 @@ def _check_fields(value: dict[str, Any]) -> None:
         raise ValueError('it has no value; a tombstone says "value": null')
 
 
-def _to_timestamp(value: Any, now_ms: int) -> int:
+def _to_timestamp(value: Any) -> int | None:
     if value is None:
-        return now_ms
+        return None
     timestamp = int(value)
-    if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+    if timestamp == 0:
+        raise ValueError("its timestamp is 0, which can't be sent: leave it out, or give 1")
+    if not _is_timestamp(timestamp):
         raise ValueError("its timestamp is not in ms since 1970, in 64 bits")
     return timestamp
+
+
+def _is_timestamp(value: int) -> bool:
+    return value != 0 and TIMESTAMP_MIN <= value <= TIMESTAMP_MAX
 
 
 def _to_name(value: Any) -> str:
@@ -138,10 +209,16 @@ def _to_bytes(value: Any) -> bytes | None:
     return json.dumps(value, ensure_ascii=False).encode()
 
 
-def _to_json(data: bytes | None) -> Any:
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _to_json(data: bytes | str | None) -> str:
     if data is None:
-        return None
+        return "null"
+    if isinstance(data, str):  # nothing that was received is; the types say that it may be
+        return encode_basestring(data)
     try:
-        return data.decode()
+        return encode_basestring(data.decode())
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+        return f'{{"base64": "{base64.b64encode(data).decode()}"}}'

@@ -15,16 +15,14 @@ from penstock.app import server as server_module
 from penstock.app.layout import DataLayout
 from penstock.app.offline import find_data, restore, verify_directory
 from penstock.app.server import Server
-from penstock.cli.client.admin import create_topic
 from penstock.cli.client.cluster import Client
-from penstock.cli.client.fetching import fetch
-from penstock.cli.client.offsets import TopicPartition, leaders_of
 from penstock.cli.client.producing import NewRecord, Producer
 from penstock.config.about import MIB
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import ConflictError
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
+from support.raw_fetch import fetch_from
 
 T = TypeVar("T")
 
@@ -88,28 +86,20 @@ def connect(server: Server) -> Client:
 
 def produce(server: Server, topic: str, values: list[bytes]) -> None:
     with connect(server) as client:
-        producer = Producer(
-            client, client.topic(topic), codec="none", batch_bytes=1000, deadline_s=60
-        )
+        producer = Producer(client, topic, codec="none", batch_bytes=1000, deadline_s=60)
         for value in values:
-            producer.add(NewRecord(key=None, value=value, timestamp=1_700_000_000_000, partition=0))
+            producer.add(NewRecord(key=None, value=value, partition=0))
         producer.flush()
 
 
-def read(server: Server, topic: str, count: int) -> list[bytes | None]:
-    with connect(server) as client:
-        leaders = leaders_of(client.topic(topic))
-        partition = TopicPartition(topic, 0)
-        found: list[bytes | None] = []
-        position = 0
-        while len(found) < count:
-            (answer,) = fetch(
-                client, {partition: position}, leaders, wait_ms=5000, bytes_max=1 << 20
-            )
-            assert answer.records
-            found += [record.value for record in answer.records]
-            position = answer.next_offset
-        return found
+def read(server: Server, topic: str, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        answer = fetch_from(str(server.kafka_address), topic, 0, len(found), wait_ms=5000)
+        assert answer.error == "NONE"
+        assert answer.offsets[0] == len(found)
+        found += answer.values
+    return found
 
 
 VALUES = [str(number).encode() * 10 for number in range(200)]
@@ -118,7 +108,7 @@ VALUES = [str(number).encode() * 10 for number in range(200)]
 def test_what_is_produced_is_there_after_a_restart_under_the_same_identity(tmp_path: Path) -> None:
     def first(server: Server) -> tuple[str, int]:
         with connect(server) as client:
-            create_topic(client, "t", partitions=2, configs={})
+            client.admin.create_topic("t", partitions=2, configs={})
         produce(server, "t", VALUES)
         assert read(server, "t", len(VALUES)) == VALUES
         return server.parts.order.cluster_id, server.parts.order.agent_id
@@ -134,7 +124,7 @@ def test_what_is_produced_is_there_after_a_restart_under_the_same_identity(tmp_p
 def test_http_tells_health_readiness_status_and_metrics(tmp_path: Path) -> None:
     def use(server: Server) -> None:
         with connect(server) as client:
-            create_topic(client, "t", partitions=3, configs={})
+            client.admin.create_topic("t", partitions=3, configs={})
         produce(server, "t", VALUES)
         read(server, "t", 1)
         assert get(server, "/healthz") == (200, "ok\n")
@@ -231,7 +221,7 @@ def test_a_backup_of_a_live_server_is_whole_and_restores_to_the_same(tmp_path: P
 
     def use(server: Server) -> None:
         with connect(server) as client:
-            create_topic(client, "t", partitions=1, configs={})
+            client.admin.create_topic("t", partitions=1, configs={})
         produce(server, "t", VALUES)
         body = json.dumps({"to": str(target)})
         as_json = {"content-type": "application/json"}

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.client import member as member_module
+from penstock.cli.client.admin import EARLIEST, TopicPartition
 from penstock.cli.client.cluster import Client
-from penstock.cli.client.groups import committed_offsets, describe_group
-from penstock.cli.client.member import Member
-from penstock.cli.client.offsets import EARLIEST, TopicPartition
 from penstock.cli.client.patience import Patience
-from penstock.cli.group_reading import read_as_member
 from penstock.cli.main import root
-from penstock.cli.reading import Batches, Reading, Start
+from penstock.cli.reading import Batches, Reader, Start, read_as_member
 from penstock.config.addresses import Address, parse_address
 from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 from support.commands import SECONDS_MAX, running_command
+from support.connection import Connection
 from support.server import ServerProcess, running_server
 from support.waiting import eventually
 
@@ -39,23 +39,55 @@ def client(broker: ServerProcess) -> Iterator[Client]:
 
 
 def members(client: Client, group: str) -> set[str]:
-    return {member.member_id for member in describe_group(client, group).members}
+    return {member.member_id for member in client.admin.describe_group(group).members}
+
+
+@pytest.fixture
+def connection(broker: ServerProcess) -> Iterator[Connection]:
+    address = parse_address(broker.bootstrap, setting="bootstrap")
+    with contextlib.closing(Connection(address, timeout_s=SECONDS_MAX)) as connection:
+        yield connection
+
+
+def join(connection: Connection, group: str, topic: str) -> str:
+    """Have a group a member that is never heard of again; its id."""
+    name = topic.encode()
+    subscription = struct.pack(f">hih{len(name)}si", 0, 1, len(name), name, -1)
+    member_id = ""
+    while True:
+        joined = connection.request(
+            "join_group",
+            lambda types, member_id=member_id: build(
+                types.JoinGroupRequest,
+                group_id=group,
+                session_timeout=timedelta(seconds=60),
+                rebalance_timeout=timedelta(seconds=60),
+                member_id=member_id,
+                group_instance_id=None,
+                protocol_type="consumer",
+                protocols=(
+                    build(types.JoinGroupRequestProtocol, name="range", metadata=subscription),
+                ),
+                reason=None,
+            ),
+        )
+        if not joined.error_code:
+            return str(joined.member_id)
+        member_id = joined.member_id
 
 
 def test_an_interrupt_while_joining_leaves_the_group(
-    broker: ServerProcess, topic: str, client: Client
+    broker: ServerProcess, topic: str, client: Client, connection: Connection
 ) -> None:
     produce(broker, topic, "one\n")
     group = topic + "-group"
-    other = Member(client, group, [topic])
-    other.join()
+    other = join(connection, group, topic)
     arguments = ("consume", topic, "--group", group, "--server", broker.bootstrap)
     with running_command(*arguments) as command:
         # It waits for the other one, which doesn't join again.
-        eventually(lambda: members(client, group) - {other.member_id})
+        eventually(lambda: members(client, group) - {other})
         assert command.interrupted() == (0, b"", "")
-    assert members(client, group) <= {other.member_id}
-    other.close()
+    assert members(client, group) <= {other}
 
 
 def test_an_interrupt_while_a_member_reads_commits(
@@ -70,15 +102,15 @@ def test_an_interrupt_while_a_member_reads_commits(
         assert command.read_line() == b"two\n"
         assert command.interrupted() == (0, b"", "")
     # The last line was out a moment before the command knew that it was.
-    (committed,) = committed_offsets(client.coordinator(group), group, None).values()
+    (committed,) = client.admin.committed_offsets(group).values()
     assert committed in {1, 2}
     assert members(client, group) == set()
 
 
-def evict(client: Client, group: str) -> None:
+def evict(client: Client, connection: Connection, group: str) -> None:
     """As the end of their sessions does."""
     for member_id in members(client, group):
-        client.coordinator(group).request(
+        connection.request(
             "leave_group",
             lambda types, member_id=member_id: build(
                 types.LeaveGroupRequest,
@@ -95,87 +127,50 @@ def evict(client: Client, group: str) -> None:
         )
 
 
-def read(batches: Batches, reading: Reading) -> list[bytes | None]:
+def read(batches: Batches, reader: Reader) -> list[bytes | None]:
     """The next records that come, which count as printed."""
     records = next(records for records in batches if records)
-    for record in records:
-        reading.printed[record.partition] = record.offset + 1
-    return [record.value for record in records]
+    reader.printed(records)
+    return [record.value() for record in records]
 
 
 def impatient() -> Patience:
     return Patience(pytest.fail)
 
 
-@pytest.mark.parametrize(
-    ("heartbeat_s", "commit_interval_s"),
-    [(0.0, 3600.0), (3600.0, 0.0), (0.0, 0.0)],
-    ids=["heartbeat", "commit", "both"],
-)
+@pytest.mark.parametrize("commit_interval_s", [3600.0, 0.0], ids=["heartbeat", "commit"])
 def test_a_member_that_its_group_went_on_without_joins_again(
     broker: ServerProcess,
     topic: str,
     client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    heartbeat_s: float,
+    connection: Connection,
     commit_interval_s: float,
 ) -> None:
-    monkeypatch.setattr(member_module, "HEARTBEAT_S", heartbeat_s)
     produce(broker, topic, "one\n")
-    group, reading = topic + "-group", Reading()
+    group = topic + "-group"
+    reader = Reader(client, group, Start(timestamp=EARLIEST))
     batches = read_as_member(
-        client,
-        reading,
-        (topic,),
-        group,
-        Start(timestamp=EARLIEST),
-        patience=impatient(),
-        commit_interval_s=commit_interval_s,
+        reader, (topic,), patience=impatient(), commit_interval_s=commit_interval_s
     )
-    assert read(batches, reading) == [b"one"]
-    evict(client, group)
-    assert read(batches, reading) == [b"one"]
+    assert read(batches, reader) == [b"one"]
+    evict(client, connection, group)
+    assert read(batches, reader) == [b"one"]
     batches.close()
-    assert committed_offsets(client.coordinator(group), group, None) == {
-        TopicPartition(topic, 0): 1
-    }
+    assert client.admin.committed_offsets(group) == {TopicPartition(topic, 0): 1}
     assert members(client, group) == set()
 
 
 def test_a_member_that_its_group_went_on_without_ends_without_a_word(
-    broker: ServerProcess, topic: str, client: Client
+    broker: ServerProcess, topic: str, client: Client, connection: Connection
 ) -> None:
     produce(broker, topic, "one\n")
-    group, reading = topic + "-group", Reading()
-    start = Start(timestamp=EARLIEST)
-    batches = read_as_member(client, reading, (topic,), group, start, patience=impatient())
-    assert read(batches, reading) == [b"one"]
-    evict(client, group)
+    group = topic + "-group"
+    reader = Reader(client, group, Start(timestamp=EARLIEST))
+    batches = read_as_member(reader, (topic,), patience=impatient())
+    assert read(batches, reader) == [b"one"]
+    evict(client, connection, group)
     batches.close()
-    assert committed_offsets(client.coordinator(group), group, None) == {}
-
-
-def test_a_commit_that_comes_too_late_is_no_error(
-    broker: ServerProcess, topic: str, client: Client
-) -> None:
-    produce(broker, topic, "one\n")
-    group, offsets = topic + "-group", {TopicPartition(topic, 0): 1}
-    member = Member(client, group, [topic])
-    assert member.join() == [TopicPartition(topic, 0)]
-    member.generation += 1
-    assert not member.commit(offsets)  # ILLEGAL_GENERATION
-    assert member.join()
-    assert member.commit(offsets)
-    # The group waits for what its leader, this one, assigns.
-    while member._join_once() is None:
-        pass
-    assert not member.commit(offsets)  # REBALANCE_IN_PROGRESS
-    assert member.join()
-    evict(client, group)
-    assert not member.commit(offsets)  # UNKNOWN_MEMBER_ID
-    assert not member.commit(offsets)
-    assert member.commit({})
-    member.close()
+    assert client.admin.committed_offsets(group) == {}
 
 
 def test_an_interrupt_while_reading_is_no_failure(broker: ServerProcess, topic: str) -> None:
@@ -211,15 +206,15 @@ def test_a_server_that_starts_again_is_read_on(tmp_path: Path, group: tuple[str,
 def test_where_the_named_node_is_gone_another_one_is_asked(
     broker: ServerProcess, client: Client
 ) -> None:
-    nodes = client.metadata([]).nodes
+    client.metadata([])
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         gone = Address("127.0.0.1", unused.getsockname()[1])
         with Client(gone, timeout_s=SECONDS_MAX) as stranger:
             with pytest.raises(RetryableError, match=str(gone.port)):
                 stranger.metadata([])
-            stranger._nodes = dict(nodes)
-            assert stranger.metadata([]).nodes == nodes
+            stranger._nodes = client._nodes
+            assert stranger.metadata([]) == []
 
 
 def test_patience_ends_with_the_error_and_begins_anew_after_a_success() -> None:

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.lines import Line, lines_of_file, lines_that_come
-
-LONG_S = 3600.0
+from penstock.cli import lines as lines_module
+from penstock.cli.lines import Lines, lines_of_file, lines_that_come
 
 
 class Chunks(io.RawIOBase):
@@ -33,8 +33,16 @@ class Chunks(io.RawIOBase):
         return len(chunk)
 
 
-def came(chunks: list[bytes], linger_s: float) -> list[Line | None]:
-    return list(lines_that_come(io.BufferedReader(Chunks(chunks)), linger_s=linger_s))
+def came(chunks: list[bytes]) -> list[Lines]:
+    return list(lines_that_come(io.BufferedReader(Chunks(chunks))))
+
+
+def numbered(blocks: list[Lines]) -> list[tuple[str, int, bytes]]:
+    return [
+        (block.source, number, text)
+        for block in blocks
+        for number, text in enumerate(block.texts, start=block.first)
+    ]
 
 
 pieces = st.lists(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\n\n"])).map(b"".join))
@@ -42,50 +50,41 @@ pieces = st.lists(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\n\n"])
 
 @given(pieces)
 def test_any_pieces_give_the_lines_of_a_file(chunks: list[bytes]) -> None:
-    expected = [
-        (f"standard input line {number}", line.rstrip(b"\r\n"), len(line))
-        for number, line in enumerate(io.BytesIO(b"".join(chunks)), start=1)
+    whole = io.BytesIO(b"".join(chunks))
+    assert numbered(came(chunks)) == [
+        ("standard input", number, line.rstrip(b"\r\n"))
+        for number, line in enumerate(whole, start=1)
     ]
-    assert came(chunks, LONG_S) == expected
-    assert [line for line in came(chunks, 0.0) if line] == expected
+    assert sum(block.size_bytes for block in came(chunks)) <= len(whole.getvalue())
 
 
 def test_a_files_lines_have_its_name(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"a\r\n\nb")
-    assert list(lines_of_file(file)) == [
-        (f"{file} line 1", b"a", 3),
-        (f"{file} line 2", b"", 1),
-        (f"{file} line 3", b"b", 1),
-    ]
+    blocks = list(lines_of_file(file))
+    assert numbered(blocks) == [(str(file), 1, b"a"), (str(file), 2, b""), (str(file), 3, b"b")]
+    assert sum(block.size_bytes for block in blocks) == file.stat().st_size
 
 
-def test_what_never_pauses_is_sent_too() -> None:
-    lines = came([b"a\nb", b"\n", b"c", b"d\n"], 0.0)
-    texts = [line and line.text for line in lines]
-    assert texts == [b"a", None, b"b", None, b"cd", None]
-
-
-def test_what_pauses_is_sent_once_and_then_waited_for() -> None:
+def test_a_line_is_there_as_soon_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "LOOK_S", 0.01)
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stream:
-        lines = lines_that_come(stream, linger_s=0.01)
+        blocks = lines_that_come(stream)
         os.write(writer, b"a\nb\nhalf")
-        assert [line and line.text for line in (next(lines), next(lines), next(lines))] == [
-            b"a",
-            b"b",
-            None,
-        ]
+        assert next(blocks).texts == [b"a", b"b"]
+        # While nothing comes, whoever sends them may look after that.
+        assert next(blocks).texts == []
         os.write(writer, b" a line\n")
-        assert [line and line.text for line in (next(lines), next(lines))] == [b"half a line", None]
+        assert next(block.texts for block in blocks if block.texts) == [b"half a line"]
         os.close(writer)
-        assert list(lines) == []
+        assert [block.texts for block in blocks if block.texts] == []
 
 
-def test_the_end_is_not_waited_for() -> None:
+def test_the_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "LOOK_S", 3600.0)
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stream:
         os.write(writer, b"a\nb")
         os.close(writer)
-        texts = [line and line.text for line in lines_that_come(stream, linger_s=LONG_S)]
-        assert texts == [b"a", b"b"]
+        assert [block.texts for block in lines_that_come(stream)] == [[b"a"], [b"b"]]

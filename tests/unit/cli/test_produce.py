@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from penstock.cli.client import producing
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.producing import NewRecord, Producer
 from penstock.cli.main import root
 from penstock.config.addresses import parse_address
-from penstock.model.errors import InvalidRequestError
+from penstock.model.errors import InvalidRequestError, RetryableError
 from support.commands import SECONDS_MAX, ends, running_command
-from support.server import ServerProcess
+from support.server import ServerProcess, running_server
 from support.waiting import eventually
 
 
@@ -109,18 +113,6 @@ def test_records_that_fit_alone_are_not_put_into_a_batch_that_does_not(
     assert [len(line) for line in consumed(broker, topic)] == sizes
 
 
-class AnswersLost(Producer):
-    """One whose first answers don't arrive, since somebody presses Ctrl-C."""
-
-    interrupts = 2
-
-    def _send_until_acknowledged(self, partition: int, body: bytes) -> None:
-        super()._send_until_acknowledged(partition, body)
-        if self.interrupts:
-            self.interrupts -= 1
-            raise KeyboardInterrupt
-
-
 @pytest.fixture
 def client(broker: ServerProcess) -> Iterator[Client]:
     address = parse_address(broker.bootstrap, setting="bootstrap")
@@ -128,21 +120,90 @@ def client(broker: ServerProcess) -> Iterator[Client]:
         yield client
 
 
-def test_a_batch_whose_sending_was_interrupted_is_stored_once(
+def producer_of(client: Client, topic: str, *, deadline_s: float = 60) -> Producer:
+    return Producer(client, topic, codec="none", batch_bytes=1 << 20, deadline_s=deadline_s)
+
+
+class Interrupted(Producer):
+    """One whose first waits are ended by somebody who presses Ctrl-C."""
+
+    interrupts = 2
+
+    def _poll(self, wait_s: float) -> None:
+        super()._poll(wait_s)
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def stopped(broker: ServerProcess) -> Iterator[None]:
+    """A server that answers nothing for a while."""
+    assert broker.process is not None
+    broker.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        broker.process.send_signal(signal.SIGCONT)
+
+
+def test_records_whose_sending_was_interrupted_are_stored_once(
     broker: ServerProcess, topic: str, client: Client
 ) -> None:
-    producer = AnswersLost(
-        client, client.topic(topic, create=True), codec="none", batch_bytes=1 << 20, deadline_s=60
-    )
-    for number in range(3):
-        producer.add(NewRecord(key=None, value=b"%d" % number, timestamp=1))
-    for _ in range(AnswersLost.interrupts):
-        with pytest.raises(KeyboardInterrupt):
-            producer.flush()
-        assert (producer.sent_count, producer.unsent_count) == (0, 3)
+    producer = Interrupted(client, topic, codec="none", batch_bytes=1 << 20, deadline_s=60)
+    with stopped(broker):
+        producer.add_values([b"0", b"1"], headers=[], partition=None)
+        producer.add(NewRecord(key=None, value=b"2"))
+        for _ in range(Interrupted.interrupts):
+            with pytest.raises(KeyboardInterrupt):
+                producer.flush()
+            assert (producer.sent_count, producer.unsent_count) == (0, 3)
     producer.flush()
-    producer.add(NewRecord(key=None, value=b"3", timestamp=1))
+    producer.add(NewRecord(key=None, value=b"3"))
     producer.flush()
     assert (producer.sent_count, producer.unsent_count) == (4, 0)
     assert consumed(broker, topic) == ["0", "1", "2", "3"]
     assert json.loads(run(broker, "topic", "describe", topic, "--json").stdout)
+
+
+def test_after_a_record_that_is_too_large_nothing_is_sent(
+    broker: ServerProcess, topic: str, client: Client
+) -> None:
+    producer = producer_of(client, topic)
+    producer.add_values([b"one"], headers=[], partition=None)
+    producer.flush()
+    producer.add_values([b"x" * (5 << 20)], headers=[], partition=None)
+    with pytest.raises(InvalidRequestError, match="give a smaller --batch-bytes"):
+        producer.flush()
+    with pytest.raises(InvalidRequestError, match="give a smaller --batch-bytes"):
+        producer.add_values([b"two"], headers=[], partition=None)
+    assert producer.sent_count == 1
+    producer.close()
+    assert consumed(broker, topic) == ["one"]
+
+
+def test_a_server_that_is_away_for_too_long_is_named_with_the_reason(tmp_path: Path) -> None:
+    with running_server(tmp_path, {}) as broker:
+        address = parse_address(broker.bootstrap, setting="bootstrap")
+        with Client(address, timeout_s=SECONDS_MAX) as client:
+            producer = producer_of(client, "t", deadline_s=1)
+            broker.kill()
+            producer.add(NewRecord(key=b"k", value=b"v"))
+            with pytest.raises(RetryableError) as raised:
+                producer.flush()
+    assert str(raised.value).startswith("produce t")
+    assert str(raised.value).endswith(f": {broker.bootstrap}: Connection refused, for 1 s")
+
+
+def test_what_the_buffer_has_no_room_for_waits(
+    broker: ServerProcess, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "BUFFER_COUNT", 10)
+    producer = producer_of(client, topic)
+    values = [b"%d" % number for number in range(100)]
+    producer.add_values(values[:60], headers=[], partition=None)
+    for value in values[60:]:
+        producer.add(NewRecord(key=None, value=value))
+    producer.flush()
+    assert (producer.sent_count, producer.unsent_count) == (100, 0)
+    assert [line.encode() for line in consumed(broker, topic)] == values

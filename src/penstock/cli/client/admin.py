@@ -1,21 +1,38 @@
-"""Topics and their configs, by request."""
+"""Topics, their configs, offsets and groups, by librdkafka's AdminClient."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.cli.client.cluster import Client
-from penstock.cli.client.errors import check
-from penstock.kafka.wire.schema import build
+from penstock.cli.client.errors import translated
+from penstock.cli.client.librdkafka import Log, confluent_kafka
+from penstock.model.errors import RetryableError
+
+if TYPE_CHECKING:
+    from penstock.cli.client.cluster import TopicInfo
 
 DEFAULT_COUNT: Final = -1
 """Partitions or replicas as the server's settings say (KIP-464)."""
-_TOPIC_RESOURCE: Final = 2
-_SET: Final = 0
-_DELETE: Final = 1
-_OWN_SOURCE: Final = 1
-_WAIT: Final = timedelta(seconds=30)
+EARLIEST: Final = -2
+LATEST: Final = -1
+FAILING_S: Final = 2.0
+"""How long an answer is waited for after a connection failed: librdkafka would try again up to its
+deadline, and most failures are a wrong address or a server that isn't there."""
+_LOOK_S: Final = 0.05
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,134 +44,201 @@ class ConfigValue:
     is_own: bool
 
 
-def create_topic(
-    client: Client, name: str, *, partitions: int = DEFAULT_COUNT, configs: Mapping[str, str]
-) -> int:
-    """Create a topic.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One member and the partitions that it is assigned."""
 
-    Returns:
-        Its number of partitions, or -1 where the server does not say.
+    member_id: str
+    instance_id: str
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
 
-    Raises:
-        RefusedError: it exists, or something about it is not allowed.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group with its members. The state of a group that does not exist is "Dead"."""
+
+    group_id: str
+    state: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+class Admin:
+    """Requests, one at a time.
+
+    Args:
+        settings: of `librdkafka.settings`.
+        timeout_s: longest that one request may take.
+        log: the one in `settings`.
+
+    Every method raises:
+        RetryableError: no answer in time, or no connection.
+        RefusedError: the server refuses it.
     """
-    response = client.controller().request(
-        "create_topics",
-        lambda types: build(
-            types.CreateTopicsRequest,
-            topics=(
-                build(
-                    types.CreatableTopic,
-                    name=name,
-                    num_partitions=partitions,
-                    # Before version 4 there is no default for replicas; one is what a server has.
-                    replication_factor=DEFAULT_COUNT,
-                    assignments=(),
-                    configs=tuple(
-                        build(types.CreatableTopicConfig, name=key, value=value)
-                        for key, value in configs.items()
+
+    def __init__(self, settings: Mapping[str, Any], timeout_s: float, log: Log) -> None:
+        self._kafka = confluent_kafka()
+        self._client = self._kafka.admin.AdminClient(dict(settings))
+        self._timeout_s = timeout_s
+        self._log = log
+
+    def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic; `partitions` may be DEFAULT_COUNT."""
+        topic = self._kafka.admin.NewTopic(
+            name, num_partitions=partitions, replication_factor=DEFAULT_COUNT, config=dict(configs)
+        )
+        self._ask("create topic", name, self._client.create_topics, [topic])
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records."""
+        self._ask("delete topic", name, self._client.delete_topics, [name])
+
+    def add_partitions(self, name: str, *, total: int) -> None:
+        """Raise a topic's number of partitions to `total`."""
+        wanted = self._kafka.admin.NewPartitions(name, total)
+        self._ask("add partitions", name, self._client.create_partitions, [wanted])
+
+    def alter_configs(
+        self, name: str, *, set_values: Mapping[str, str], delete_names: Sequence[str]
+    ) -> None:
+        """Set some configs of a topic and give others back to their defaults."""
+        admin = self._kafka.admin
+        kinds = admin.AlterConfigOpType
+        changes = [(key, value, kinds.SET) for key, value in set_values.items()]
+        changes += [(key, "", kinds.DELETE) for key in delete_names]
+        entries = [
+            admin.ConfigEntry(key, value, incremental_operation=kind)
+            for key, value, kind in changes
+        ]
+        resource = admin.ConfigResource(admin.ResourceType.TOPIC, name, incremental_configs=entries)
+        self._ask("alter configs", name, self._client.incremental_alter_configs, [resource])
+
+    def describe_configs(self, name: str) -> list[ConfigValue]:
+        """A topic's configs in effect, by name."""
+        admin = self._kafka.admin
+        own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        resource = admin.ConfigResource(admin.ResourceType.TOPIC, name)
+        found = self._ask("describe configs", name, self._client.describe_configs, [resource])
+        return [
+            ConfigValue(name=key, value=entry.value or "", is_own=entry.source == own)
+            for key, entry in sorted(found.items())
+        ]
+
+    def list_offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        """An offset for each partition.
+
+        Args:
+            timestamp: EARLIEST, LATEST, or a time in ms since the epoch, for the first record
+                whose timestamp is not below it.
+
+        Returns:
+            Offsets; -1 where no record is that young.
+        """
+        kind = self._kafka.admin.OffsetSpec
+        spec = {EARLIEST: kind.earliest, LATEST: kind.latest}.get(
+            timestamp, lambda: kind.for_timestamp(timestamp)
+        )()
+        wanted = {self._kafka.TopicPartition(*partition): spec for partition in partitions}
+        if not wanted:
+            return {}
+        futures = self._client.list_offsets(wanted, request_timeout=self._timeout_s)
+        return {
+            TopicPartition(key.topic, key.partition): self._result(
+                "look up offset", f"{key.topic}-{key.partition}", future
+            ).offset
+            for key, future in futures.items()
+        }
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """One group."""
+        found = self._ask(
+            "describe group", group_id, self._client.describe_consumer_groups, [group_id]
+        )
+        return GroupDescription(
+            group_id=group_id,
+            state=_state(found.state.name),
+            protocol=found.partition_assignor,
+            members=tuple(
+                GroupMember(
+                    member_id=row.member_id,
+                    instance_id=row.group_instance_id or "",
+                    client_id=row.client_id,
+                    host=row.host,
+                    partitions=tuple(
+                        TopicPartition(part.topic, part.partition)
+                        for part in row.assignment.topic_partitions
                     ),
-                ),
+                )
+                for row in found.members
             ),
-            timeout=_WAIT,
-            validate_only=False,
-        ),
-    )
-    (result,) = response.topics
-    check("create topic", name, result.error_code, result.error_message)
-    return int(getattr(result, "num_partitions", DEFAULT_COUNT))
+        )
+
+    def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """A group's committed offsets; partitions without one are left out."""
+        group = self._kafka.ConsumerGroupTopicPartitions(group_id)
+        found = self._ask(
+            "fetch offsets of group", group_id, self._client.list_consumer_group_offsets, [group]
+        )
+        return {
+            TopicPartition(part.topic, part.partition): part.offset
+            for part in self._checked("fetch offset", group_id, found.topic_partitions)
+            if part.offset >= 0
+        }
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets from outside, for a group without members."""
+        parts = [self._kafka.TopicPartition(*key, offset) for key, offset in offsets.items()]
+        group = self._kafka.ConsumerGroupTopicPartitions(group_id, parts)
+        found = self._ask(
+            "commit offsets of group", group_id, self._client.alter_consumer_group_offsets, [group]
+        )
+        self._checked("commit offset", group_id, found.topic_partitions)
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group without members, with its offsets."""
+        self._ask("delete group", group_id, self._client.delete_consumer_groups, [group_id])
+
+    def _checked(self, operation: str, group_id: str, parts: list[Any]) -> list[Any]:
+        for part in parts:
+            if part.error is not None:
+                subject = f"{part.topic}-{part.partition} of group {group_id}"
+                raise translated(part.error, operation, subject)
+        return parts
+
+    def _ask(
+        self, operation: str, subject: str, call: Callable[..., Mapping[Any, Any]], what: list[Any]
+    ) -> Any:
+        """Make a call for one thing, whose answer is a future by that thing."""
+        (future,) = call(what, request_timeout=self._timeout_s).values()
+        return self._result(operation, subject, future)
+
+    def _result(self, operation: str, subject: str, future: Future[Any]) -> Any:
+        log = self._log
+        failed_before, failing_s = log.failure_count, None
+        while True:
+            try:
+                return future.result(_LOOK_S)
+            except TimeoutError:
+                self._client.poll(0)  # hands over librdkafka's log
+                if log.failure_count == failed_before:
+                    continue
+                if failing_s is None:
+                    failing_s = time.monotonic()
+                elif time.monotonic() - failing_s >= FAILING_S:
+                    raise RetryableError(operation, subject, log.failure) from None
+            except self._kafka.KafkaException as error:
+                raise translated(error.args[0], operation, subject, failure=log.failure) from error
 
 
-def delete_topic(client: Client, name: str) -> None:
-    """Delete a topic and its records. Raises: RefusedError."""
-    response = client.controller().request(
-        "delete_topics",
-        lambda types: build(types.DeleteTopicsRequest, topic_names=(name,), timeout=_WAIT),
-    )
-    (result,) = response.responses
-    check("delete topic", name, result.error_code, getattr(result, "error_message", None))
+def partitions_of(topic: TopicInfo) -> list[TopicPartition]:
+    """All partitions of a topic, in order."""
+    return [TopicPartition(topic.name, row.partition) for row in topic.partitions]
 
 
-def add_partitions(client: Client, name: str, *, total: int) -> None:
-    """Raise a topic's number of partitions to `total`. Raises: RefusedError."""
-    response = client.controller().request(
-        "create_partitions",
-        lambda types: build(
-            types.CreatePartitionsRequest,
-            topics=(build(types.CreatePartitionsTopic, name=name, count=total, assignments=None),),
-            timeout=_WAIT,
-            validate_only=False,
-        ),
-    )
-    (result,) = response.results
-    check("add partitions", name, result.error_code, result.error_message)
-
-
-def alter_configs(
-    client: Client, name: str, *, set_values: Mapping[str, str], delete_names: Sequence[str]
-) -> None:
-    """Set some configs of a topic and give others back to their defaults. Raises: RefusedError."""
-    response = client.controller().request(
-        "incremental_alter_configs",
-        lambda types: build(
-            types.IncrementalAlterConfigsRequest,
-            resources=(
-                build(
-                    types.AlterConfigsResource,
-                    resource_type=_TOPIC_RESOURCE,
-                    resource_name=name,
-                    configs=(
-                        *(
-                            build(
-                                types.AlterableConfig, name=key, config_operation=_SET, value=value
-                            )
-                            for key, value in set_values.items()
-                        ),
-                        *(
-                            build(
-                                types.AlterableConfig,
-                                name=key,
-                                config_operation=_DELETE,
-                                value=None,
-                            )
-                            for key in delete_names
-                        ),
-                    ),
-                ),
-            ),
-            validate_only=False,
-        ),
-    )
-    (result,) = response.responses
-    check("alter configs", name, result.error_code, result.error_message)
-
-
-def describe_configs(client: Client, name: str) -> list[ConfigValue]:
-    """A topic's configs in effect, by name. Raises: RefusedError."""
-    response = client.any().request(
-        "describe_configs",
-        lambda types: build(
-            types.DescribeConfigsRequest,
-            resources=(
-                build(
-                    types.DescribeConfigsResource,
-                    resource_type=_TOPIC_RESOURCE,
-                    resource_name=name,
-                    configuration_keys=None,
-                ),
-            ),
-            include_synonyms=False,
-            include_documentation=False,
-        ),
-    )
-    (result,) = response.results
-    check("describe configs", name, result.error_code, result.error_message)
-    return sorted(
-        (
-            ConfigValue(
-                name=row.name, value=row.value or "", is_own=row.config_source == _OWN_SOURCE
-            )
-            for row in result.configs
-        ),
-        key=lambda config: config.name,
-    )
+def _state(name: str) -> str:
+    """The protocol's name of a group's state, for librdkafka's: Stable for STABLE."""
+    return "".join(word.title() for word in name.replace("REBALANCING", "REBALANCE").split("_"))

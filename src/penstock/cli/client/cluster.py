@@ -1,18 +1,25 @@
-"""A cluster as its clients see it: who leads which partition, and a connection to each."""
+"""A cluster as the commands see it: one typed connection for what is asked about it, and librdkafka
+for the rest. A command asks over the connection first, so that a wrong address is an error at
+once."""
+
+from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.cli.client.connection import Connection
-from penstock.cli.client.errors import RefusedError, check
+from penstock.cli.client.errors import NO_SUCH_TOPIC, RefusedError, check
+from penstock.cli.client.librdkafka import Log, settings
 from penstock.config.addresses import Address
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 
-_GROUP_KEY: Final = 0
+if TYPE_CHECKING:
+    from penstock.cli.client.admin import Admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +41,8 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterInfo:
-    """Nodes and topics."""
-
-    cluster_id: str
-    controller: int
-    nodes: dict[int, Address]
-    topics: dict[str, TopicInfo]
-
-
 class Client:
-    """Connections to the nodes of a cluster, made when they are needed.
+    """A way to a cluster. Not for several threads.
 
     Args:
         bootstrap: any node.
@@ -54,59 +51,46 @@ class Client:
 
     def __init__(self, bootstrap: Address, *, timeout_s: float) -> None:
         self._bootstrap = bootstrap
-        self._timeout_s = timeout_s
-        self._connections: dict[Address, Connection] = {}
-        self._nodes: dict[int, Address] = {}
-        self._controller = -1
+        self.timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._nodes: list[Address] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._connection is not None:
+            self._connection.close()
 
-    def close(self) -> None:
-        """Close all connections."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+    def connection(self) -> Connection:
+        """The connection to the node that was named, or to another where it can't be reached.
 
-    def any(self) -> Connection:
-        """A connection to the node that was named, or to another where it can't be reached."""
-        try:
-            return self._connection(self._bootstrap)
-        except RetryableError:
-            for address in self._nodes.values():
-                if address != self._bootstrap:
-                    with contextlib.suppress(RetryableError):
-                        return self._connection(address)
-            raise
+        Raises:
+            RetryableError: none can be reached; the error is the first one's.
+        """
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return self._connection
 
-    def controller(self) -> Connection:
-        """A connection to the node that takes administrative requests."""
-        if self._controller not in self._nodes:
-            self.metadata([])
-        return self.node(self._controller)
+    def reach(self) -> None:
+        """See whether any node can be connected to now. Raises: RetryableError."""
+        self._connect().close()
 
-    def node(self, node_id: int) -> Connection:
-        """A connection to a node. Raises: RetryableError, when it is not known."""
-        if node_id not in self._nodes:
-            self.metadata([])
-        if node_id not in self._nodes:
-            raise RetryableError("connect", f"node {node_id}", "the cluster does not know it")
-        return self._connection(self._nodes[node_id])
+    def settings(self, log: Log) -> dict[str, Any]:
+        """What a client of librdkafka is made with; `reach` says whether there is a server."""
+        return settings(self._bootstrap, self.timeout_s, log)
 
-    def coordinator(self, group_id: str) -> Connection:
-        """A connection to a group's coordinator."""
-        return self._connection(self._coordinator_address(group_id))
+    @cached_property
+    def admin(self) -> Admin:
+        """Administrative requests by librdkafka."""
+        from penstock.cli.client.admin import Admin
 
-    def own_coordinator(self, group_id: str) -> Connection:
-        """A new connection to a group's coordinator, for a member, which closes it: joining waits
-        there, and fetches must not wait for it."""
-        return Connection(self._coordinator_address(group_id), timeout_s=self._timeout_s)
+        self.connection()  # librdkafka would try for long to reach what isn't there
+        log = Log()
+        return Admin(self.settings(log), self.timeout_s, log)
 
-    def metadata(self, names: Sequence[str] | None, *, create: bool = False) -> ClusterInfo:
-        """Nodes, and topics by name; None: all topics.
+    def metadata(self, names: Sequence[str] | None, *, create: bool = False) -> list[TopicInfo]:
+        """Topics by name; None: all topics.
 
         Args:
             create: whether the server may create topics that do not exist, if its settings do.
@@ -114,7 +98,7 @@ class Client:
         Raises:
             RefusedError: a named topic does not exist or has a bad name.
         """
-        response = self.any().request(
+        response = self.connection().request(
             "metadata",
             lambda types: build(
                 types.MetadataRequest,
@@ -128,12 +112,13 @@ class Client:
                 include_topic_authorized_operations=False,
             ),
         )
-        self._nodes = {row.node_id: Address(row.host, row.port) for row in response.brokers}
-        self._controller = response.controller_id
-        topics = {}
+        self._nodes = [Address(row.host, row.port) for row in response.brokers]
         for row in response.topics:
-            check("look up topic", row.name or "", row.error_code, _topic_message(row.error_code))
-            topics[row.name] = TopicInfo(
+            is_missing = row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            message = NO_SUCH_TOPIC if is_missing else None
+            check("look up topic", row.name or "", row.error_code, message)
+        return [
+            TopicInfo(
                 name=row.name,
                 topic_id=str(getattr(row, "topic_id", None) or ""),
                 is_internal=row.is_internal,
@@ -146,42 +131,28 @@ class Client:
                     for part in sorted(row.partitions, key=lambda part: part.partition_index)
                 ),
             )
-        return ClusterInfo(
-            cluster_id=response.cluster_id or "",
-            controller=response.controller_id,
-            nodes=dict(self._nodes),
-            topics=topics,
-        )
+            for row in response.topics
+        ]
 
     def topic(self, name: str, *, create: bool = False) -> TopicInfo:
         """One topic. Raises: RefusedError, when it does not exist."""
         try:
-            return self.metadata([name], create=create).topics[name]
+            (topic,) = self.metadata([name], create=create)
         except RetryableError:
             # A topic that is created by asking for it may have no leader in the first answer.
-            return self.metadata([name], create=create).topics[name]
+            (topic,) = self.metadata([name], create=create)
         except RefusedError as error:
-            if create and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return self.metadata([name], create=create).topics[name]
+            if not create or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            (topic,) = self.metadata([name], create=create)
+        return topic
+
+    def _connect(self) -> Connection:
+        try:
+            return Connection(self._bootstrap, timeout_s=self.timeout_s)
+        except RetryableError:
+            for address in self._nodes:
+                if address != self._bootstrap:
+                    with contextlib.suppress(RetryableError):
+                        return Connection(address, timeout_s=self.timeout_s)
             raise
-
-    def _coordinator_address(self, group_id: str) -> Address:
-        response = self.any().request(
-            "find_coordinator",
-            lambda types: build(types.FindCoordinatorRequest, key=group_id, key_type=_GROUP_KEY),
-        )
-        check("find coordinator", group_id, response.error_code)
-        return Address(response.host, response.port)
-
-    def _connection(self, address: Address) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None or connection.closed:
-            connection = Connection(address, timeout_s=self._timeout_s)
-            self._connections[address] = connection
-        return connection
-
-
-def _topic_message(code: int) -> str | None:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return "there is no such topic"
-    return None

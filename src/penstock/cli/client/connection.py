@@ -1,12 +1,14 @@
 """One connection to a server: requests and their answers, one at a time, versions negotiated.
 
-kio's messages of an API and version are imported when a request of it is made.
+For what librdkafka does not ask, and to say at once, and why, that a server can't be reached. The
+socket is made in one place, where TLS and SASL would begin. kio's messages of an API and version
+are imported when a request of it is made.
 """
 
 import itertools
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
@@ -22,27 +24,11 @@ API_VERSIONS: Final = "api_versions"
 _API_VERSIONS_VERSION: Final = 0
 """Every server answers version 0, and what it lacks is not needed here."""
 
-SPOKEN: Final = {
-    "produce": (3, 8),
-    "fetch": (4, 11),
-    "list_offsets": (1, 7),
+SPOKEN: Final[Mapping[str, tuple[int, int]]] = {
     "metadata": (4, 12),
-    "offset_commit": (2, 8),
-    "offset_fetch": (2, 7),
-    "find_coordinator": (0, 3),
-    "join_group": (5, 9),
-    "heartbeat": (3, 4),
-    "leave_group": (3, 5),
-    "sync_group": (3, 5),
-    "describe_groups": (0, 5),
     "list_groups": (0, 5),
-    "create_topics": (2, 7),
-    "delete_topics": (1, 5),
-    "init_producer_id": (0, 4),
-    "describe_configs": (1, 4),
-    "create_partitions": (0, 3),
-    "delete_groups": (0, 2),
-    "incremental_alter_configs": (0, 1),
+    "find_coordinator": (0, 3),
+    "leave_group": (3, 5),
 }
 """First and last version that the commands' code is written for."""
 
@@ -55,11 +41,19 @@ class Connection:
 
     Args:
         timeout_s: longest that connecting, or one answer, may take.
+        spoken: first and last version by API, that the caller's code is written for.
     """
 
-    def __init__(self, address: Address, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout_s: float,
+        spoken: Mapping[str, tuple[int, int]] = SPOKEN,
+    ) -> None:
         self.address = address
         self._timeout_s = timeout_s
+        self._spoken = spoken
         self._correlation_ids = itertools.count(1)
         try:
             self._socket = socket.create_connection(address, timeout=timeout_s)
@@ -85,7 +79,7 @@ class Connection:
         Raises:
             InvalidRequestError: there is none.
         """
-        first, last = SPOKEN[api]
+        first, last = self._spoken[api]
         served_first, served_last = self._served.get(BY_MODULE[api].key, (1, 0))
         if served_last < served_first:
             raise InvalidRequestError(
@@ -105,7 +99,7 @@ class Connection:
         """Send a request and wait for its response entity.
 
         Args:
-            api: kio's name of the API, one of `SPOKEN`.
+            api: kio's name of the API, one of `spoken`.
             make: makes the request's entity from the module with the version's classes.
             wait_s: how long the server may hold the answer back, beyond the timeout.
 

@@ -1,7 +1,22 @@
-"""Kafka's error codes as errors of one line."""
+"""Kafka's error codes, and librdkafka's, as errors of one line: the one place for both.
+
+librdkafka numbers its own errors below zero and gives a broker's as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.errors import ErrorCode
-from penstock.model.errors import PenstockError, RetryableError
+from penstock.model.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    PenstockError,
+    RetryableError,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
 
 
 class RefusedError(PenstockError):
@@ -18,7 +33,6 @@ class RefusedError(PenstockError):
 
 RETRIABLE = frozenset(
     {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -30,6 +44,20 @@ RETRIABLE = frozenset(
 )
 """Codes after which the same request may succeed. Source: the protocol guide's error table."""
 
+NO_SUCH_TOPIC: Final = "there is no such topic"
+_GENERIC: Final = ("Broker: ", "Local: ")
+"""What librdkafka puts before a text of its own, where the server gave none."""
+
+_MAY_PASS: Final = frozenset(
+    {"_TRANSPORT", "_RESOLVE", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
+    | {"_MSG_TIMED_OUT", "_WAIT_COORD", "_NOENT", "_DESTROY", "_PURGE_QUEUE", "_PURGE_INFLIGHT"}
+)
+_DAMAGED: Final = frozenset({"_BAD_MSG", "_BAD_COMPRESSION"})
+_NEVER: Final = frozenset(
+    {"_INVALID_ARG", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC", "_NOT_IMPLEMENTED"}
+    | {"_UNSUPPORTED_FEATURE"}
+)
+
 
 def code_name(code: int) -> str:
     """The protocol's name of a code, or its number."""
@@ -39,6 +67,13 @@ def code_name(code: int) -> str:
         return f"error {code}"
 
 
+def refusal(operation: str, subject: str, code: int, message: str | None = None) -> PenstockError:
+    """The error of a code that is not 0: a RetryableError where the same request may succeed."""
+    if code in RETRIABLE:
+        return RetryableError(operation, subject, message or "try again", code_name(code))
+    return RefusedError(operation, subject, code, message)
+
+
 def check(operation: str, subject: str, code: int, message: str | None = None) -> None:
     """Raise if a code is an error.
 
@@ -46,8 +81,33 @@ def check(operation: str, subject: str, code: int, message: str | None = None) -
         RetryableError: for codes after which the same request may succeed.
         RefusedError: for the others.
     """
-    if code == 0:
-        return
-    if code in RETRIABLE and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise RetryableError(operation, subject, message or "try again", code_name(code))
-    raise RefusedError(operation, subject, code, message)
+    if code != 0:
+        raise refusal(operation, subject, code, message)
+
+
+def translated(
+    error: KafkaError, operation: str, subject: str, *, failure: str = ""
+) -> PenstockError:
+    """Our error for one of librdkafka's.
+
+    Args:
+        failure: why the last connection failed, where one did: librdkafka tells that to its log,
+            and of a call that waited for a connection only that it timed out.
+    """
+    code, name, text = error.code(), error.name(), error.str()
+    for generic in _GENERIC:
+        text = text.removeprefix(generic)
+    if code > 0 or code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and error.str().startswith(_GENERIC):
+            text = NO_SUCH_TOPIC
+        return refusal(operation, subject, code, text)
+    hint = f"librdkafka's {name}"
+    if name in _MAY_PASS:
+        if failure:
+            text = f"{text}: {failure}"
+        return RetryableError(operation, subject, text, hint)
+    if name in _DAMAGED:
+        return CorruptDataError(operation, subject, text, hint)
+    if name in _NEVER:
+        return InvalidRequestError(operation, subject, text, hint)
+    return PenstockError(operation, subject, text, hint)

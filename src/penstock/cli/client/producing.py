@@ -1,242 +1,251 @@
-"""Producing: batches per partition, sent idempotently with acks=all.
+"""Producing by librdkafka: idempotent, acks=all, several requests in flight.
 
-A batch is sent again until it is acknowledged or the deadline has passed, each time to the node
-that leads the partition by then; the producer id and its sequences keep a record from being stored
-twice (KIP-98).
+A thread of librdkafka's sends a record until it is acknowledged or the deadline has passed; the
+producer id and its sequences keep it from being stored twice (KIP-98). After a batch that fails,
+nothing later is sent, so that what is stored has no gap.
 """
 
-import struct
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Final
+from __future__ import annotations
 
-from penstock.cli.client.cluster import Client, TopicInfo
-from penstock.cli.client.errors import RETRIABLE, check, code_name
+import functools
+from collections import deque
+from collections.abc import Sequence
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.cli.client.errors import translated
+from penstock.cli.client.librdkafka import Log, confluent_kafka
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.wire.schema import build
-from penstock.model.errors import CorruptDataError, InvalidRequestError, RetryableError
-from penstock.records.decode import Record
-from penstock.records.encode import encode_batch
-from penstock.records.murmur import partition_of_key
+from penstock.model.errors import InvalidRequestError, PenstockError, RetryableError
 
-ACKS_ALL: Final = -1
-VERSION: Final = 7
-"""Of Produce: the newest without record errors, which no caller looks at. zstd needs it."""
-RETRY_PAUSE_S: Final = 0.2
-SEQUENCE_MODULUS: Final = 1 << 31
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
-_PARTITION_ANSWER: Final = struct.Struct(">ihqqq")
-_RECORD_OVERHEAD_BYTES: Final = 24
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+    from penstock.cli.client.cluster import Client
+
+LINGER_MS: Final = 20
+"""What is typed, or trickles through a pipe, should be there soon: within a tenth of a second."""
+BUFFER_KIB: Final = 256 << 10
+BUFFER_COUNT: Final = 200_000
+"""What may be given and not acknowledged; then the giver waits."""
+RECORD_BYTES_MAX: Final = 1_000_000_000
+"""librdkafka's own limit. The topic's is the one that counts, and the server knows it."""
+ACK_TIMEOUT_MS_MAX: Final = 900_000
+TIMEOUT_MS_MAX: Final = 2_147_483_647
+NO_TIMESTAMP: Final = 0
+"""librdkafka takes the time at which it gets the record."""
+_BY_KEY: Final = -1
+_LOOK_S: Final = 0.005
+"""An acknowledgement wakes no caller, since only errors are told."""
+
+BATCH_BYTES: Final = 1_000_000
+"""As librdkafka's and kcat's. A smaller one is slow where an acknowledgement takes a while, as in a
+cluster, since five are in flight; a topic takes 1,048,588 by default."""
+
+Headers = list[tuple[str, bytes | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRecord:
-    """What is to be produced. `timestamp` in ms since the epoch; `partition` None: by the key."""
+class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be produced. `timestamp` in ms since the epoch, None: the time of sending;
+    `partition` None: by the key."""
 
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp: int
+    headers: Headers = []
+    timestamp: int | None = None
     partition: int | None = None
 
 
-@dataclass(slots=True)
-class _Batch:
-    """A partition's records that are not acknowledged; `before` counts those that are."""
-
-    before: int = 0
-    records: list[Record] = field(default_factory=list)
-    size_bytes: int = 0
-
-
 class Producer:
-    """Collects records of one topic and sends them in batches. Not for several threads.
+    """Sends records of one topic, which is created if the server's settings allow that. Not for
+    several threads.
 
-    A batch is kept until it is acknowledged: where its sending was interrupted (Ctrl-C), `flush`
-    sends it again, under the same sequence.
+    What was given is kept until it is acknowledged, also where waiting for that was interrupted
+    (Ctrl-C): `flush` waits for the same records again.
 
     Args:
         codec: none, gzip, snappy, lz4 or zstd.
-        batch_bytes: a batch is sent before its records have more than about this size; a record
-            that is larger has a batch of its own.
-        deadline_s: longest that one batch may take, attempts included.
+        batch_bytes: a batch is sent before its records have more than this size; a record that is
+            larger has a batch of its own.
+        deadline_s: longest that one record may take, attempts included.
+
+    Raises:
+        RetryableError: no server can be reached.
+        RefusedError: there is no such topic.
     """
 
     def __init__(
         self,
         client: Client,
-        topic: TopicInfo,
+        name: str,
         *,
         codec: str,
         batch_bytes: int,
         deadline_s: float,
     ) -> None:
-        self._client = client
-        self._topic = topic
-        self._codec = codec
+        self._kafka = confluent_kafka()
+        self._name = name
         self._batch_bytes = batch_bytes
         self._deadline_s = deadline_s
-        self._leaders = {row.partition: row.leader for row in topic.partitions}
-        self._batches: dict[int, _Batch] = {}
-        self._sticky = 0
-        self._producer_id, self._epoch = self._initialize()
+        self._log = Log()
+        self._given = self._failed = 0
+        self._error: PenstockError | None = None
+        # librdkafka begins half a second after its start: the topic is looked up meanwhile.
+        timeout_ms = int(deadline_s * 1000)
+        self._producer = self._kafka.Producer(
+            {
+                **client.settings(self._log),
+                "queue.buffering.max.messages": BUFFER_COUNT,
+                "enable.idempotence": True,
+                # A batch that fails leaves no gap behind which others are stored.
+                "enable.gapless.guarantee": True,
+                "compression.type": codec,
+                "batch.size": min(batch_bytes, TIMEOUT_MS_MAX),
+                "linger.ms": LINGER_MS,
+                # As Java's clients: murmur2 of a key, no key one partition after another.
+                "partitioner": "murmur2_random",
+                "message.max.bytes": RECORD_BYTES_MAX,
+                "queue.buffering.max.kbytes": BUFFER_KIB,
+                "request.timeout.ms": min(timeout_ms, ACK_TIMEOUT_MS_MAX),
+                "delivery.timeout.ms": min(max(timeout_ms, LINGER_MS + 1), TIMEOUT_MS_MAX),
+                # A call of Python for each record takes longer than all else.
+                "delivery.report.only.error": True,
+                "on_delivery": self._on_failed,
+            }
+        )
+
+        self._partition_count = len(client.topic(name, create=True).partitions)
 
     @property
     def sent_count(self) -> int:
         """Records that were acknowledged."""
-        return sum(batch.before for batch in self._batches.values())
+        return self._given - self._failed - self.unsent_count
 
     @property
     def unsent_count(self) -> int:
-        """Records that were taken and not acknowledged."""
-        return sum(len(batch.records) for batch in self._batches.values())
+        """Records that were given and are neither acknowledged nor refused."""
+        return len(self._producer)
 
     def add(self, record: NewRecord) -> None:
-        """Take a record, sending its partition's batch when it is full.
+        """Take a record; waits while the buffer is full.
 
         Raises:
             InvalidRequestError: the topic has no such partition.
+            PenstockError: an earlier record failed.
         """
-        partition = self._partition(record)
-        size_bytes = _size(record)
-        batch = self._batches.setdefault(partition, _Batch())
-        if batch.records and batch.size_bytes + size_bytes > self._batch_bytes:
-            # Two records that a topic takes may be more than it takes in one batch.
-            self._send(partition)
-            batch = self._batches[partition]
-        batch.records.append(
-            Record(
-                offset_delta=len(batch.records),
-                timestamp=record.timestamp,
-                key=record.key,
-                value=record.value,
-                headers=record.headers,
-            )
-        )
-        batch.size_bytes += size_bytes
-        if batch.size_bytes >= self._batch_bytes:
-            self._send(partition)
-            if partition == self._sticky:
-                # Keyless records fill one partition's batch after another (KIP-480).
-                self._sticky = (self._sticky + 1) % len(self._leaders)
+        partition = _BY_KEY
+        if record.partition is not None:
+            partition = record.partition
+            self._check_partition(partition)
+        while True:
+            # Counted before: Ctrl-C is seen after a call, which would not be counted then.
+            self._given += 1
+            try:
+                self._producer.produce(
+                    self._name,
+                    record.value,
+                    record.key,
+                    partition,
+                    timestamp=record.timestamp or NO_TIMESTAMP,
+                    headers=record.headers,
+                )
+            except BufferError:
+                self._given -= 1
+                self._make_room()
+            except self._kafka.KafkaException as error:
+                self._given -= 1
+                self._raise(error.args[0])
+            else:
+                return
+
+    def add_values(
+        self, values: Sequence[bytes], *, headers: Headers, partition: int | None
+    ) -> None:
+        """The same for values without keys, many at a time. Raises: as `add`."""
+        if partition is not None:
+            self._check_partition(partition)
+        options: dict[str, Any] = {"headers": headers} if headers else {}
+        if partition is not None:
+            options["partition"] = partition
+        send = functools.partial(self._producer.produce, self._name, **options)
+        while values:
+            rest, is_full = iter(values), 0
+            try:
+                deque(map(send, rest), maxlen=0)
+            except BufferError:
+                is_full = 1
+            except self._kafka.KafkaException as error:
+                is_full = 1
+                self._raise(error.args[0])
+            finally:
+                # Ctrl-C, too, is seen only when the iterator has stopped.
+                taken = len(values) - length_hint(rest) - is_full
+                self._given += taken
+            values = values[taken:]
+            if is_full:
+                self._make_room()
+
+    def serve(self) -> None:
+        """Take what librdkafka has to say. Raises: PenstockError, when a record failed."""
+        self._poll(0)
 
     def flush(self) -> None:
-        """Send what is left."""
-        for partition, batch in list(self._batches.items()):
-            if batch.records:
-                self._send(partition)
+        """Wait until all is acknowledged. Raises: PenstockError, when a record failed."""
+        self._poll(0)
+        while len(self._producer):
+            self._poll(_LOOK_S)
 
-    def _partition(self, record: NewRecord) -> int:
-        if record.partition is not None:
-            if record.partition not in self._leaders:
-                raise InvalidRequestError(
-                    "produce",
-                    f"{self._topic.name}-{record.partition}",
-                    f"the topic has {len(self._leaders)} partitions",
-                )
-            return record.partition
-        if record.key is None:
-            return self._sticky
-        return partition_of_key(record.key, len(self._leaders))
+    def close(self) -> None:
+        """Give up what isn't acknowledged."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
-    def _initialize(self) -> tuple[int, int]:
-        response = self._client.any().request(
-            "init_producer_id",
-            lambda types: build(
-                types.InitProducerIdRequest,
-                transactional_id=None,
-                transaction_timeout=timedelta(0),
-            ),
-        )
-        check("get a producer id for", self._topic.name, response.error_code)
-        return response.producer_id, response.producer_epoch
+    def _make_room(self) -> None:
+        if len(self._producer) == 0:
+            raise InvalidRequestError(
+                "produce", self._name, f"a record is larger than {BUFFER_KIB >> 10} MiB"
+            )
+        self._poll(_LOOK_S)
 
-    def _send(self, partition: int) -> None:
-        batch = self._batches[partition]
-        data = encode_batch(
-            batch.records,
-            codec=self._codec,
-            producer_id=self._producer_id,
-            producer_epoch=self._epoch,
-            base_sequence=batch.before % SEQUENCE_MODULUS,
-        )
-        body = _request(self._topic.name, partition, data, timeout_ms=int(self._deadline_s * 1000))
-        self._send_until_acknowledged(partition, body)
-        # One assignment: an interrupt finds the batch before it or after it, never its sequence
-        # used and its records still here.
-        self._batches[partition] = _Batch(before=batch.before + len(batch.records))
+    def _poll(self, wait_s: float) -> None:
+        try:
+            self._producer.poll(wait_s)
+        except self._kafka.KafkaException as error:
+            # A fatal one. What the records failed by says more, and comes next.
+            self._producer.poll(_LOOK_S)
+            self._raise(error.args[0])
+        if self._error is not None:
+            raise self._error
 
-    def _send_until_acknowledged(self, partition: int, body: bytes) -> None:
-        subject = f"{self._topic.name}-{partition}"
-        end_s = time.monotonic() + self._deadline_s
-        is_again = False
-        while True:
-            try:
-                if is_again:
-                    self._find_leaders()
-                answer = self._client.node(self._leaders[partition]).exchange(
-                    "produce", VERSION, body
-                )
-                code = _answer_code(answer, subject)
-                # A duplicate that is older than what the server remembers was stored, too.
-                if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
-                    return
-                if code not in RETRIABLE:
-                    check("produce", subject, code)
-                failure = RetryableError("produce", subject, "try again", code_name(code))
-            except RetryableError as error:
-                failure = error
-            if time.monotonic() + RETRY_PAUSE_S >= end_s:
-                raise failure
-            time.sleep(RETRY_PAUSE_S)
-            is_again = True
+    def _raise(self, error: KafkaError) -> None:
+        raise self._error or self._translated(error, self._name)
 
-    def _find_leaders(self) -> None:
-        """Ask who leads by now: an agent that is drained or away hands its partitions over."""
-        topic = self._client.metadata([self._topic.name]).topics[self._topic.name]
-        self._leaders.update({row.partition: row.leader for row in topic.partitions})
+    def _on_failed(self, error: KafkaError, message: Message) -> None:
+        self._failed += 1
+        if self._error is None:
+            partition = message.partition()
+            name = self._name
+            subject = name if partition is None else f"{name}-{partition}"
+            self._error = self._translated(error, subject)
 
+    def _translated(self, error: KafkaError, subject: str) -> PenstockError:
+        if error.code() == ErrorCode.MESSAGE_TOO_LARGE:
+            return InvalidRequestError(
+                "produce",
+                subject,
+                f"a record, or a batch of up to {self._batch_bytes:,} bytes, is larger than the "
+                "topic takes",
+                "MESSAGE_TOO_LARGE: give a smaller --batch-bytes, or raise max.message.bytes",
+            )
+        if error.name() == "_MSG_TIMED_OUT":
+            why = self._log.failure or "no acknowledgement"
+            return RetryableError("produce", subject, f"{why}, for {self._deadline_s:g} s")
+        return translated(error, "produce", subject, failure=self._log.failure)
 
-def _size(record: NewRecord) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD_BYTES
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _INT16.pack(len(data)) + data
-
-
-def _request(topic: str, partition: int, batch: bytearray, *, timeout_ms: int) -> bytes:
-    """Produce version 7: transactional id, acks, timeout, topics of partitions of records."""
-    return b"".join(
-        (
-            _INT16.pack(-1),
-            _INT16.pack(ACKS_ALL),
-            _INT32.pack(timeout_ms),
-            _INT32.pack(1),
-            _text(topic),
-            _INT32.pack(1),
-            _INT32.pack(partition),
-            _INT32.pack(len(batch)),
-            batch,
-        )
-    )
-
-
-def _answer_code(answer: memoryview, subject: str) -> int:
-    try:
-        name_bytes = _INT16.unpack_from(answer, 4)[0]
-        # After the topic's name and the number of its partitions, which is one.
-        row = _PARTITION_ANSWER.unpack_from(answer, 4 + 2 + name_bytes + 4)
-    except struct.error as error:
-        raise CorruptDataError("produce", subject, f"answer of {len(answer)} bytes") from error
-    code: int = row[1]
-    return code
-
-
-def text_headers(pairs: Mapping[str, str]) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers of text."""
-    return tuple((name, value.encode()) for name, value in pairs.items())
+    def _check_partition(self, partition: int) -> None:
+        count = self._partition_count
+        if not 0 <= partition < count:
+            raise InvalidRequestError(
+                "produce", f"{self._name}-{partition}", f"the topic has {count} partitions"
+            )

@@ -1,19 +1,24 @@
 """`penstock consume`."""
 
+from __future__ import annotations
+
+import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.client.fetching import FetchedRecord
-from penstock.cli.client.offsets import EARLIEST
+from penstock.cli.client.admin import EARLIEST
 from penstock.cli.client.patience import Patience
-from penstock.cli.group_reading import read_as_member
 from penstock.cli.options import connect, parse_time, server_option, timeout_option
 from penstock.cli.progress import Progress
-from penstock.cli.reading import Batches, Reading, Start, read_alone
-from penstock.cli.recordtext import json_line, text_line
+from penstock.cli.reading import Batches, Reader, Start, read_alone, read_as_member
+from penstock.cli.recordtext import json_lines, text_lines
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 @click.command("consume")
@@ -78,26 +83,18 @@ def command(
     elif from_time is not None:
         start = Start(timestamp=parse_time(from_time))
     separator = None if key_separator is None else key_separator.encode()
-    show: Callable[[FetchedRecord], bytes] = json_line
+    show: Callable[[Sequence[Message]], bytes] = json_lines
     if line_format == "text":
-        show = lambda record: text_line(record, key_separator=separator)  # noqa: E731
+        show = functools.partial(text_lines, key_separator=separator)
     with connect(server, timeout_s) as client:
-        reading = Reading()
+        reader = Reader(client, group, start)
         patience = Patience(lambda text: click.echo(text, err=True))
         if group is None:
-            batches = read_alone(
-                client,
-                reading,
-                topics,
-                partitions,
-                start,
-                until_end=until_end,
-                patience=patience,
-            )
+            batches = read_alone(reader, topics, partitions, until_end=until_end, patience=patience)
         else:
-            batches = read_as_member(client, reading, topics, group, start, patience=patience)
+            batches = read_as_member(reader, topics, patience=patience)
         try:
-            _print(batches, reading, show, max_messages=max_messages, idle_s=idle_s)
+            _print(batches, reader, show, max_messages=max_messages, idle_s=idle_s)
         except KeyboardInterrupt:
             # Ctrl-C is how one ends this command, so it is no failure.
             pass
@@ -107,8 +104,8 @@ def command(
 
 def _print(
     batches: Batches,
-    reading: Reading,
-    show: Callable[[FetchedRecord], bytes],
+    reader: Reader,
+    show: Callable[[Sequence[Message]], bytes],
     *,
     max_messages: int | None,
     idle_s: float | None,
@@ -118,18 +115,16 @@ def _print(
     # A progress line would run into records that are printed to the same terminal.
     enabled = sys.stderr.isatty() and not sys.stdout.isatty()
     with Progress("records", total=max_messages, enabled=enabled) as progress:
-        for records in batches:
-            wanted = records if max_messages is None else records[: max_messages - count]
-            for record in wanted:
-                output.write(show(record))
+        for messages in batches:
+            wanted = messages if max_messages is None else messages[: max_messages - count]
+            output.write(show(wanted))
             output.flush()
-            for record in wanted:
-                reading.printed[record.partition] = record.offset + 1
+            reader.printed(wanted)
             count += len(wanted)
             progress.update(count, count)
             if count == max_messages:
                 return
-            if records:
+            if messages:
                 arrived_s = time.monotonic()
             elif idle_s is not None and time.monotonic() - arrived_s >= idle_s:
                 return

@@ -5,17 +5,16 @@ from typing import Any
 
 import click
 
+from penstock.cli.client.admin import (
+    EARLIEST,
+    LATEST,
+    GroupDescription,
+    TopicPartition,
+    partitions_of,
+)
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
-from penstock.cli.client.groups import (
-    GroupDescription,
-    commit_offsets,
-    committed_offsets,
-    delete_group,
-    describe_group,
-    list_groups,
-)
-from penstock.cli.client.offsets import EARLIEST, LATEST, TopicPartition, leaders_of, list_offsets
+from penstock.cli.client.groups import list_groups
 from penstock.cli.options import connect, json_option, parse_time, server_option, timeout_option
 from penstock.cli.tables import print_json, print_table
 from penstock.kafka.errors import ErrorCode
@@ -59,8 +58,8 @@ def list_command(as_json: bool, server: str, timeout_s: float) -> None:
 def describe(group: str, as_json: bool, server: str, timeout_s: float) -> None:
     """Describe GROUP: members, committed offsets and how far they lag."""
     with connect(server, timeout_s) as client:
-        description = describe_group(client, group)
-        committed = committed_offsets(client.coordinator(group), group, None)
+        description = client.admin.describe_group(group)
+        committed = client.admin.committed_offsets(group)
         if not committed and description.state == "Dead":
             raise NotFoundError("describe group", group, "there is no such group")
         assigned = {
@@ -148,8 +147,8 @@ def reset(
     if execute and dry_run:
         raise click.UsageError("give one of --execute and --dry-run")
     with connect(server, timeout_s) as client:
-        state = describe_group(client, group).state
-        committed = committed_offsets(client.coordinator(group), group, None)
+        state = client.admin.describe_group(group).state
+        committed = client.admin.committed_offsets(group)
         wanted = _wanted(client, topics, committed)
         if not wanted:
             raise NotFoundError(
@@ -159,9 +158,8 @@ def reset(
             raise ConflictError(
                 "reset group", group, f"its state is {state}", "stop its members first"
             )
-        leaders = _leaders(client, wanted)
-        first = list_offsets(client, dict.fromkeys(wanted, EARLIEST), leaders)
-        end = list_offsets(client, dict.fromkeys(wanted, LATEST), leaders)
+        first = client.admin.list_offsets(wanted, EARLIEST)
+        end = client.admin.list_offsets(wanted, LATEST)
         if to_earliest:
             target = dict(first)
         elif to_latest:
@@ -169,14 +167,14 @@ def reset(
         elif to_offset is not None:
             target = dict.fromkeys(wanted, to_offset)
         elif to_time is not None:
-            found = list_offsets(client, dict.fromkeys(wanted, parse_time(to_time)), leaders)
+            found = client.admin.list_offsets(wanted, parse_time(to_time))
             # No record is that young: go on at the end, as Kafka's own tool does.
             target = {key: offset if offset >= 0 else end[key] for key, offset in found.items()}
         else:
             target = {key: committed.get(key, end[key]) + (shift_by or 0) for key in wanted}
         target = {key: min(max(offset, first[key]), end[key]) for key, offset in target.items()}
         if execute:
-            commit_offsets(client.coordinator(group), group, target)
+            client.admin.commit_offsets(group, target)
     _show_reset(committed, target, as_json=as_json, execute=execute)
 
 
@@ -192,7 +190,7 @@ def delete(group: str, yes: bool, server: str, timeout_s: float) -> None:
             raise click.UsageError("give --yes to delete without being asked")
         click.confirm(f"Delete group {group} with its offsets?", abort=True)
     with connect(server, timeout_s) as client:
-        delete_group(client, group)
+        client.admin.delete_group(group)
     click.echo(f"deleted {group}")
 
 
@@ -226,7 +224,7 @@ def _wanted(
     wanted = []
     for text in texts:
         name, colon, numbers = text.partition(":")
-        known = sorted(leaders_of(client.topic(name)))
+        known = partitions_of(client.topic(name))
         if not colon:
             wanted += known
             continue
@@ -243,25 +241,18 @@ def _wanted(
     return sorted(set(wanted))
 
 
-def _leaders(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    leaders: dict[TopicPartition, int] = {}
-    for name in sorted({partition.topic for partition in partitions}):
-        leaders.update(leaders_of(client.topic(name)))
-    return leaders
-
-
 def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     """The end of each partition whose topic is still there."""
     ends: dict[TopicPartition, int] = {}
     for name in sorted({partition.topic for partition in partitions}):
         try:
-            leaders = leaders_of(client.topic(name))
+            known = partitions_of(client.topic(name))
         except RefusedError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             continue
-        wanted = [partition for partition in partitions if partition in leaders]
-        ends.update(list_offsets(client, dict.fromkeys(wanted, LATEST), leaders))
+        wanted = [partition for partition in partitions if partition in known]
+        ends.update(client.admin.list_offsets(wanted, LATEST))
     return ends
 
 

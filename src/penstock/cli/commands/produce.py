@@ -1,24 +1,23 @@
 """`penstock produce`."""
 
+from __future__ import annotations
+
 import io
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import click
+import msgspec
 
-from penstock.cli.client.producing import NewRecord, Producer, text_headers
-from penstock.cli.lines import STDIN, Line, lines_of_file, lines_that_come
+from penstock.cli.client.producing import BATCH_BYTES, NewRecord, Producer
+from penstock.cli.lines import STDIN, Lines, lines_of_file, lines_that_come
 from penstock.cli.options import connect, parse_pairs, server_option, timeout_option
 from penstock.cli.progress import Progress
-from penstock.cli.recordtext import read_json_line, read_text_line
+from penstock.cli.recordtext import Place, read_json_line, read_text_line
 from penstock.model.errors import InvalidRequestError
 from penstock.records.decode import CODECS
-
-LINGER_S: Final = 0.1
-"""What is typed, or trickles through a pipe, should be there soon."""
 
 
 @click.command("produce")
@@ -50,7 +49,7 @@ LINGER_S: Final = 0.1
 @click.option(
     "--batch-bytes",
     type=click.IntRange(min=1),
-    default=256 * 1024,
+    default=BATCH_BYTES,
     show_default=True,
     help="Records sent together, per partition.",
 )
@@ -76,53 +75,59 @@ def command(
     """
     if key_separator is not None and line_format == "json":
         raise click.UsageError("--key-separator is for --format text")
-    separator = None if key_separator is None else key_separator.encode()
-    common = text_headers(parse_pairs(headers, option="--header"))
+    separator = (key_separator or "").encode()
+    pairs = parse_pairs(headers, option="--header")
+    common: list[tuple[str, bytes | None]] = [(name, pairs[name].encode()) for name in pairs]
 
-    def read(line: Line) -> NewRecord:
-        now_ms = time.time_ns() // 1_000_000
-        if line_format == "json":
-            record = read_json_line(line.text, headers=common, now_ms=now_ms, place=line.place)
-        else:
-            record = read_text_line(
-                line.text, key_separator=separator, headers=common, now_ms=now_ms, place=line.place
-            )
-        return _placed(record, partition)
+    def read_text(text: bytes, place: Place) -> NewRecord:
+        return read_text_line(text, key_separator=separator, headers=common, place=place)
+
+    def read_json(text: bytes, place: Place) -> NewRecord:
+        return read_json_line(text, headers=common, place=place)
 
     with connect(server, timeout_s) as client:
         producer = Producer(
             client,
-            client.topic(topic, create=True),
+            topic,
             codec=compression,
             batch_bytes=batch_bytes,
             deadline_s=timeout_s,
         )
+
+        def send(lines: Lines) -> None:
+            if line_format == "text" and not separator:
+                producer.add_values(lines.texts, headers=common, partition=partition)
+                return
+            read = read_json if line_format == "json" else read_text
+            _add(producer, lines, read, partition)
+
         try:
             with Progress("records", total=_total_bytes(files)) as progress:
-                _send(producer, _lines(files), read, progress)
+                _send(producer, _lines(files), send, progress)
         except KeyboardInterrupt:
+            unsent_count = producer.unsent_count
             click.echo(_sent(producer), err=True)
-            if producer.unsent_count:
-                click.echo(f"{producer.unsent_count} more were read, not acknowledged", err=True)
+            if unsent_count:
+                click.echo(f"{unsent_count} more were read, not acknowledged", err=True)
             raise
+        finally:
+            producer.close()
     click.echo(_sent(producer), err=True)
 
 
 def _send(
     producer: Producer,
-    lines: Iterable[Line | None],
-    read: Callable[[Line], NewRecord],
+    blocks: Iterable[Lines],
+    send: Callable[[Lines], None],
     progress: Progress,
 ) -> None:
     read_bytes = count = 0
     try:
-        for line in lines:
-            if line is None:
-                producer.flush()
-                continue
-            producer.add(read(line))
-            read_bytes += line.size_bytes
-            count += 1
+        for lines in blocks:
+            send(lines)
+            producer.serve()
+            read_bytes += lines.size_bytes
+            count += len(lines.texts)
             progress.update(read_bytes, count)
     except (KeyboardInterrupt, InvalidRequestError):
         # Where it goes on is told: at the line that is no record, or by the count.
@@ -131,20 +136,23 @@ def _send(
     producer.flush()
 
 
+def _add(
+    producer: Producer,
+    lines: Lines,
+    read: Callable[[bytes, Place], NewRecord],
+    partition: int | None,
+) -> None:
+    place = Place(lines.source, lines.first)
+    for text in lines.texts:
+        record = read(text, place)
+        if partition is not None and record.partition is None:
+            record = msgspec.structs.replace(record, partition=partition)
+        producer.add(record)
+        place.number += 1
+
+
 def _sent(producer: Producer) -> str:
     return f"{producer.sent_count} records"
-
-
-def _placed(record: NewRecord, partition: int | None) -> NewRecord:
-    if partition is None or record.partition is not None:
-        return record
-    return NewRecord(
-        key=record.key,
-        value=record.value,
-        headers=record.headers,
-        timestamp=record.timestamp,
-        partition=partition,
-    )
 
 
 def _total_bytes(files: tuple[Path, ...]) -> int | None:
@@ -153,10 +161,9 @@ def _total_bytes(files: tuple[Path, ...]) -> int | None:
     return sum(file.stat().st_size for file in files)
 
 
-def _lines(files: tuple[Path, ...]) -> Iterator[Line | None]:
+def _lines(files: tuple[Path, ...]) -> Iterator[Lines]:
     for file in files or (Path(STDIN),):
         if str(file) == STDIN:
-            stream = cast("io.BufferedReader", sys.stdin.buffer)
-            yield from lines_that_come(stream, linger_s=LINGER_S)
+            yield from lines_that_come(cast("io.BufferedReader", sys.stdin.buffer))
         else:
             yield from lines_of_file(file)

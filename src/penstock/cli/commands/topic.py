@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from penstock.cli.client import admin
+from penstock.cli.client.admin import DEFAULT_COUNT, EARLIEST, LATEST, partitions_of
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
-from penstock.cli.client.offsets import bounds
 from penstock.cli.options import connect, json_option, parse_pairs, server_option, timeout_option
 from penstock.cli.tables import print_json, print_table
 from penstock.kafka.errors import ErrorCode
@@ -40,16 +39,14 @@ def create(
     values = parse_pairs(configs, option="--config")
     with connect(server, timeout_s) as client:
         try:
-            count = admin.create_topic(
-                client, name, partitions=partitions or admin.DEFAULT_COUNT, configs=values
-            )
+            client.admin.create_topic(name, partitions=partitions or DEFAULT_COUNT, configs=values)
         except RefusedError as error:
             if if_not_exists and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 click.echo(f"{name} is there already")
                 return
             raise
-    shown = partitions or count
-    click.echo(f"created {name}" + (f" with {_count(shown, 'partition')}" if shown > 0 else ""))
+        count = partitions or len(client.topic(name).partitions)
+    click.echo(f"created {name} with {_count(count, 'partition')}")
 
 
 @command.command("list")
@@ -60,9 +57,9 @@ def create(
 def list_topics(internal: bool, as_json: bool, server: str, timeout_s: float) -> None:
     """List topics and their number of partitions."""
     with connect(server, timeout_s) as client:
-        info = client.metadata(None)
+        found = client.metadata(None)
     topics = sorted(
-        (topic for topic in info.topics.values() if internal or not topic.is_internal),
+        (topic for topic in found if internal or not topic.is_internal),
         key=lambda topic: topic.name,
     )
     if as_json:
@@ -139,9 +136,9 @@ def alter(
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
     with connect(server, timeout_s) as client:
         if values or deleted:
-            admin.alter_configs(client, name, set_values=values, delete_names=deleted)
+            client.admin.alter_configs(name, set_values=values, delete_names=deleted)
         if partitions is not None:
-            admin.add_partitions(client, name, total=partitions)
+            client.admin.add_partitions(name, total=partitions)
     click.echo(f"altered {name}")
 
 
@@ -158,30 +155,32 @@ def delete(names: tuple[str, ...], yes: bool, server: str, timeout_s: float) -> 
         click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
     with connect(server, timeout_s) as client:
         for name in names:
-            admin.delete_topic(client, name)
+            client.admin.delete_topic(name)
             click.echo(f"deleted {name}")
 
 
 def _describe(client: Client, name: str, *, all_configs: bool) -> dict[str, Any]:
     topic = client.topic(name)
-    offsets = bounds(client, topic)
+    partitions = partitions_of(topic)
+    starts = client.admin.list_offsets(partitions, EARLIEST)
+    ends = client.admin.list_offsets(partitions, LATEST)
     leaders = {row.partition: row.leader for row in topic.partitions}
     return {
         "name": topic.name,
         "id": topic.topic_id,
         "configs": {
             config.name: config.value
-            for config in admin.describe_configs(client, name)
+            for config in client.admin.describe_configs(name)
             if all_configs or config.is_own
         },
         "partitions": [
             {
                 "partition": partition.partition,
                 "leader": leaders[partition.partition],
-                "start": start,
-                "end": end,
+                "start": starts[partition],
+                "end": ends[partition],
             }
-            for partition, (start, end) in sorted(offsets.items())
+            for partition in partitions
         ],
     }
 
