@@ -44,7 +44,7 @@ class RecordingWal:
 
     def place(self, length: int, *, position: int = 0) -> WalPlace:
         self.is_asked = True
-        self.gate.wait(60)
+        assert self.gate.wait(60), "the test never opens the gate"
         if self.full:
             self.events.append("full")
             raise StorageFullError("append", "wal", "full")

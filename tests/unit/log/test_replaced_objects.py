@@ -250,6 +250,7 @@ def test_an_object_whose_version_changes_from_answer_to_answer_is_served_by_its_
             block_bytes=BLOCK_BYTES,
             block_cache_bytes=cache_blocks * BLOCK_BYTES,
             prefetch_blocks=0,
+            check_again_after_ms=60_000,  # each second that passes has beats and turns
         )
         (run,) = two.queries.runs_from(key, 0, limit=9)
         await two.log.reader.examiner.examine(run)

@@ -212,6 +212,7 @@ def test_batches_of_one_partition_become_neighbours_in_arrival_order() -> None:
 
 def test_a_command_of_a_level_that_is_off_is_refused_before_its_turn() -> None:
     async def test(bench: Bench) -> None:
+        bench.wal.gate.set()
         with pytest.raises(LevelNotOnError, match="Heartbeat: feature level 2 is needed, 1 is on"):
             await bench.lane.commit([Noop(), Heartbeat()])
         assert bench.events == []
