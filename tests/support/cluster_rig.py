@@ -34,6 +34,7 @@ from penstock.records.batch import BatchLimits, check_batch, stored_header
 from penstock.records.decode import Record, decode_batch
 from penstock.records.encode import encode_batch
 from penstock.replica import Replica
+from penstock.replica.follower import FollowerSettings
 from penstock.state.ages import Ages
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.apply.machine import LogMachine
@@ -50,6 +51,8 @@ from penstock.testing.virtual_loop import START_MS, VirtualClock, VirtualLoop, r
 FILE_BYTES = 64 << 10
 LEVEL = 4
 BELIEVED_AFTER_MS = 600_000
+POLL_MS = 1_000
+"""Ten times as long as a server's: hours of virtual time are mostly polls."""
 ANY = BatchLimits(
     message_bytes_max=1 << 30,
     timestamp_before_max_ms=2**63 - 1,
@@ -324,6 +327,7 @@ class Cluster:
                 commit_timeout_s=4.0,
                 confirm_timeout_s=2.0,
                 clock_believed_after_ms=BELIEVED_AFTER_MS,
+                follower=FollowerSettings(poll_ms=POLL_MS),
             ),
         )
         believed.start_from(order.found_ms)
