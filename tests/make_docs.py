@@ -1,16 +1,19 @@
-"""Write the pages of docs/ that are made from code. `tests/unit/test_docs.py` holds them to it."""
+"""Write the pages of docs/ that are made from code, each by a module of tests/pages.
+
+`tests/unit/test_docs.py` holds them to it.
+"""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY / "src"))
+sys.path[:0] = [str(REPOSITORY / "src"), str(REPOSITORY / "tests")]
 
-from penstock.cli.docs import cli_page  # noqa: E402
-from penstock.config.docs import settings_page  # noqa: E402
-from penstock.kafka.pages import apis_page, topic_configs_page  # noqa: E402
-from penstock.observability.docs import metrics_page  # noqa: E402
+from pages.cli import cli_page  # noqa: E402
+from pages.kafka import apis_page, topic_configs_page  # noqa: E402
+from pages.metrics import metrics_page  # noqa: E402
+from pages.settings import settings_page  # noqa: E402
 
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,

@@ -35,6 +35,7 @@ def test_a_wheel_has_the_package_its_types_and_the_console_script(tmp_path: Path
     assert "penstock/py.typed" in names
     assert "penstock/cli/commands/serve.py" in names
     assert not [name for name in names if name.startswith(("tests", "bench", "demo"))]
+    assert not [name for name in names if name.endswith(("/docs.py", "/pages.py"))]
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
