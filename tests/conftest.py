@@ -1,4 +1,4 @@
-"""For all tests: unit tests run in random order, and Hypothesis is the same everywhere.
+"""For all tests: unit tests run in random order, and Hypothesis has our profiles.
 
 A seed is printed at the start; `--order-seed N` runs that order again, `--order-seed off` runs
 tests as they are written. Suites against a server keep their order: their files say how a server
@@ -10,20 +10,13 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from penstock.system import heard
+from support import examples
 
 UNIT = Path(__file__).parent / "unit"
 
-# Deadlines are off, since a shared machine may pause for longer than any of them.
-settings.register_profile(
-    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
-)
-settings.register_profile(
-    "long", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000
-)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+examples.register_profiles()
 
 # Spark's JVMs live for a minute at most here: what the optimizing compiler spends is never earned
 # back (starting a session and running one query: 15 s of CPU with it, 9 s without).

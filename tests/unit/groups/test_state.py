@@ -31,6 +31,7 @@ from penstock.groups.messages import (
 )
 from penstock.groups.settings import GroupSettings
 from penstock.groups.state import ClassicGroup
+from support.examples import examples
 from unit.groups.fakes import QUICK, VirtualTimers, join_request, make_group, subscription
 
 INSTANCES = [None, None, "one", "two"]
@@ -329,9 +330,7 @@ class GroupUnderAnyEvents(RuleBasedStateMachine):
             assert self.assigned.setdefault(key, member.assignment) == member.assignment
 
 
-GroupUnderAnyEvents.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=50, deadline=None
-)
+GroupUnderAnyEvents.TestCase.settings = settings(max_examples=examples(2), stateful_step_count=50)
 TestGroupUnderAnyEvents = GroupUnderAnyEvents.TestCase
 
 

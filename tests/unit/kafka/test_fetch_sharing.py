@@ -16,6 +16,7 @@ from penstock.kafka.handlers import fetch
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.randomness import SystemRandom
+from support.examples import examples
 from support.log_rig import Rig, run_rig
 
 PARTITIONS = 2
@@ -118,7 +119,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(0.5))
 @given(
     st.lists(st.tuples(REQUEST, CHANGES), min_size=1, max_size=5),
     st.sampled_from((0, 400, 3000, 5000)),

@@ -358,4 +358,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(deadline=None, stateful_step_count=30)
+TestAnyOrder.settings = settings(stateful_step_count=30)

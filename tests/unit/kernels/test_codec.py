@@ -26,6 +26,7 @@ from penstock.records.batch import (
 )
 from penstock.records.decode import CODECS, DECOMPRESSED_BYTES_MAX, Record, decode_batch
 from penstock.records.encode import encode_batch
+from support.examples import examples
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -211,7 +212,7 @@ def test_a_flipped_bit_is_refused_by_the_crc() -> None:
             decode(damaged)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(5))
 @given(regions(), st.data())
 def test_hostile_bytes_give_our_error_alone(region: bytes, data: st.DataObject) -> None:
     """Also where the CRC is right: it is the sender's own."""
@@ -229,7 +230,7 @@ def test_hostile_bytes_give_our_error_alone(region: bytes, data: st.DataObject) 
     decode_or_refuse(damaged)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(5))
 @given(st.binary(max_size=80), st.integers(0, 20), st.sampled_from((0, 1, 2, 3, 4, 5, 7)))
 def test_any_records_block_is_decoded_as_by_the_twin_or_refused_by_both(
     block: bytes, count: int, codec: int

@@ -11,6 +11,7 @@ from penstock.records import keyed as twin
 from penstock.records.batch import CONTROL, LOG_APPEND_TIME, crc_is_right, stored_header
 from penstock.records.decode import CODECS, Record, decode_batch
 from penstock.records.encode import encode_batch
+from support.examples import examples
 
 HASH_KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 
@@ -142,7 +143,7 @@ def test_a_region_without_batches_has_no_chunk() -> None:
     assert key_index(b"", HASH_KEY) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(3))
 @given(regions(), st.data())
 def test_hostile_bytes_give_our_error_alone(region: bytes, data: st.DataObject) -> None:
     damaged = bytearray(region)

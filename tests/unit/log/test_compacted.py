@@ -22,6 +22,7 @@ from penstock.records.decode import CODECS, decode_batch
 from penstock.recovery.verify import FindingKind, verify
 from penstock.state.read.queries import Queries
 from support.cleaning import clean
+from support.examples import examples
 from support.log_rig import NOW, Rig, run_rig
 
 EVENTS = ("append",) * 6 + ("drain",) * 2 + ("clean",) * 2 + ("forget", "trim")
@@ -99,7 +100,7 @@ def retained(written: list[Found], *, clean_end: int, start: int) -> list[Found]
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.4))
 @given(st.integers(0, 2**32), st.sampled_from((100, 700, 4096)), st.integers(5, 40))
 def test_every_offset_is_read_before_and_after(seed: int, block_bytes: int, events: int) -> None:
     random = Random(seed)

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.replica import Replica
@@ -251,7 +251,6 @@ def assert_cluster_equal(queries: Queries, view: StateView, twin: ClusterTwin) -
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_entries_of_several_agents_equal_the_twin_and_their_replay(data: st.DataObject) -> None:
     with ExitStack() as stack:

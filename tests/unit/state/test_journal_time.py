@@ -32,6 +32,7 @@ from penstock.state.commands import (
 from penstock.state.entries import Entry, encode_entry
 from penstock.state.pipeline_commands import OpenJob, SaveTable
 from penstock.state.schema import INTEGRITY_LEVEL, SCHEMA
+from support.examples import examples
 
 DAY = 86_400_000
 NOW = 1_790_000_000_000
@@ -79,7 +80,6 @@ clocks = st.integers(0, 5) | st.integers(4_990, 5_010) | st.integers(-20_000, 20
 wrong = st.integers(-4_000 * DAY, 4_000 * DAY) | clocks
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.tuples(wrong, wrong, st.booleans()), max_size=8))
 def test_time_is_raised_to_at_most_what_both_clocks_say(rows: list[tuple[int, int, bool]]) -> None:
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def test_time_is_raised_to_at_most_what_both_clocks_say(rows: list[tuple[int, in
         assert_replays_equal(journal, directory)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(0.5))
 @given(rows=st.lists(st.tuples(wrong, wrong, st.booleans()), max_size=6))
 def test_below_the_level_time_is_the_greatest_stamp(rows: list[tuple[int, int, bool]]) -> None:
     with ExitStack() as stack:
@@ -135,7 +135,6 @@ def assert_replays_equal(journal: Journal, directory: Path) -> None:
 moves = st.sampled_from([-30 * DAY, -20_000, -1_000, 0, 0, 1_000, 20_000, 30 * DAY])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(moves, moves, st.booleans(), moves), min_size=1, max_size=10),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.ids import PartitionKey
@@ -185,7 +185,6 @@ commands = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=st.lists(commands, max_size=25))
 def test_readers_see_what_they_see_where_nothing_is_left(steps: list[tuple[Any, ...]]) -> None:
     """A twin below the level deletes all at once; both are asked the same after each step."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.ids import PartitionKey
@@ -324,7 +324,6 @@ STEPS = [
 ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_history_keeps_the_invariants_and_replays_to_the_same(data: st.DataObject) -> None:
     with ExitStack() as stack:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.ports.device import Device
 from penstock.system.files import PosixDevice, PosixFile, make_folder
 from penstock.testing.conformance import DeviceSuite
+from support.examples import examples
 
 
 class TestPosixDevice(DeviceSuite):
@@ -42,7 +43,7 @@ def test_a_partial_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.Mon
         st.tuples(st.integers(0, 2047), st.integers(1, 1500), st.booleans()), min_size=1, max_size=8
     )
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(0.5))
 def test_long_and_short_synced_writes_beside_one_another_read_as_written(
     writes: list[tuple[int, int, bool]],
 ) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError, StorageFullError
@@ -276,7 +276,6 @@ def _some_life(
     return position, state
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), counts=st.lists(st.integers(0, 30), min_size=1, max_size=4))
 def test_acknowledged_entries_survive_power_losses(seed: int, counts: Sequence[int]) -> None:
     random = SeededRandom(seed)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.errors import CorruptDataError, RetryableError, StorageFullError
@@ -431,7 +431,6 @@ def _some_commits(
         journal.last_generation = place.generation
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), lives=st.integers(1, 4), count=st.integers(0, 40))
 def test_what_is_named_survives_power_losses(seed: int, lives: int, count: int) -> None:
     random = SeededRandom(seed)

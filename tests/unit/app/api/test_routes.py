@@ -25,6 +25,7 @@ from penstock.state.commands import AnyCommand
 from penstock.state.schema import PIPELINE_LEVEL
 from penstock.system.clock import SystemClock
 from support.door import Door, new_key, offsets_in, replacement, serve_in_thread, write_request
+from support.examples import examples
 
 
 def _raw(
@@ -143,7 +144,7 @@ def test_nothing_that_is_sent_breaks_the_server(door: Door) -> None:
             "write": msgspec.to_builtins(write_request(door.objects, job, topic_id, {0: 2})),
         }
 
-        @settings(max_examples=300, deadline=None)
+        @settings(max_examples=examples(5))
         @given(st.data())
         def send(data: st.DataObject) -> None:
             path = data.draw(st.sampled_from(sorted(bodies)))

@@ -17,6 +17,7 @@ from penstock.kafka.net.connection import ITEMS_MAX, STARTED_BYTES_MAX
 from penstock.kafka.net.unserved import NAMES
 from penstock.kafka.registry import APIS
 from penstock.kafka.wire import schema
+from support.examples import examples
 from support.loopback import (
     API_VERSIONS,
     DEADLINE_S,
@@ -294,9 +295,7 @@ def test_a_handlers_bug_ends_its_connection_alone(
     assert "ZeroDivisionError" in caplog.text
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(0.5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.lists(st.binary(max_size=60), max_size=4), key=st.sampled_from(sorted(APIS)))
 def test_hostile_bytes_never_hurt_another_connection(
     broker: Broker, data: list[bytes], key: int

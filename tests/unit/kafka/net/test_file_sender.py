@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.kafka.broker import Broker
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.files import PosixFile
+from support.examples import examples
 from support.loopback import (
     FETCH,
     PRODUCE,
@@ -71,7 +72,7 @@ PARTS = st.lists(
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(0.25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PARTS, min_size=1, max_size=4), st.sampled_from((1000, 100_000, 8 << 20)))
 def test_what_is_sent_from_files_is_what_views_would_be(
     broker: Broker,

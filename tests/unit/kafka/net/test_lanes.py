@@ -197,4 +197,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(deadline=None, stateful_step_count=40)
+TestAnyOrder.settings = settings(stateful_step_count=40)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Iterable
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kafka.net.waves import BYTES_MAX, CONNECTIONS_MIN, SPAN_S, ProduceWaves
@@ -154,7 +154,6 @@ def test_without_a_wait_nobody_waits() -> None:
     play(scenario())
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 11), st.sampled_from([PRODUCE, FETCH]), st.sampled_from([0, 0, 9]))

@@ -16,6 +16,7 @@ from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.registry import APIS
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.decode import ITEMS_MAX, decode
+from support.examples import examples
 
 EVERY_VERSION = [
     (api.module, version)
@@ -75,7 +76,7 @@ def test_a_request_is_read_as_kio_wrote_it(api: str, version: int, nulls: bool) 
     assert schema.decode_request(api, version, memoryview(body + b"\x01\x00")) == request
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(5))
 @given(
     which=st.sampled_from(EVERY_VERSION),
     cut=st.floats(0, 1),

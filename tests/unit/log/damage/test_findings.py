@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.damage.findings import DamagedError, DamageKind
@@ -362,7 +362,6 @@ def test_a_longer_run_of_another_partition_is_found_by_its_index_or_its_sum(
 APPENDS = st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=3), min_size=1, max_size=10)
 
 
-@settings(max_examples=60, deadline=None)
 @given(APPENDS, st.sampled_from(("wal", "object", "raw")), st.booleans(), st.integers(0, 1 << 64))
 def test_any_flipped_bit_of_a_run_is_found(
     appends: list[list[int]], place: str, parts: bool, seed: int

@@ -18,6 +18,7 @@ from penstock.recovery.verify import VerifyReport
 from penstock.state.answers import Refusal, Refused
 from penstock.state.commands import AcceptLoss
 from penstock.state.rows import StoredRun
+from support.examples import examples
 from support.log_contents import verify_path
 from support.log_rig import Rig, run_rig
 from unit.log.damage.test_findings import (
@@ -219,7 +220,7 @@ def test_apply_refuses_what_does_not_lie_within_the_run(tmp_path: Path) -> None:
     run_rig(tmp_path, test, segment_age_ms=STILL)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.5))
 @given(data=st.data())
 def test_what_is_kept_is_what_was_stored_whatever_is_flipped(data: st.DataObject) -> None:
     """Of a run some bits of which are flipped only batches are kept that are as they were."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.log.fetch.tail import TailRead
 from penstock.model.ids import PartitionKey
 from penstock.records.batch import stored_header
+from support.examples import examples
 from support.log_rig import Rig, run_rig
 
 APPENDS = st.lists(
@@ -43,7 +44,7 @@ async def check_read(
     assert read.end_offset == found[-1][1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(0.4))
 @given(APPENDS, st.sampled_from((100, 700, 4096)), st.integers(200, 20_000), st.integers())
 def test_every_offset_is_read_the_same_from_wherever_it_lies(
     appends: list[tuple[list[int], str, str]], block_bytes: int, cache_bytes: int, seed: int

@@ -24,6 +24,7 @@ from penstock.records.encode import encode_batch
 from penstock.state.rows import StoredRun
 from penstock.system.files import PosixDevice, PosixFile
 from support.checks import run_checks
+from support.examples import examples
 from support.log_rig import Rig, run_rig
 
 pytestmark = pytest.mark.skipif(
@@ -82,7 +83,7 @@ def evict(folder: Path) -> None:
                 os.close(descriptor)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(0.4))
 @given(
     BATCHES,
     st.sampled_from((4096, 100_000, 1 << 20)),

@@ -14,6 +14,7 @@ from penstock.log.fetch.times import LOOKED_AT_MAX
 from penstock.records.batch import check_batch
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
+from support.examples import examples
 from support.log_rig import ANY, NOW, Rig, run_rig
 from support.raw_batches import batch, record, varint
 
@@ -24,7 +25,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(0.4))
 @given(BATCHES, st.booleans(), st.integers(0, 6))
 def test_they_equal_a_look_at_every_record(
     batches: list[tuple[int, int, str]], drain: bool, trim: int

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.history.appended_notes import AppendedNotes
@@ -41,7 +41,6 @@ def batch(topic: str, partition: int, offset: int, crc: int = 7) -> LostBatch:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(groups)
 def test_a_batch_is_held_if_any_note_names_it(
     noted: list[tuple[tuple[str, int], int, list[tuple[int, int]]]],

@@ -26,6 +26,7 @@ from penstock.records.batch import stored_header
 from penstock.records.decode import CODECS, Record
 from penstock.records.encode import encode_batch
 from support.cleaned_partition import TOPIC_ID, CleanedPartition, MemoryStore
+from support.examples import examples
 from support.kafka_cleaner_model import (
     ModelConfig,
     ModelLog,
@@ -272,7 +273,7 @@ CONFIGS = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(2))
 @given(
     st.integers(1, 70),
     CONFIGS,

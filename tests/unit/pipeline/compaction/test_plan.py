@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.pipeline.api_messages import PartitionState
 from penstock.pipeline.compaction.items import CompactionSettings, JoinItem, KeyedItem
 from penstock.pipeline.compaction.plan import plan
+from support.examples import examples
 from support.run_listings import NOW_MS, Run, object_bytes, pages, rows_of, topic_id, topics
 
 SMALL = CompactionSettings(
@@ -170,7 +171,7 @@ def test_a_plan_counts_what_there_is() -> None:
     assert (found.planned_runs, found.planned_bytes) == (4, 40)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(0.4))
 @given(seed=st.integers(0, 2**32), partitions=st.integers(1, 5))
 def test_planning_what_a_plan_made_ends(seed: int, partitions: int) -> None:
     """Done again and again with what it gives, there is soon nothing to do: no run goes in circles,

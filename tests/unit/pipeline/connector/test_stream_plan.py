@@ -301,4 +301,4 @@ class Stream(RuleBasedStateMachine):
 
 
 TestStream = Stream.TestCase
-TestStream.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestStream.settings = settings(stateful_step_count=25)

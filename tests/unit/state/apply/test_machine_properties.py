@@ -4,7 +4,7 @@ import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.replica import Replica
@@ -14,6 +14,7 @@ from penstock.state.entries import decode_entry
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.schema import INTEGRITY_LEVEL
+from support.examples import examples
 from unit.state.histories import (
     IDS,
     assert_equal_to_twin,
@@ -29,7 +30,7 @@ from unit.state.orders import TestClock, open_order
 from unit.state.twin import Twin
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(0.5))
 @given(data=st.data())
 def test_any_sequence_of_commands_equals_the_twin_and_its_replay(data: st.DataObject) -> None:
     # Closed on every way out: drawing may give an example up at any point.
