@@ -1,4 +1,5 @@
-# Penstock's everyday commands; `make help` lists them. CI calls `make test`.
+# Penstock's everyday commands; `make help` lists them. CI calls `make test`, which has what `make
+# check` leaves out.
 
 PYTHON ?= python3
 RUN_ENV := .venv-run
@@ -13,6 +14,8 @@ ARGS ?=
 MINUTES ?= 10
 N ?= 1000
 SEED ?=
+# Two processes, each with whole files.
+IN_TWO := -n 2 --dist loadfile
 
 # What is installed is what the locks name, by hash; nothing is built in an environment of its
 # own, since nothing would pin its tools.
@@ -21,8 +24,11 @@ LOCKED := $(PIP_INSTALL) --require-hashes
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
+# Tests start hundreds of processes: without kept bytecode each compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline test lint format unit demo bench peers sim cluster chaos docs lock clean
+.PHONY: help run pipeline check test lint format unit demo bench peers sim cluster chaos docs lock clean
 
 help: ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +39,9 @@ run: $(RUN_STAMP) ## Start a server on 127.0.0.1:9092 and 127.0.0.1:8080 (data i
 
 pipeline: $(SPARK_STAMP) ## Compaction and tables on a schedule, on Spark, beside `make run`.
 	@exec $(SPARK_ENV)/bin/penstock pipeline run $(ARGS)
+
+check: lint ## lint and the fast unit tests with few examples, in under 2 minutes: before each commit.
+	$(BIN)/pytest --hypothesis-profile=check -m "not slow" $(IN_TWO) tests/unit $(ARGS)
 
 test: $(TEST_STAMP) ## All that CI runs: lint, then every suite, with a table of times.
 	@$(BIN)/python tests/run.py
@@ -48,7 +57,7 @@ format: $(TEST_STAMP) ## Format the code.
 	$(BIN)/ruff check --fix .
 
 unit: $(TEST_STAMP) ## Unit tests alone, in random order.
-	$(BIN)/pytest -n 2 --dist loadfile tests/unit $(ARGS)
+	$(BIN)/pytest $(IN_TWO) tests/unit $(ARGS)
 
 demo: $(TEST_STAMP) ## 336,776 real flights through two clients, a table, Spark SQL, compaction.
 	$(BIN)/python demo/flights.py $(ARGS)

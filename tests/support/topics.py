@@ -19,8 +19,11 @@ CREATE_TIME = 1
 class Topics:
     """Makes topics, fills them, and takes away from them, by a real client."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, *, idempotent: bool = True) -> None:
+        """`idempotent`: a producer of librdkafka then waits half a second for its id, at each
+        `write`; not needed where the server neither goes away nor loses replies."""
         self.bootstrap = bootstrap
+        self.idempotent = idempotent
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def make(self, partitions: int = 1, *, name: str = "", **configs: str) -> str:
@@ -77,7 +80,7 @@ class Topics:
         """
         errors: list[Any] = []
         # In one batch, as far as that holds them: `flush` waits for no linger.
-        config = {"enable.idempotence": True, "queue.buffering.max.messages": 10**6}
+        config = {"enable.idempotence": self.idempotent, "queue.buffering.max.messages": 10**6}
         config["linger.ms"] = 5000
         producer = Producer(
             {"bootstrap.servers": self.bootstrap}

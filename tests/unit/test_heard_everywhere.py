@@ -6,6 +6,7 @@ writes a log line of its own goes on, too, since `heard` is what counts and limi
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def places(node: ast.AST, names: tuple[str, ...] = ()) -> Iterator[str]:
         yield from places(child, inside)
 
 
+@functools.cache
 def found_in_source() -> set[str]:
     found = set()
     for path in SOURCE.rglob("*.py"):

@@ -7,6 +7,7 @@ alone doesn't count.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ EXCUSED = {
 }
 
 
+@functools.cache
 def _says_pure(path: Path) -> bool:
     docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     return re.search(r"\bPure\b", docstring) is not None

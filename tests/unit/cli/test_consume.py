@@ -181,7 +181,9 @@ def test_an_interrupt_while_reading_is_no_failure(broker: ServerProcess, topic: 
         assert command.interrupted() == (0, b"", "")
 
 
-@pytest.mark.parametrize("group", [(), ("--group", "readers")])
+@pytest.mark.parametrize(
+    "group", [pytest.param((), marks=pytest.mark.slow), ("--group", "readers")]
+)
 def test_a_server_that_starts_again_is_read_on(tmp_path: Path, group: tuple[str, ...]) -> None:
     with running_server(tmp_path, {"DEFAULT_PARTITIONS": "3"}) as broker:
         produce(broker, "t", "one\n")

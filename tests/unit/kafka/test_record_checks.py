@@ -221,7 +221,7 @@ def test_closing_forgets_what_waits() -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_the_loop_turns_while_a_million_records_are_checked(
+def test_the_loop_turns_while_many_records_are_checked(
     codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted, not timed: between two turns of the loop it walks TURN_RECORDS at most."""
@@ -253,7 +253,7 @@ def test_the_loop_turns_while_a_million_records_are_checked(
                 loop.call_soon(probe)
 
         checks = RecordChecks()
-        count = 1_000_000
+        count = 250_000
         check = check_of(uneven(count), count, codec=codec)
         probe()
         small = [check_of(uneven(1500), 1500) for _ in range(20)]
@@ -272,7 +272,7 @@ def test_the_loop_turns_while_a_million_records_are_checked(
         before = turns[0]
         await is_over.wait()
         assert outcome == [None]
-        assert turns[0] - before >= 1_000_000 // (
+        assert turns[0] - before >= count // (
             record_checks.STRETCH_RECORDS * record_checks.JOB_STRETCHES
         )
         checks.close()

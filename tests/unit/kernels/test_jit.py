@@ -12,6 +12,8 @@ import pytest
 
 from penstock.kernels import jit
 
+pytestmark = pytest.mark.slow  # each test compiles in processes of its own
+
 SOURCES = Path(__file__).resolve().parents[3] / "src"
 PROGRAM = """
 from penstock.kernels import jit

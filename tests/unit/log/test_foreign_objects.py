@@ -50,7 +50,7 @@ def test_its_number_is_skipped(
         # While the epoch lasts they are not its keeper's to delete.
         for _ in range(5):
             await agent.log.keeper.run_once()
-            await passing(400)
+            await passing(100)
         found = {name: data for name, (data, _) in cluster.store.objects.items() if name in placed}
         assert found == placed
 

@@ -12,6 +12,7 @@ from penstock.state.answers import Done
 from penstock.state.commands import DrainAgent, Fence, Noop
 from penstock.state.rows import AgentStatus
 from support.cluster_face import ClusterAgent, World, in_world
+from support.slow import slow_unless
 
 
 def status(world: World, agent_id: int) -> AgentStatus:
@@ -152,13 +153,16 @@ def test_a_short_pause_costs_nobody_anything(tmp_path: Path, pause_s: float) -> 
 
 @pytest.mark.parametrize(
     ("away_s", "seed"),
-    [
-        *((0.35, seed) for seed in (10, 12, 15, 17)),
-        *((0.5, seed) for seed in (1, 3, 10, 17)),
-        *((1.2, seed) for seed in (3, 4, 5)),
-        (3.0, 6),
-        (60.0, 7),
-    ],
+    slow_unless(
+        lambda _, seed: seed in (3, 10),
+        [
+            *((0.35, seed) for seed in (10, 12, 15, 17)),
+            *((0.5, seed) for seed in (1, 3, 10, 17)),
+            *((1.2, seed) for seed in (3, 4, 5)),
+            (3.0, 6),
+            (60.0, 7),
+        ],
+    ),
 )
 def test_nobody_is_fenced_because_the_journal_was_away(
     tmp_path: Path, away_s: float, seed: int

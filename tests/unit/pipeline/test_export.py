@@ -35,7 +35,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 @pytest.fixture(scope="module")
 def topics(door: Door) -> Topics:
-    return Topics(str(door.server.kafka_address))
+    return Topics(str(door.server.kafka_address), idempotent=False)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def rows_in(warehouse: Path) -> int:
 
 
 def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(door: Door, tmp_path: Path) -> None:
-    topics = Topics(str(door.server.kafka_address))
+    topics = Topics(str(door.server.kafka_address), idempotent=False)
     name = topics.make(2, penstock_table="iceberg")
     topics.make(1)
     topics.write(name, [b"%d" % n for n in range(500)])
@@ -108,7 +108,7 @@ def test_topics_with_a_table_get_one_and_a_signal_ends_it_well(door: Door, tmp_p
 def test_once_runs_each_job_once_and_tells_a_failure_by_its_status(
     door: Door, tmp_path: Path
 ) -> None:
-    topics = Topics(str(door.server.kafka_address))
+    topics = Topics(str(door.server.kafka_address), idempotent=False)
     name = topics.make(1, penstock_table="iceberg", penstock_table_partition="nonsense(value)")
     topics.write(name, [b"1"])
     process = start(door, tmp_path, "--once")

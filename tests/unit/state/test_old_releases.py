@@ -69,6 +69,7 @@ def below_level_4(journal: Journal) -> Journal:
     return journal
 
 
+@pytest.mark.slow  # few examples may bring no command of the levels in question
 @pytest.mark.parametrize(
     "draw_histories", [draw_log_histories, draw_cluster_histories, draw_pipeline_histories]
 )

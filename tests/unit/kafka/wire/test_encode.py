@@ -10,6 +10,7 @@ import pytest
 from kio.serial import entity_writer as kio_writer
 
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.decode import STEP_ITEMS, decode_in_steps
 from penstock.kafka.wire.encode import (
@@ -21,6 +22,7 @@ from penstock.kafka.wire.encode import (
 )
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.steps import at_once
+from support.slow import slow_unless
 from unit.kafka.wire.test_decode import EVERY_VERSION, SAMPLES, sample
 
 SAMPLES.update(
@@ -64,6 +66,10 @@ def test_tagged_fields_at_their_defaults_are_left_out() -> None:
     assert seen
 
 
+def is_newest(api: str, version: int) -> bool:
+    return version == BY_MODULE[api].versions_max
+
+
 def grown(entity: Any, count: int) -> Any:
     """The entity with every array made longer."""
     values = {}
@@ -75,7 +81,7 @@ def grown(entity: Any, count: int) -> Any:
     return dataclasses.replace(entity, **typing.cast("Any", values))
 
 
-@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+@pytest.mark.parametrize(("api", "version"), slow_unless(is_newest, EVERY_VERSION))
 def test_long_entities_are_written_and_read_in_steps(api: str, version: int) -> None:
     count = 3 * STEP_ITEMS + 1
     for kind in types_of(api, version):
