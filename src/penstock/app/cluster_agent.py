@@ -207,7 +207,7 @@ class ClusterAgent:
             interval_ms=self.plan.digest_interval_ms,
             on_fatal=environment.on_fatal,
         )
-        await until_answered(partial(self.log.start, epoch=self.order.epoch))
+        await until_answered(self._start_log)
         self.groups.start()
         self.shards.start(self.groups)
 
@@ -235,6 +235,14 @@ class ClusterAgent:
             Job(name="pace of reading", interval_s=1.0, run=self._share_journal),
             Job(name="comparison of states", interval_s=1.0, run=self._compare),
         ]
+
+    async def _start_log(self) -> None:
+        if self.order.write_stop.error is not None:
+            # Claiming a WAL is refused while the states of the agents differ, and opening it cuts
+            # what the state does not name. The job that compares states begins only after this
+            # start: without a comparison here, agents that restart would wait for it forever.
+            await self._compare()
+        await self.log.start(epoch=self.order.epoch)
 
     def _on_applied(self, applied: Sequence[Applied]) -> None:
         self.log.on_applied(applied)

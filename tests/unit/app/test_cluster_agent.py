@@ -1,0 +1,243 @@
+"""Agents are started as a server starts them, over one simulated journal, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock.app.cluster_agent import AgentPlan, AgentPorts, ClusterAgent, open_agent
+from penstock.app.parts import Environment
+from penstock.config.addresses import Address
+from penstock.groups.settings import GroupSettings
+from penstock.kafka.settings import KafkaSettings
+from penstock.log.archive import ArchiveSettings
+from penstock.log.settings import LogSettings
+from penstock.log.wals.own_wal import WalFolder
+from penstock.membership.membership import MembershipSettings
+from penstock.model.errors import PenstockError, RetryableError
+from penstock.order.cluster_order import AgentIdentity
+from penstock.state.commands import CreateTopic
+from penstock.state.digest_plan import Verdict
+from penstock.state.read.queries import Queries
+from penstock.state.schema import FEATURE_LEVEL_MAX
+from penstock.system.believed_clock import BelievedClock
+from penstock.testing import SeededRandom, SimulatedDevice
+from penstock.testing.inline_executor import InlineExecutor
+from penstock.testing.journal import SimulatedJournal
+from penstock.testing.virtual_loop import Node, VirtualClock, VirtualLoop, run
+from support.cluster_rig import ScriptedStore
+
+WAIT_S = 30.0
+"""A start that the journal holds up is given up after twice that."""
+
+
+class NoCalls:
+    """No other agent can be called."""
+
+    async def call(self, address: str, path: str, body: bytes, **_: Any) -> None:
+        """See `Calls`."""
+        raise RetryableError("call", address, "there is no network")
+
+
+class Host:
+    """One agent with a WAL, and the lives of it."""
+
+    def __init__(self, world: World, agent_id: int) -> None:
+        self.world = world
+        self.agent_id = agent_id
+        self.replica = world.folder / f"replica{agent_id}.sqlite"
+        self.device = SimulatedDevice()
+        self.node: Node | None = None
+        self.agent: ClusterAgent | None = None
+        self.has_started = False
+        self._closes: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin a life as a process of its own."""
+        loop = self.world.loop
+        self.has_started = False
+        self.node = loop.node(f"agent{self.agent_id}")
+        loop.spawn(self.node, self._live())
+
+    def crash(self) -> None:
+        """The process dies."""
+        if self.node is not None:
+            self.world.loop.kill(self.node)
+            self.node = None
+        while self._closes:
+            self._closes.pop()()
+
+    async def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have something done in its process."""
+        assert self.node is not None
+        return await self.world.loop.spawn(self.node, work)
+
+    async def creates(self, name: str) -> None:
+        """Write."""
+        assert self.agent is not None
+        topic_id = name.encode().ljust(16, b".")
+        command = CreateTopic(name=name, topic_id=topic_id, partitions=1)
+        await self.do(self.agent.order.commit([command]))
+
+    def flip(self) -> None:
+        """What a disk or memory does to a cell."""
+        connection = sqlite3.connect(self.replica)
+        connection.execute("UPDATE partitions SET log_start = 7")
+        connection.commit()
+        connection.close()
+
+    @property
+    def has_stopped_writing(self) -> bool:
+        """Whether its state differs from another's, and none of them has a majority."""
+        return self.agent is not None and self.agent.order.write_stop.error is not None
+
+    async def _live(self) -> None:
+        world, random = self.world, SeededRandom(self.agent_id)
+        clock = BelievedClock(VirtualClock(world.loop), after_ms=0)
+        pool = InlineExecutor(random, workers=2)
+        ports = AgentPorts(
+            environment=Environment(
+                clock=clock,
+                random=random,
+                on_fatal=world.ended.append,
+                advertised=Address("agent", 9092),
+                peer=None,
+            ),
+            journal=world.journal.connect(),
+            cluster_id=world.journal.cluster_id,
+            open_store=lambda _: world.store,
+            open_queries=self._open_queries,
+            replica=self.replica,
+            scratch=world.folder / f"scratch{self.agent_id}",
+            pool=pool,
+            applier=InlineExecutor(random, workers=1),
+            calls=NoCalls(),
+            wal_folder=WalFolder(
+                device=self.device, random=random, file_bytes=64 << 10, bytes_max=512 << 10
+            ),
+        )
+        plan = AgentPlan(
+            identity=AgentIdentity(agent_id=self.agent_id, level_max=FEATURE_LEVEL_MAX),
+            limits=LogSettings(durability="wal"),
+            membership=MembershipSettings(),
+            groups=GroupSettings(),
+            kafka=KafkaSettings(auto_create_topics=False),
+            archive=ArchiveSettings(),
+            restore_window_ms=0,
+            retention_check_s=60.0,
+        )
+        self.agent = await open_agent(
+            ports, plan, on_order=lambda order: self._closes.append(order._replica.close)
+        )
+        await self.agent.start()
+        self.has_started = True
+        (compare,) = (job for job in self.agent.jobs() if job.name == "comparison of states")
+        while True:
+            await asyncio.sleep(compare.interval_s)
+            try:
+                await compare.run()
+            except PenstockError:
+                continue
+
+    def _open_queries(self, path: Path) -> Callable[[], Queries]:
+        queries = Queries(path)
+        self._closes.append(queries.close)
+        return lambda: queries
+
+
+class World:
+    """A journal, a store and two hosts."""
+
+    def __init__(self, loop: VirtualLoop, folder: Path) -> None:
+        self.loop = loop
+        self.folder = folder
+        clock = VirtualClock(loop)
+        self.journal = SimulatedJournal(random=SeededRandom(1), clock=clock)
+        self.store = ScriptedStore(loop)
+        self.ended: list[BaseException] = []
+        self.hosts = [Host(self, 1), Host(self, 2)]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds of all."""
+        async with asyncio.timeout(WAIT_S):
+            while not holds():
+                await asyncio.sleep(0.1)
+
+    async def begin(self) -> list[Host]:
+        """Both write, and nothing differs."""
+        for host in self.hosts:
+            host.start()
+        await self.until(lambda: all(host.has_started for host in self.hosts))
+        await self.hosts[0].creates("t")
+        return self.hosts
+
+
+def play(folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        world = World(loop, folder)
+        try:
+            await scenario(world)
+        finally:
+            for host in world.hosts:
+                host.crash()
+        assert not world.ended, world.ended
+        assert not loop.faults, loop.faults
+
+    run(main, SeededRandom(1))
+
+
+async def differ(world: World, bad: Host) -> None:
+    bad.flip()
+    assert bad.agent is not None
+    bad.agent.ask_digest()
+    await world.until(lambda: all(host.has_stopped_writing for host in world.hosts))
+
+
+def test_two_agents_with_wals_that_differed_start_again_once_a_replica_is_removed(
+    tmp_path: Path,
+) -> None:
+    """Claiming a WAL is a write, which waits for a comparison, which must not wait for it."""
+
+    async def scenario(world: World) -> None:
+        good, bad = await world.begin()
+        await differ(world, bad)
+        for host in (good, bad):
+            host.crash()
+        bad.replica.unlink()
+        for host in (good, bad):
+            host.start()
+        await world.until(lambda: good.has_started and bad.has_started)
+        for host in (good, bad):
+            assert host.agent is not None
+            assert host.agent.digests is not None
+            await world.until(partial(_is_equal, host))
+            await host.creates(f"by-{host.agent_id}")
+
+    play(tmp_path, scenario)
+
+
+def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_ran_on(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        good, bad = await world.begin()
+        await differ(world, bad)
+        bad.crash()
+        bad.replica.unlink()
+        bad.start()
+        await world.until(lambda: bad.has_started and not good.has_stopped_writing)
+        for host in (good, bad):
+            await host.creates(f"by-{host.agent_id}")
+
+    play(tmp_path, scenario)
+
+
+def _is_equal(host: Host) -> bool:
+    agent = host.agent
+    assert agent is not None
+    assert agent.digests is not None
+    return agent.digests.judged.verdict is Verdict.EQUAL and not host.has_stopped_writing
