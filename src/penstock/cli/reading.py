@@ -39,6 +39,8 @@ assigned by hand and nothing is committed."""
 FETCH_BACKOFF_MS: Final = 10
 """Pause after the queue was full. In librdkafka's default, a second, a million records are read."""
 
+TOPIC_UNKNOWN_MS: Final = 1000
+
 _GONE_ON: Final = frozenset(
     {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_ASSIGNMENT_LOST"}
 )
@@ -76,7 +78,8 @@ class Reader:
         self.start = start
         self._group = group
         self._log = Log()
-        self._failures_seen = 0
+        self._names: list[str] = []
+        self._doubts_seen = 0
         self._begun: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] | None = None
         self._printed: dict[TopicPartition, int] = {}
@@ -95,20 +98,24 @@ class Reader:
                 "isolation.level": "read_uncommitted",
                 "check.crcs": True,
                 "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
+                # That a topic is there was seen; one that is not there any more was deleted.
+                "topic.metadata.propagation.max.ms": TOPIC_UNKNOWN_MS,
             }
         )
 
     def subscribe(self, names: Sequence[str]) -> None:
         """Read what the group assigns of these topics."""
         self._is_joining = True
+        self._names = list(names)
         self._consumer.subscribe(
-            list(names), on_assign=self._join, on_revoke=self._give_up, on_lost=self._lose
+            self._names, on_assign=self._join, on_revoke=self._give_up, on_lost=self._lose
         )
 
     def assign(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
     ) -> None:
         """Read these partitions from these offsets on, up to `ends`; None: without an end."""
+        self._names = list({place.topic: None for place in positions})
         self._begun = dict(positions)
         if ends is not None:
             self._ends = {key: end for key, end in ends.items() if positions[key] < end}
@@ -139,7 +146,7 @@ class Reader:
         if self._ends is not None:
             found = self._before_ends(found)
         if not found:
-            self._look_for_servers()
+            self._look_again()
         return found
 
     def printed(self, messages: Iterable[Message]) -> None:
@@ -156,7 +163,7 @@ class Reader:
         """
         rows = self._to_commit()
         if rows:
-            self._look_for_servers()
+            self._look_again()
             operation, group = "commit offsets of group", str(self._group)
             within(ENDING_S, operation, group, lambda: self._commit(rows), self._log)
         self._printed.clear()
@@ -171,10 +178,11 @@ class Reader:
             if is_joining and member_id:
                 leave_group(self.client, group, member_id)
 
-    def _look_for_servers(self) -> None:
-        if self._log.failure_count != self._failures_seen:
-            self.client.reach()
-            self._failures_seen = self._log.failure_count
+    def _look_again(self) -> None:
+        if self._log.doubt_count != self._doubts_seen:
+            doubt_count = self._log.doubt_count
+            self.client.look_again(self._names)
+            self._doubts_seen = doubt_count
 
     def _to_commit(self) -> list[Any]:
         mine = {TopicPartition(row.topic, row.partition) for row in self._consumer.assignment()}

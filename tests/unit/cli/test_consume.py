@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 
 from penstock.cli.client.admin import EARLIEST, TopicPartition
 from penstock.cli.client.cluster import Client
@@ -22,6 +24,7 @@ from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 from support.commands import SECONDS_MAX, running_command
 from support.connection import Connection
+from support.probe import SILENT
 from support.server import ServerProcess, running_server
 from support.waiting import eventually
 
@@ -171,6 +174,52 @@ def test_a_member_that_its_group_went_on_without_ends_without_a_word(
     evict(client, connection, group)
     batches.close()
     assert client.admin.committed_offsets(group) == {}
+
+
+@pytest.mark.parametrize(("committed", "goes_on_at"), [(99, 3), (0, 2)], ids=["ahead", "deleted"])
+def test_where_a_committed_offset_is_gone_the_nearest_record_is_next(
+    broker: ServerProcess,
+    topic: str,
+    client: Client,
+    capsys: pytest.CaptureFixture[str],
+    committed: int,
+    goes_on_at: int,
+) -> None:
+    produce(broker, topic, "one\ntwo\nthree\n")
+    place, group = TopicPartition(topic, 0), topic + "-group"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "logger": SILENT})
+    (deleted,) = admin.delete_records([confluent_kafka.TopicPartition(topic, 0, 2)]).values()
+    deleted.result()
+    client.admin.commit_offsets(group, {place: committed})
+    reader = Reader(client, group, Start(timestamp=EARLIEST))
+    batches = read_as_member(reader, (topic,), patience=impatient())
+    told = ""
+    while not told:
+        records = next(batches)
+        told = capsys.readouterr().err
+    assert told == f"{place}: offset {committed} is gone, going on at {goes_on_at}\n"
+    produce(broker, topic, "four\n")
+    found = list(records)
+    while not found or found[-1].value() != b"four":
+        found += next(batches)
+    assert [record.offset() for record in found] == list(range(goes_on_at, 4))
+    reader.printed(found)
+    batches.close()
+    assert client.admin.committed_offsets(group) == {place: 4}
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "readers")])
+def test_a_topic_that_is_deleted_meanwhile_ends_the_reading(
+    broker: ServerProcess, topic: str, client: Client, group: tuple[str, ...]
+) -> None:
+    produce(broker, topic, "one\n")
+    arguments = ("consume", topic, "--from-beginning", *group, "--server", broker.bootstrap)
+    with running_command(*arguments) as command:
+        assert command.read_line() == b"one\n"
+        client.admin.delete_topic(topic)
+        assert command.process.wait(SECONDS_MAX) == 1
+        assert command.process.stderr is not None
+        assert "there is no such topic" in command.process.stderr.read().decode()
 
 
 def test_an_interrupt_while_reading_is_no_failure(broker: ServerProcess, topic: str) -> None:

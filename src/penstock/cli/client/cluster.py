@@ -59,6 +59,10 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; it is made again when it is needed."""
         if self._connection is not None:
             self._connection.close()
 
@@ -72,12 +76,18 @@ class Client:
             self._connection = self._connect()
         return self._connection
 
-    def reach(self) -> None:
-        """See whether any node can be connected to now. Raises: RetryableError."""
-        self._connect().close()
+    def look_again(self, names: Sequence[str]) -> None:
+        """See whether a node can be reached now, and topics are still there.
+
+        Raises:
+            RetryableError: no node can be reached.
+            RefusedError: a topic does not exist any more.
+        """
+        self.close()
+        self.metadata(names)
 
     def settings(self, log: Log) -> dict[str, Any]:
-        """What a client of librdkafka is made with; `reach` says whether there is a server."""
+        """What a client of librdkafka is made with; whether there is a server is seen elsewhere."""
         return settings(self._bootstrap, self.timeout_s, log)
 
     @cached_property

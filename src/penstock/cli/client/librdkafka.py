@@ -26,6 +26,7 @@ _FAILURE: Final = re.compile(
     r"(?:\[thrd:[^\]]*\]: )?(?:GroupCoordinator: )?(?P<node>\S+?)(?:/\w+)?: "
     r"(?:Connect to \S+ failed: )?(?P<why>.*?)(?: \(after .*)?$"
 )
+_DOUBTS: Final = frozenset({"FAIL", "PARTCNT"})
 _SLICE_S: Final = 0.1
 
 
@@ -46,14 +47,21 @@ def confluent_kafka() -> ModuleType:
 
 
 class Log:
-    """librdkafka's log: prints nothing, and keeps why the last connection failed."""
+    """librdkafka's log: prints nothing, and keeps why the last connection failed.
+
+    `doubt_count` counts what makes one doubt that all is as it was: connections that failed, and
+    topics whose number of partitions changed, to none where they were deleted.
+    """
 
     def __init__(self) -> None:
         self.failure = ""
         self.failure_count = 0
+        self.doubt_count = 0
 
     def log(self, _level: int, _form: str, facility: str, _name: str, text: str) -> None:
         """Take a line; called by librdkafka where its owner polls."""
+        if facility in _DOUBTS:
+            self.doubt_count += 1
         if facility == "FAIL":
             self.failure_count += 1
             found = _FAILURE.match(text)

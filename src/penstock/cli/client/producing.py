@@ -1,8 +1,12 @@
-"""Producing by librdkafka: idempotent, acks=all, several requests in flight.
+"""Producing by librdkafka: idempotent, acks=all.
 
 A thread of librdkafka's sends a record until it is acknowledged or the deadline has passed; the
 producer id and its sequences keep it from being stored twice (KIP-98). After a batch that fails,
 nothing later is sent, so that what is stored has no gap.
+
+An idempotent producer of librdkafka 2.16 has one request in flight for each partition, and up to
+five in all (its pull request 4989). So where an acknowledgement takes a while, the size of a batch
+and the number of partitions say how fast this is.
 """
 
 from __future__ import annotations
@@ -41,8 +45,7 @@ _LOOK_S: Final = 0.005
 """An acknowledgement wakes no caller, since only errors are told."""
 
 BATCH_BYTES: Final = 1_000_000
-"""As librdkafka's and kcat's. A smaller one is slow where an acknowledgement takes a while, as in a
-cluster, since five are in flight; a topic takes 1,048,588 by default."""
+"""As librdkafka's and kcat's. A topic takes 1,048,588 by default."""
 
 Headers = list[tuple[str, bytes | None]]
 
