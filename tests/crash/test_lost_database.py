@@ -8,6 +8,7 @@ PENSTOCK_POWER_SEEDS  how many new seeds a run takes, 60 unless told
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from pathlib import Path
@@ -15,9 +16,14 @@ from typing import Any
 
 import pytest
 
-from support.power import World
+from penstock.recovery.verify import verify
+from penstock.state.commands import Noop
+from penstock.testing.clock import ManualClock
+from penstock.testing.device import SimulatedDevice
+from penstock.testing.randomness import SeededRandom
+from support.power import NOW, World
 from support.power_promises import PromiseBrokenError
-from support.simulated_log import SimulatedLog
+from support.simulated_log import DATABASE, SimulatedLog, keep_database
 
 SEED_COUNT = int(os.environ.get("PENSTOCK_POWER_SEEDS", "60"))
 ONLY_SEED = os.environ.get("SEED", "")
@@ -47,6 +53,71 @@ def test_what_was_acknowledged_outlives_the_database(tmp_path: Path) -> None:
         snapshots += known.snapshot_count
     print(f"{read} records read, {snapshots} snapshots")
     assert ONLY_SEED or (read > 1000 and snapshots > 10)
+
+
+def test_a_journal_file_that_comes_back_leaves_no_hole_before_those_after_it(
+    tmp_path: Path,
+) -> None:
+    """Two trims delete a journal file each, and nothing else syncs their folder in between: the
+    file that follows both is durable before the first trim."""
+    device, clock = SimulatedDevice(), ManualClock(now_ms=NOW)
+
+    def open_life(number: int, device: SimulatedDevice) -> SimulatedLog:
+        folder = tmp_path / str(number)
+        folder.mkdir(exist_ok=True)
+        return SimulatedLog(
+            folder=folder,
+            device=device,
+            clock=clock,
+            random=SeededRandom(number),
+            stepped=True,
+            on_cut=lambda _: None,
+        )
+
+    async def write() -> int:
+        life = open_life(0, device)
+        put = life.upkeep._put
+        snapshots = 0
+
+        async def put_and_go_on(*arguments: Any) -> None:
+            """Another entry gets durable between the second snapshot and the trim behind it."""
+            nonlocal snapshots
+            await put(*arguments)
+            snapshots += 1
+            if snapshots == 2:
+                await life.log.commit([Noop()])
+                life.order.sync()
+
+        life.upkeep._put = put_and_go_on  # type: ignore[method-assign]
+        for _ in range(3):
+            await life.log.commit([Noop()])
+            life.order.sync()
+            await life.upkeep.snapshot()
+        assert len(device.list("journal")) == 1, "both of the others are deleted"
+        position = life.order.position
+        life.switch.cut()
+        keep_database(life.folder, tmp_path / "kept")
+        await life.end()
+        return position
+
+    async def look(number: int, position: int) -> None:
+        found = device.power_loss(SeededRandom(number))
+        keep_database(tmp_path / "kept", tmp_path / str(number))
+        if number % 2:
+            (tmp_path / str(number) / DATABASE).unlink()
+        life = open_life(number, found)
+        try:
+            assert life.order.position == position + 1, "its registration is the last"
+            report = await verify(
+                queries=life.queries(), store=life.store, wal=life.wal_reader, device=life.device
+            )
+            assert not [finding for finding in report.findings if finding.is_damage], number
+        finally:
+            await life.end()
+
+    position = asyncio.run(write())
+    for number in range(1, 25):
+        asyncio.run(look(number, position))
 
 
 def journal_not_synced(life: SimulatedLog) -> None:

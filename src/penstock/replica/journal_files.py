@@ -266,9 +266,10 @@ class JournalFiles:
                 for known, following in zip(self._files, self._files[1:], strict=False)
                 if following.header.first <= position + 1
             ]
-        for index, known in enumerate(gone):
-            if index and self._fsync:
-                # Else a power cut could bring back this file without those that follow it.
+        for known in gone:
+            if self._fsync:
+                # Also before the first: a power cut could else bring back a file that an earlier
+                # call or process deleted, without this one that follows it.
                 try:
                     self._device.sync_directory(FOLDER)
                 except OSError as error:

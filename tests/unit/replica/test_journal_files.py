@@ -231,27 +231,41 @@ def test_a_power_cut_brings_back_no_trimmed_file_without_those_after_it() -> Non
         assert held(again, again.floor - 1) == rows(again.floor, 41)
 
 
-def test_a_trim_that_fails_goes_on_later() -> None:
-    class BusyDevice(SimulatedDevice):
-        is_busy = False
+def test_a_power_cut_brings_back_no_file_that_an_earlier_trim_deleted() -> None:
+    """Each trim deletes one file here, and the file that follows both was made durable before the
+    first of them: nothing but the trim itself syncs the folder in between."""
+    for seed in range(50):
+        device = SimulatedDevice()
+        files = JournalFiles.open(device)
+        for first in (1, 11, 21):
+            files.note(rows(first, first + 10))
+            files.roll()
+            files.sync()
+        assert files.trim(10) == 1
+        if seed % 2:
+            # The process died in between, and the device lives on.
+            files.close()
+            files = JournalFiles.open(device)
+        assert files.trim(20) == 1
+        again = JournalFiles.open(device.power_loss(SeededRandom(seed)))
+        assert held(again, again.floor - 1) == rows(again.floor, 31), seed
 
-        def sync_directory(self, name: str) -> None:
-            if self.is_busy:
-                raise OSError(errno.EMFILE, "too many open files")
-            super().sync_directory(name)
 
-    device = BusyDevice()
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_a_trim_that_fails_goes_on_later(removed: int) -> None:
+    """Wherever it failed: before the first file, or between two."""
+    device = SimulatedDevice()
     files = JournalFiles.open(device)
     for first in (1, 11, 21, 31):
         files.note(rows(first, first + 10))
         files.roll()
         files.sync()
-    device.is_busy = True
-    with pytest.raises(StorageFullError, match="too many open files"):
+    device.fail("sync_directory", after=removed, error_number=errno.EMFILE)
+    with pytest.raises(StorageFullError, match="Too many open files"):
         files.trim(30)
-    assert held(files, 10) == rows(11, 41)
-    device.is_busy = False
-    assert files.trim(30) == 2
+    assert files.floor == 1 + 10 * removed
+    assert held(files, 10 * removed) == rows(files.floor, 41)
+    assert files.trim(30) == 3 - removed
     assert held(files, 30) == rows(31, 41)
 
 
