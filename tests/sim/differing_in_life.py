@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sim.differing import FOUND_S, damage, has_stopped, live_agents, replace_replica
-from sim.ending import is_as_the_journal
+from sim.ending import position_if_right
 
 if TYPE_CHECKING:
     from sim.chance import Chance
@@ -54,8 +54,11 @@ async def all_found(world: World) -> None:
     """Wait until no replica differs from the journal any more."""
     until_s = world.loop.time() + FOUND_S
     while (victim := world.differing) is not None:
-        if await is_as_the_journal(world, victim):
+        position = await position_if_right(world, victim)
+        if position is not None:
             world.history.count("difference gone by itself")
+            # A comparison of states before that may not have come to its end.
+            world.right_from[victim] = position
             world.differing = None
         elif world.loop.time() > until_s:
             world.history.violate("difference-unnoticed", f"{victim}")

@@ -128,11 +128,11 @@ async def compare_replicas(world: World) -> None:
     world.history.count("replicas compared")
 
 
-async def is_as_the_journal(world: World, agent: Agent) -> bool:
-    """Whether a replica holds what a replay of the journal gives."""
+async def position_if_right(world: World, agent: Agent) -> int | None:
+    """Where a replica is, if it holds what a replay of the journal gives; None: it doesn't."""
     await world.within(world.heal_s, agent.ready.wait(), f"{agent} doesn't start")
-    _, dump = await _caught_up(world, agent)
-    return dump == world.oracle.dump()
+    position, dump = await _caught_up(world, agent)
+    return position if dump == world.oracle.dump() else None
 
 
 async def _caught_up(world: World, agent: Agent) -> tuple[int, list[bytes]]:

@@ -38,6 +38,8 @@ KNOWN = {
     3134636197: "two-generations",
     # Records of a partition that no client had seen before the restore counted as the next epoch's.
     466530298880: "leader-epoch",
+    # A damaged row was deleted while the states of a position before that were being compared.
+    466530301681: "agent-died",
     # A cluster was restored to a moment before its first topic, and clients picked one of none.
     700458: "actor-failed",
 }

@@ -21,6 +21,7 @@ from penstock.model.errors import (
     RetryableError,
 )
 from penstock.objects.origins import ORIGINS_PREFIX
+from penstock.replica.difference import read_difference
 from penstock.testing.journal import JournalFaults
 from penstock.testing.simulated_store import SimulatedBucket
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop
@@ -37,6 +38,7 @@ from sim.faults import Faults
 from sim.history import History, Place, ViolationError
 from sim.older import go_back
 from sim.oracle import Oracle
+from sim.parts import DATABASE
 from sim.producer import Producer
 from sim.profiles import profile_of
 from sim.restored import restore
@@ -154,6 +156,8 @@ class World:
         self.over = False
         self.differing: Agent | None = None
         """The agent whose replica is damaged."""
+        self.right_from: dict[Agent, int] = {}
+        """Agents whose replicas were damaged, and a position at which they were right again."""
         self.keyed_sent: dict[tuple[Place, int, int, int], list[bytes]] = {}
         """Records of compacted topics by producer id, epoch and base sequence of their batch."""
         self.keyed_retention_ms = 0
@@ -221,8 +225,7 @@ class World:
             self.noticed_older(agent, error)
         elif isinstance(error, NotFoundError) and self.journal.first > 1:
             self.history.count("agent ended: below the trim")
-        elif isinstance(error, CorruptDataError) and agent is self.differing:
-            self.differing = None
+        elif isinstance(error, CorruptDataError) and self._has_differed(agent):
             self.history.count("agent ended: its replica differs")
         elif isinstance(error, OtherClusterError) and agent.is_astray:
             self.history.count("agent ended: another cluster's journal")
@@ -231,6 +234,14 @@ class World:
         else:
             text = "".join(traceback.format_exception(error))
             self.violated(ViolationError("agent-died", f"{agent}: {text}"))
+
+    def _has_differed(self, agent: Agent) -> bool:
+        """Whether an agent's replica was wrong at the position at which it was found to be."""
+        if agent is self.differing:
+            self.differing = None
+            return True
+        found = read_difference(agent.folder / DATABASE)
+        return found is not None and found.position <= self.right_from.get(agent, -1)
 
     def noticed_older(self, agent: Agent, error: JournalOlderError) -> None:
         """An agent's replica was newer than the journal."""
