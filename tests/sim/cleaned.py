@@ -53,7 +53,6 @@ class KeyedPartition:
     """Offsets whose records a cleaning has taken."""
     horizons: dict[int, int] = field(default_factory=dict)
     """By base offset: when the tombstones of a batch may go."""
-    clean_end: int = -1
 
 
 class Cleaned:
@@ -114,10 +113,12 @@ class Cleaned:
 
     def _replaced(self, place: Place, listed: ReplacedPartition, command: ReplaceRuns) -> None:
         partition = self._partitions[place]
-        partition.clean_end = max(partition.clean_end, listed.clean_end)
-        log_start = self._log_start(listed.partition_key)
+        # What was known of the partition when the runs were listed may be older than they are: then
+        # runs are cleaned once more, perhaps without those up to where it is clean by now.
+        within = range(self._log_start(listed.partition_key), listed.clean_end)
+        log_start = within.start
         before = len(partition.gone)
-        kept = self._clean(partition, log_start, command)
+        kept = self._clean(partition, within, command)
         self._world.history.counts["cleaned away"] += len(partition.gone) - before
         found = self._found(listed, command)
         if found is None:
@@ -146,13 +147,13 @@ class Cleaned:
                 violate("clean-producer", f"{where}: the last batch of a producer: {header}")
         self._world.history.count("cleaned")
 
-    def _clean(self, partition: KeyedPartition, log_start: int, command: ReplaceRuns) -> set[int]:
-        """Clean the truth; the offsets below the cleaned point that are still there."""
+    def _clean(self, partition: KeyedPartition, offsets: range, command: ReplaceRuns) -> set[int]:
+        """Clean the truth at some offsets; those of them that are still there."""
         now_ms = max(self._world.cleaning_ms[new.key] for new in command.objects)
         within = [
             (offset, identity)
             for offset, identity in sorted(partition.records.items())
-            if log_start <= offset < partition.clean_end
+            if offset in offsets
         ]
         newest = {identity.key: offset for offset, identity in within}
         kept: set[int] = set()
