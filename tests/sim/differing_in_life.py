@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.replica.difference import note_of
 from sim.differing import FOUND_S, damage, has_stopped, live_agents, replace_replica
 from sim.ending import position_if_right
+from sim.parts import DATABASE
 
 if TYPE_CHECKING:
     from sim.chance import Chance
@@ -23,8 +25,12 @@ NOTICED_S = 4.0
 
 
 async def damage_one(world: World, chance: Chance) -> None:
-    """Change a cell of one agent, unless the last one that was changed has yet to be found."""
-    live = live_agents(world)
+    """Change a cell of one agent, unless the last one that was changed has yet to be found.
+
+    An agent that differed is left alone until its new replica was found equal: one that differs
+    twice in a row refuses to start, which is no fault.
+    """
+    live = [agent for agent in live_agents(world) if not note_of(agent.folder / DATABASE).exists()]
     if world.differing is not None or not live:
         return
     victim = world.differing = chance.pick(live)

@@ -40,6 +40,8 @@ KNOWN = {
     466530298880: "leader-epoch",
     # A damaged row was deleted while the states of a position before that were being compared.
     466530301681: "agent-died",
+    # A replica was damaged again before the comparison that clears its agent.
+    466530304530: "agent-died",
     # Of a partition that was clean up to 97, the runs up to 93 were cleaned once more.
     466530303760: "clean-lost",
     # A cluster was restored to a moment before its first topic, and clients picked one of none.
