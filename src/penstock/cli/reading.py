@@ -181,11 +181,14 @@ class Reader:
     def _look_again(self) -> None:
         if self._log.doubt_count != self._doubts_seen:
             doubt_count = self._log.doubt_count
-            self.client.look_again(self._names)
+            self.client.look_again(self._names, self._mine())
             self._doubts_seen = doubt_count
 
+    def _mine(self) -> set[TopicPartition]:
+        return {TopicPartition(row.topic, row.partition) for row in self._consumer.assignment()}
+
     def _to_commit(self) -> list[Any]:
-        mine = {TopicPartition(row.topic, row.partition) for row in self._consumer.assignment()}
+        mine = self._mine()
         return [self._place(*row) for row in self._printed.items() if row[0] in mine]
 
     def _commit(self, rows: list[Any]) -> None:

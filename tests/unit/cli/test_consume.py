@@ -208,6 +208,23 @@ def test_where_a_committed_offset_is_gone_the_nearest_record_is_next(
     assert client.admin.committed_offsets(group) == {place: 4}
 
 
+def test_an_advertised_address_that_is_wrong_is_named(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        wrong = f"127.0.0.1:{unused.getsockname()[1]}"
+        with running_server(tmp_path, {"ADVERTISED": wrong}) as broker:
+            address = parse_address(broker.bootstrap, setting="bootstrap")
+            with Client(address, timeout_s=SECONDS_MAX) as client:
+                client.topic("t", create=True)
+                with pytest.raises(RetryableError, match=f"{wrong}: Connection refused"):
+                    client.admin.delete_topic("t")
+            arguments = ("consume", "t", "--group", "g", "--server", broker.bootstrap)
+            with running_command(*arguments) as command:
+                assert command.process.stderr is not None
+                told = command.process.stderr.readline().decode()
+    assert told.startswith(f"penstock: connect {wrong}: Connection refused")
+
+
 @pytest.mark.parametrize("group", [(), ("--group", "readers")])
 def test_a_topic_that_is_deleted_meanwhile_ends_the_reading(
     broker: ServerProcess, topic: str, client: Client, group: tuple[str, ...]

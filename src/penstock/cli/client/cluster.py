@@ -5,7 +5,7 @@ once."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 
 if TYPE_CHECKING:
-    from penstock.cli.client.admin import Admin
+    from penstock.cli.client.admin import Admin, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Client:
         self._bootstrap = bootstrap
         self.timeout_s = timeout_s
         self._connection: Connection | None = None
-        self._nodes: list[Address] = []
+        self._nodes: dict[int, Address] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -76,15 +76,25 @@ class Client:
             self._connection = self._connect()
         return self._connection
 
-    def look_again(self, names: Sequence[str]) -> None:
-        """See whether a node can be reached now, and topics are still there.
+    def look_again(self, names: Sequence[str], places: Collection[TopicPartition]) -> None:
+        """See whether topics are still there, and their leaders can be reached now.
+
+        Args:
+            places: the partitions of which the leaders count; none: of all.
 
         Raises:
-            RetryableError: no node can be reached.
+            RetryableError: a node can't be reached.
             RefusedError: a topic does not exist any more.
         """
         self.close()
-        self.metadata(names)
+        leaders = {
+            row.leader
+            for topic in self.metadata(names)
+            for row in topic.partitions
+            if not places or (topic.name, row.partition) in places
+        }
+        for address in {self._nodes[leader] for leader in leaders & self._nodes.keys()}:
+            Connection(address, timeout_s=self.timeout_s).close()
 
     def settings(self, log: Log) -> dict[str, Any]:
         """What a client of librdkafka is made with; whether there is a server is seen elsewhere."""
@@ -122,7 +132,7 @@ class Client:
                 include_topic_authorized_operations=False,
             ),
         )
-        self._nodes = [Address(row.host, row.port) for row in response.brokers]
+        self._nodes = {row.node_id: Address(row.host, row.port) for row in response.brokers}
         for row in response.topics:
             is_missing = row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             message = NO_SUCH_TOPIC if is_missing else None
@@ -161,7 +171,7 @@ class Client:
         try:
             return Connection(self._bootstrap, timeout_s=self.timeout_s)
         except RetryableError:
-            for address in self._nodes:
+            for address in self._nodes.values():
                 if address != self._bootstrap:
                     with contextlib.suppress(RetryableError):
                         return Connection(address, timeout_s=self.timeout_s)
