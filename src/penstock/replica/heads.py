@@ -102,8 +102,10 @@ class ConfirmedHeads:
             self._confirm(self._rounds.popleft())
 
     def read_all(self, began_s: float) -> None:
-        """A read that began at `began_s` found nothing that is not applied: as good as a head."""
-        self.confirmed_s = max(self.confirmed_s, began_s)
+        """A read that began at `began_s` found nothing that is not applied: as good as a head,
+        unless the journal was doubted since."""
+        if self._is_same():
+            self.confirmed_s = max(self.confirmed_s, began_s)
 
     def fail(self, error: PenstockError) -> None:
         """Nothing will be confirmed any more; the first reason stays."""

@@ -208,3 +208,35 @@ def test_a_look_during_which_the_journal_failed_counts_for_nothing() -> None:
         await asker
 
     follow(scenario)
+
+
+def test_a_read_during_which_the_journal_was_doubted_confirms_no_head() -> None:
+    """A journal that came back older may have grown to the replica's position again, so that such
+    a read finds nothing past it."""
+
+    async def scenario(rig: Following) -> None:
+        await rig.append(b"a", b"b")
+        follower = rig.start(HeldReplica(position=2, mark=rig.mark(2)))
+        await asyncio.sleep(AT_ONCE_S)
+        read, began, go = rig.connection.read, asyncio.Event(), asyncio.Event()
+
+        async def slow(after: int, limit: int) -> list[JournalRow]:
+            began.set()
+            rows: list[JournalRow] = await read(after, limit)
+            await go.wait()
+            return rows
+
+        rig.connection.read = slow
+        await began.wait()
+        look = SlowLook(rig)
+        confirmed_s = follower.heads.confirmed_s
+        follower.doubt()
+        go.set()
+        await asyncio.sleep(5)
+        assert look.count == 1
+        assert follower.heads.confirmed_s == confirmed_s
+        look.go.set()
+        await asyncio.sleep(0.1)
+        assert follower.heads.confirmed_s > confirmed_s, "by heads that were read meanwhile"
+
+    follow(scenario)
