@@ -101,7 +101,8 @@ def plant(patch: Path, folder: Path) -> Path:
         ValueError: the patch does not apply.
     """
     tree = folder / patch.stem
-    shutil.copytree(TREE / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    # With its bytecode: what the patch doesn't touch isn't compiled again.
+    shutil.copytree(TREE / "src", tree / "src")
     done = subprocess.run(
         ["patch", "-p1", "--force", "--fuzz=3", "-i", str(patch)],
         cwd=tree,
