@@ -114,15 +114,31 @@ class GroupDeletion:
                     continue
                 rows += 1 + left
                 if rows >= ROWS_MAX:
-                    begun = self.begin(doomed)
+                    begun = self.begin(self._held(doomed, errors))
                     doomed, rows = [], 0
                     errors.update(await self.outcomes(begun))
-            begun, doomed = self.begin(doomed), []
+            begun, doomed = self.begin(self._held(doomed, errors)), []
             errors.update(await self.outcomes(begun))
         finally:
             # Those whose deletion an error kept from beginning are read again at their next use.
             for loaded in doomed:
                 self._memory.forget_this(loaded)
+
+    def _held(
+        self, doomed: Sequence[LoadedGroup], errors: dict[str, GroupError]
+    ) -> list[LoadedGroup]:
+        """Those that are still the memory's; the others' error is in `errors`.
+
+        One that was let go of while others were emptied may be in use again, under the same epoch
+        of its shard, with members and offsets that were acknowledged since.
+        """
+        held = []
+        for loaded in doomed:
+            if self._memory.holds(loaded):
+                held.append(loaded)
+            else:
+                errors[loaded.machine.group_id] = GroupError.NOT_COORDINATOR
+        return held
 
     def _doomed(self, group_id: str, errors: dict[str, GroupError]) -> LoadedGroup | None:
         """The group, dead from here on; None: it can't be deleted, for the reason in `errors`."""
@@ -147,6 +163,9 @@ class GroupDeletion:
             rows = self._queries.group_offsets_page(group_id, after, limit=ROWS_MAX)
             if self._turns.spend(rows=1 + len(rows)):
                 await self._turns.wait()
+            if not self._memory.holds(loaded):
+                # Let go of, and maybe in use again: see `_held`.
+                return GroupError.NOT_COORDINATOR, 0
             if len(rows) < ROWS_MAX:
                 return GroupError.NONE, len(rows)
             after = next(reversed(rows))

@@ -226,9 +226,13 @@ class GroupMemory:
         self._idle.pop(group_id, None)
         self.groups.pop(group_id, None)
 
+    def holds(self, loaded: LoadedGroup) -> bool:
+        """Whether a group is still the one in memory: not let go of, nor read again since."""
+        return self.groups.get(loaded.machine.group_id) is loaded
+
     def forget_this(self, loaded: LoadedGroup) -> None:
         """Forget a group, unless another value has taken its place meanwhile."""
-        if self.groups.get(loaded.machine.group_id) is loaded:
+        if self.holds(loaded):
             self.forget(loaded.machine.group_id)
 
     # -- effects -------------------------------------------------------------------------------

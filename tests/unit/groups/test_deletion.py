@@ -121,3 +121,55 @@ def test_groups_that_could_not_be_emptied_are_served_again(tmp_path: Path) -> No
         await one.close()
 
     run(work())
+
+
+def test_a_group_that_is_let_go_of_while_it_is_emptied_is_deleted_no_further(
+    tmp_path: Path,
+) -> None:
+    """An agent that was cut off lets go of its groups, and serves them again under the same epoch
+    of their shards: what is committed then is no part of what was to be deleted."""
+
+    async def work() -> None:
+        one = world(tmp_path)
+        await with_offsets(one, "g", MANY)
+        one.committer.commands.clear()
+        one.committer.gate = asyncio.Event()
+        deletion = asyncio.create_task(one.groups.delete_groups(["g"]))
+        await settle()
+        one.groups.release(lambda _: True)
+        committing = asyncio.create_task(commit(one, [write(one, 7, MANY - 1)]))
+        await settle()
+        one.committer.gate.set()
+        assert await deletion == [GroupError.NOT_COORDINATOR]
+        assert list((await committing).codes) == [0]
+        deleted = [made for made in one.committer.commands if isinstance(made, DeleteOffsets)]
+        assert len(deleted) == 1, "the one that was on its way"
+        assert not [made for made in one.committer.commands if isinstance(made, DeleteGroups)]
+        (stored,) = list(one.queries.group_offsets("g").values())[-1:]
+        assert stored.offset == 7
+        await one.close()
+
+    run(work())
+
+
+def test_a_group_that_is_let_go_of_while_others_are_emptied_is_not_deleted(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        one = world(tmp_path)
+        await with_offsets(one, "short", 1)
+        await with_offsets(one, "long", MANY)
+        one.committer.gate = asyncio.Event()
+        deletion = asyncio.create_task(one.groups.delete_groups(["short", "long"]))
+        await settle()
+        one.groups.release(lambda group_id: group_id == "short")
+        committing = asyncio.create_task(commit(one, [write(one, 7)], "short"))
+        await settle()
+        one.committer.gate.set()
+        assert await deletion == [GroupError.NOT_COORDINATOR, GroupError.NONE]
+        assert list((await committing).codes) == [0]
+        assert [stored.offset for stored in one.queries.group_offsets("short").values()] == [7]
+        assert one.queries.group_offsets("long") == {}
+        await one.close()
+
+    run(work())
