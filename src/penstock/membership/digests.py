@@ -28,7 +28,7 @@ from penstock.replica.dump import DIGEST_VERSION
 from penstock.replica.pinned import PinnedState, digest_pinned
 from penstock.state.answers import AnyAnswer
 from penstock.state.commands import AnyCommand, AskDigest, ReportDigest
-from penstock.state.digest_plan import Judged, Verdict, judge, left_split
+from penstock.state.digest_plan import Judged, Verdict, is_settled, judge, left_split
 from penstock.state.read.view import StateView
 from penstock.state.schema import FORMAT_VERSION, INTEGRITY_LEVEL
 from penstock.state.state_digest import StateDigest
@@ -122,7 +122,11 @@ class DigestKeeper:
         was compared."""
         self.counts = DigestCounts()
         split = left_split(view.digests)
-        self._wants_round = split is not None or self._note is not None
+        self._wants_round = (
+            split is not None
+            or self._note is not None
+            or (len(_live(view)) > 1 and not is_settled(view.digests))
+        )
         self._is_split_from_before = split is not None
         if split is not None:
             self._stop_writing(split)
@@ -185,8 +189,7 @@ class DigestKeeper:
             return True
         if not self._interval_s:
             return False
-        live = [agent.agent_id for agent in self._view.agents() if agent.live]
-        is_mine = owner_of(_PROPOSER, live or [self._me]) == self._me
+        is_mine = owner_of(_PROPOSER, list(_live(self._view)) or [self._me]) == self._me
         after_s = self._interval_s if is_mine else _OVERDUE * self._interval_s
         return now_s >= self._round_s + after_s
 
@@ -235,8 +238,7 @@ class DigestKeeper:
 
     def _judge(self, now_s: float) -> None:
         found = self._view.digests
-        live = {agent.agent_id: agent.epoch for agent in self._view.agents() if agent.live}
-        judged = self.judged = judge(found, me=self._me, live=live)
+        judged = self.judged = judge(found, me=self._me, live=_live(self._view))
         match judged.verdict:
             case Verdict.NOT_ASKED:
                 pass
@@ -331,3 +333,8 @@ class DigestKeeper:
             now_s - self._round_s,
             self._view.digests.position,
         )
+
+
+def _live(view: StateView) -> dict[int, int]:
+    """Epochs of the live agents by id."""
+    return {agent.agent_id: agent.epoch for agent in view.agents() if agent.live}

@@ -100,6 +100,15 @@ def left_split(found: DigestRound) -> Judged | None:
     return None
 
 
+def is_settled(found: DigestRound) -> bool:
+    """Whether the last round compared states to its end; also where none was ever asked for.
+
+    For an agent that starts: one that was alone, or died before it answered, may differ from
+    another although no round says so.
+    """
+    return not found.position or len(found.answers) == len(found.epochs) > 1
+
+
 def differing_tables(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[str]:
     """Names of the tables whose digests aren't equal, those that only one has included."""
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))

@@ -285,6 +285,63 @@ def test_one_of_two_that_is_left_alone_goes_on_when_it_is_restarted(tmp_path: Pa
     play(tmp_path, scenario)
 
 
+def test_two_that_differ_stop_again_though_one_of_them_was_alone_meanwhile(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        good, bad = await world.begin(2)
+        bad.flip()
+        await world.a_round()
+        await good.stop()
+        await bad.stop()
+        await good.start()
+        await good.order.commit(
+            [Fence(agent=2, epoch=bad.order.epoch, seen_position=good.order.position)]
+        )
+        await world.ticks(5)
+        assert good.keeper.judged.verdict is Verdict.ALONE
+        await bad.start()
+        await world.ticks(5)
+        await assert_stopped(good, bad)
+
+    play(tmp_path, scenario)
+
+
+def test_they_also_do_where_one_died_before_its_answer(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        good, bad = await world.begin(2)
+        bad.flip()
+        await world.a_round()
+        await bad.stop()
+        await bad.start()
+        # It asks for a round, in place of the one that says that they differ.
+        await bad.keeper.run_once()
+        await bad.stop()
+        await bad.start()
+        await world.ticks(5)
+        await assert_stopped(good, bad)
+
+    play(tmp_path, scenario)
+
+
+def test_an_agent_that_starts_after_a_round_of_all_asks_for_none(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        first, second = await world.begin(2)
+        await world.a_round()
+        before = first.view.digests.position
+        await second.stop()
+        await second.start()
+        await world.ticks(5)
+        assert first.view.digests.position == before
+
+    play(tmp_path, scenario)
+
+
+async def assert_stopped(*members: Member) -> None:
+    for member in members:
+        assert member.keeper.judged.verdict is Verdict.SPLIT
+        with pytest.raises(RetryableError, match="differ at position"):
+            await writes(member, "u")
+
+
 def test_a_third_agent_settles_who_of_two_is_wrong(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         good, bad = await world.begin(2)

@@ -8,6 +8,7 @@ from penstock.state.digest_plan import (
     DigestRound,
     Verdict,
     differing_tables,
+    is_settled,
     judge,
     left_split,
 )
@@ -118,3 +119,10 @@ def test_no_answers_let_a_bad_agent_stop_a_good_majority(count: int) -> None:
 
 def test_tables_that_only_one_has_differ() -> None:
     assert differing_tables({"a": b"1", "b": b"2"}, {"a": b"1", "c": b"3"}) == ["b", "c"]
+
+
+def test_a_round_is_settled_once_two_or_more_were_asked_and_all_have_answered() -> None:
+    assert is_settled(DigestRound())
+    assert is_settled(asked({1: digest(), 2: digest("b")}))
+    assert not is_settled(asked({1: digest()}))
+    assert not is_settled(asked({1: digest(), 2: digest(), 3: None}))
