@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from penstock.cli.client.admin import LATEST, partitions_of
+from penstock.cli.client.admin import LATEST
 from penstock.cli.client.cluster import Client
 from penstock.config.addresses import parse_address
 from support.server import REPOSITORY
@@ -85,6 +85,6 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
     with Client(parse_address(bootstrap, setting="bootstrap"), timeout_s=SECONDS_MAX) as client:
         for known in client.metadata(None):
             if known.name == topic:
-                found = client.admin.list_offsets(partitions_of(known), LATEST)
+                found = client.admin.list_offsets(known.leaders, LATEST)
                 return {partition.partition: offset for partition, offset in found.items()}
         return {}

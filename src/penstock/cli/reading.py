@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.cli.client.admin import EARLIEST, LATEST, TopicPartition, partitions_of
+from penstock.cli.client.admin import EARLIEST, LATEST
+from penstock.cli.client.cluster import TopicPartition
 from penstock.cli.client.errors import translated
 from penstock.cli.client.groups import leave_group
 from penstock.cli.client.librdkafka import Log, confluent_kafka, within
@@ -297,7 +298,7 @@ def read_alone(
     client = reader.client
     partitions: list[TopicPartition] = []
     for name in dict.fromkeys(names):
-        known = partitions_of(client.topic(name))
+        known = client.topic(name).leaders
         wanted = [row for row in known if not only or row.partition in only]
         missing = set(only) - {row.partition for row in wanted}
         if missing:

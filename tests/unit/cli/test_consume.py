@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
-from penstock.cli.client.admin import EARLIEST, TopicPartition
-from penstock.cli.client.cluster import Client
+from penstock.cli.client.admin import EARLIEST
+from penstock.cli.client.cluster import Client, TopicPartition
 from penstock.cli.client.patience import Patience
 from penstock.cli.main import root
 from penstock.cli.reading import Batches, Reader, Start, read_as_member

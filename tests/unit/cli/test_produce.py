@@ -182,6 +182,22 @@ def test_after_a_record_that_is_too_large_nothing_is_sent(
     assert consumed(broker, topic) == ["one"]
 
 
+@pytest.mark.parametrize("many", [True, False])
+def test_a_failure_that_the_next_record_meets_is_told_with_its_cause(
+    topic: str, client: Client, many: bool
+) -> None:
+    producer = producer_of(client, topic)
+    producer.add_values([b"x" * (5 << 20)], headers=[], partition=None)
+    # librdkafka takes none after a failure, and says of that no more than that it was fatal.
+    with pytest.raises(InvalidRequestError, match="MESSAGE_TOO_LARGE"):
+        while True:
+            if many:
+                producer.add_values([b"two"], headers=[], partition=None)
+            else:
+                producer.add(NewRecord(key=None, value=b"two"))
+    producer.close()
+
+
 def test_a_server_that_is_away_for_too_long_is_named_with_the_reason(tmp_path: Path) -> None:
     with running_server(tmp_path, {}) as broker:
         address = parse_address(broker.bootstrap, setting="bootstrap")

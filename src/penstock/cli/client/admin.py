@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 
+from penstock.cli.client.cluster import TopicPartition
 from penstock.cli.client.errors import translated
 from penstock.cli.client.librdkafka import Log, confluent_kafka
 from penstock.model.errors import RetryableError
-
-if TYPE_CHECKING:
-    from penstock.cli.client.cluster import TopicInfo
 
 DEFAULT_COUNT: Final = -1
 """Partitions or replicas as the server's settings say (KIP-464)."""
@@ -23,16 +21,6 @@ FAILING_S: Final = 2.0
 """How long an answer is waited for after a connection failed: librdkafka would try again up to its
 deadline, and most failures are a wrong address or a server that isn't there."""
 _LOOK_S: Final = 0.05
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +220,6 @@ class Admin:
                     raise RetryableError(operation, subject, log.failure) from None
             except self._kafka.KafkaException as error:
                 raise translated(error.args[0], operation, subject, failure=log.failure) from error
-
-
-def partitions_of(topic: TopicInfo) -> list[TopicPartition]:
-    """All partitions of a topic, in order."""
-    return [TopicPartition(topic.name, row.partition) for row in topic.partitions]
 
 
 def _state(name: str) -> str:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import NO_SUCH_TOPIC, RefusedError, check
@@ -19,26 +19,31 @@ from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
 
 if TYPE_CHECKING:
-    from penstock.cli.client.admin import Admin, TopicPartition
+    from penstock.cli.client.admin import Admin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionInfo:
-    """One partition: the node that leads it and those that hold it."""
+class TopicPartition(NamedTuple):
+    """A partition by name."""
 
+    topic: str
     partition: int
-    leader: int
-    replicas: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """One topic. `topic_id` is its UUID as text, empty where the server gives none."""
+    """One topic.
+
+    `topic_id` is its UUID as text, empty where the server gives none; `leaders` has the node that
+    leads each partition, in their order.
+    """
 
     name: str
     topic_id: str
     is_internal: bool
-    partitions: tuple[PartitionInfo, ...]
+    leaders: dict[TopicPartition, int]
 
 
 class Client:
@@ -88,10 +93,10 @@ class Client:
         """
         self.close()
         leaders = {
-            row.leader
+            leader
             for topic in self.metadata(names)
-            for row in topic.partitions
-            if not places or (topic.name, row.partition) in places
+            for place, leader in topic.leaders.items()
+            if not places or place in places
         }
         for address in {self._nodes[leader] for leader in leaders & self._nodes.keys()}:
             Connection(address, timeout_s=self.timeout_s).close()
@@ -142,14 +147,10 @@ class Client:
                 name=row.name,
                 topic_id=str(getattr(row, "topic_id", None) or ""),
                 is_internal=row.is_internal,
-                partitions=tuple(
-                    PartitionInfo(
-                        partition=part.partition_index,
-                        leader=part.leader_id,
-                        replicas=tuple(part.replica_nodes),
-                    )
+                leaders={
+                    TopicPartition(row.name, part.partition_index): part.leader_id
                     for part in sorted(row.partitions, key=lambda part: part.partition_index)
-                ),
+                },
             )
             for row in response.topics
         ]

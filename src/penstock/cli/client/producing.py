@@ -11,11 +11,12 @@ and the number of partitions say how fast this is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Sequence
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -37,9 +38,12 @@ BUFFER_COUNT: Final = 200_000
 RECORD_BYTES_MAX: Final = 1_000_000_000
 """librdkafka's own limit. The topic's is the one that counts, and the server knows it."""
 ACK_TIMEOUT_MS_MAX: Final = 900_000
-TIMEOUT_MS_MAX: Final = 2_147_483_647
+INT32_MAX: Final = 2_147_483_647
+BATCH_RECORDS_MAX: Final = 1_000_000
+"""librdkafka's, and a server's by default; its own default would cut batches of short lines."""
 NO_TIMESTAMP: Final = 0
 """librdkafka takes the time at which it gets the record."""
+FATAL_LOOKS: Final = 20
 _BY_KEY: Final = -1
 _LOOK_S: Final = 0.005
 """An acknowledgement wakes no caller, since only errors are told."""
@@ -105,21 +109,22 @@ class Producer:
                 # A batch that fails leaves no gap behind which others are stored.
                 "enable.gapless.guarantee": True,
                 "compression.type": codec,
-                "batch.size": min(batch_bytes, TIMEOUT_MS_MAX),
+                "batch.size": min(batch_bytes, INT32_MAX),
+                "batch.num.messages": BATCH_RECORDS_MAX,
                 "linger.ms": LINGER_MS,
                 # As Java's clients: murmur2 of a key, no key one partition after another.
                 "partitioner": "murmur2_random",
                 "message.max.bytes": RECORD_BYTES_MAX,
                 "queue.buffering.max.kbytes": BUFFER_KIB,
                 "request.timeout.ms": min(timeout_ms, ACK_TIMEOUT_MS_MAX),
-                "delivery.timeout.ms": min(max(timeout_ms, LINGER_MS + 1), TIMEOUT_MS_MAX),
+                "delivery.timeout.ms": min(max(timeout_ms, LINGER_MS + 1), INT32_MAX),
                 # A call of Python for each record takes longer than all else.
                 "delivery.report.only.error": True,
                 "on_delivery": self._on_failed,
             }
         )
 
-        self._partition_count = len(client.topic(name, create=True).partitions)
+        self._partition_count = len(client.topic(name, create=True).leaders)
 
     @property
     def sent_count(self) -> int:
@@ -215,13 +220,16 @@ class Producer:
         try:
             self._producer.poll(wait_s)
         except self._kafka.KafkaException as error:
-            # A fatal one. What the records failed by says more, and comes next.
-            self._producer.poll(_LOOK_S)
             self._raise(error.args[0])
         if self._error is not None:
             raise self._error
 
-    def _raise(self, error: KafkaError) -> None:
+    def _raise(self, error: KafkaError) -> NoReturn:
+        """Raise what the first record failed by: it is told after a fatal error, and says more."""
+        for _ in range(FATAL_LOOKS):
+            if self._error is None:
+                with contextlib.suppress(self._kafka.KafkaException):
+                    self._producer.poll(_LOOK_S)
         raise self._error or self._translated(error, self._name)
 
     def _on_failed(self, error: KafkaError, message: Message) -> None:

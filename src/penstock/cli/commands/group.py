@@ -9,10 +9,8 @@ from penstock.cli.client.admin import (
     EARLIEST,
     LATEST,
     GroupDescription,
-    TopicPartition,
-    partitions_of,
 )
-from penstock.cli.client.cluster import Client
+from penstock.cli.client.cluster import Client, TopicPartition
 from penstock.cli.client.errors import RefusedError
 from penstock.cli.client.groups import list_groups
 from penstock.cli.options import connect, json_option, parse_time, server_option, timeout_option
@@ -221,10 +219,10 @@ def _wanted(
 ) -> list[TopicPartition]:
     if not texts:
         return sorted(committed)
-    wanted = []
+    wanted: list[TopicPartition] = []
     for text in texts:
         name, colon, numbers = text.partition(":")
-        known = partitions_of(client.topic(name))
+        known = client.topic(name).leaders
         if not colon:
             wanted += known
             continue
@@ -246,7 +244,7 @@ def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartiti
     ends: dict[TopicPartition, int] = {}
     for name in sorted({partition.topic for partition in partitions}):
         try:
-            known = partitions_of(client.topic(name))
+            known = client.topic(name).leaders
         except RefusedError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.client.admin import DEFAULT_COUNT, EARLIEST, LATEST, partitions_of
+from penstock.cli.client.admin import DEFAULT_COUNT, EARLIEST, LATEST
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
 from penstock.cli.options import connect, json_option, parse_pairs, server_option, timeout_option
@@ -45,7 +45,7 @@ def create(
                 click.echo(f"{name} is there already")
                 return
             raise
-        count = partitions or len(client.topic(name).partitions)
+        count = partitions or len(client.topic(name).leaders)
     click.echo(f"created {name} with {_count(count, 'partition')}")
 
 
@@ -65,12 +65,12 @@ def list_topics(internal: bool, as_json: bool, server: str, timeout_s: float) ->
     if as_json:
         print_json(
             [
-                {"name": topic.name, "id": topic.topic_id, "partitions": len(topic.partitions)}
+                {"name": topic.name, "id": topic.topic_id, "partitions": len(topic.leaders)}
                 for topic in topics
             ]
         )
         return
-    print_table(("topic", "partitions"), [(topic.name, len(topic.partitions)) for topic in topics])
+    print_table(("topic", "partitions"), [(topic.name, len(topic.leaders)) for topic in topics])
 
 
 @command.command("describe")
@@ -161,10 +161,8 @@ def delete(names: tuple[str, ...], yes: bool, server: str, timeout_s: float) -> 
 
 def _describe(client: Client, name: str, *, all_configs: bool) -> dict[str, Any]:
     topic = client.topic(name)
-    partitions = partitions_of(topic)
-    starts = client.admin.list_offsets(partitions, EARLIEST)
-    ends = client.admin.list_offsets(partitions, LATEST)
-    leaders = {row.partition: row.leader for row in topic.partitions}
+    starts = client.admin.list_offsets(topic.leaders, EARLIEST)
+    ends = client.admin.list_offsets(topic.leaders, LATEST)
     return {
         "name": topic.name,
         "id": topic.topic_id,
@@ -176,11 +174,11 @@ def _describe(client: Client, name: str, *, all_configs: bool) -> dict[str, Any]
         "partitions": [
             {
                 "partition": partition.partition,
-                "leader": leaders[partition.partition],
+                "leader": leader,
                 "start": starts[partition],
                 "end": ends[partition],
             }
-            for partition in partitions
+            for partition, leader in topic.leaders.items()
         ],
     }
 
