@@ -38,8 +38,6 @@ KNOWN = {
     3134636197: "two-generations",
     # Records of a partition that no client had seen before the restore counted as the next epoch's.
     466530298880: "leader-epoch",
-    # A damaged row was deleted while the states of a position before that were being compared.
-    466530301681: "agent-died",
     # A replica was damaged again before the comparison that clears its agent.
     466530304530: "agent-died",
     # Of a partition that was clean up to 97, the runs up to 93 were cleaned once more.
