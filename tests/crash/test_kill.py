@@ -1,6 +1,6 @@
 """A server that is killed at random moments under load keeps every promise.
 
-    PENSTOCK_CRASH_KILLS=20   how many times it is killed
+    PENSTOCK_CRASH_KILLS=100  how many times it is killed (12)
     PENSTOCK_CRASH_SEED=...   repeats a run's choices (not its interleaving of threads)
     PENSTOCK_TEST_PEER=...    another broker in its place, see support.peer
 
@@ -22,7 +22,7 @@ from support.peer import PeerProcess
 from support.server import ServerProcess, run_penstock
 from support.waiting import eventually
 
-KILLS = int(os.environ.get("PENSTOCK_CRASH_KILLS", "20"))
+KILLS = int(os.environ.get("PENSTOCK_CRASH_KILLS", "12"))
 # Small enough that within a few seconds WAL files are reused and segments are written and joined,
 # so that kills land in the middle of that too.
 SMALL = {

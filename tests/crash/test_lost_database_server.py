@@ -1,7 +1,7 @@
 """A server that is killed under load, and whose metadata.sqlite is then deleted, cut or changed,
 keeps every promise: records, group offsets, topics, producers' sequences.
 
-    PENSTOCK_CRASH_KILLS=20   how many times it is killed
+    PENSTOCK_CRASH_KILLS=100  how many times it is killed (12)
     PENSTOCK_CRASH_SEED=...   repeats a run's choices (not its interleaving of threads)
 """
 
@@ -21,7 +21,7 @@ from support.log_checker import check
 from support.server import ServerProcess, run_penstock
 from support.waiting import eventually
 
-KILLS = int(os.environ.get("PENSTOCK_CRASH_KILLS", "20"))
+KILLS = int(os.environ.get("PENSTOCK_CRASH_KILLS", "12"))
 SETTINGS = {
     "WAL_BYTES_MAX": "64MiB",
     "WAL_FILE_BYTES": "4MiB",
