@@ -34,6 +34,8 @@ COMMIT_INTERVAL_S: Final = 5.0
 SESSION_MS: Final = 30_000
 ENDING_S: Final = 15.0
 """For the last commit, and for leaving the group."""
+ENDING_IN_DOUBT_S: Final = 1.0
+"""For leaving a group whose coordinator may be away."""
 OF_NO_GROUP: Final = "penstock-consume"
 """librdkafka wants a group's name of every consumer. No group is made of it where partitions are
 assigned by hand and nothing is committed."""
@@ -44,8 +46,10 @@ TOPIC_UNKNOWN_MS: Final = 1000
 
 _GONE_ON: Final = frozenset(
     {"REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "_ASSIGNMENT_LOST"}
+    | {"UNKNOWN_TOPIC_OR_PART"}
 )
-"""What a commit fails by in a group that went on without this member."""
+"""What a commit fails by where the group went on without this member, or a topic was deleted: there
+is nothing to commit any more."""
 _NOT_THERE: Final = frozenset({"_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"})
 _BY_ITSELF: Final = frozenset(
     {"_MAX_POLL_EXCEEDED", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT"}
@@ -164,7 +168,9 @@ class Reader:
         """
         rows = self._to_commit()
         if rows:
-            self._look_again()
+            if self._is_in_doubt:
+                # A commit would wait for long for a server that isn't there.
+                self.client.look_again([], [])
             operation, group = "commit offsets of group", str(self._group)
             within(ENDING_S, operation, group, lambda: self._commit(rows), self._log)
         self._printed.clear()
@@ -173,14 +179,19 @@ class Reader:
         """Leave the group, if there is one."""
         group, member_id = str(self._group), self._consumer.memberid()
         is_joining = self._is_joining
+        wait_s = ENDING_IN_DOUBT_S if self._is_in_doubt else ENDING_S
         with contextlib.suppress(RetryableError):
             # Others then wait for the session's end, as after a crash.
-            within(ENDING_S, "leave group", group, self._consumer.close, self._log)
+            within(wait_s, "leave group", group, self._consumer.close, self._log)
             if is_joining and member_id:
                 leave_group(self.client, group, member_id)
 
+    @property
+    def _is_in_doubt(self) -> bool:
+        return self._log.doubt_count != self._doubts_seen
+
     def _look_again(self) -> None:
-        if self._log.doubt_count != self._doubts_seen:
+        if self._is_in_doubt:
             doubt_count = self._log.doubt_count
             self.client.look_again(self._names, self._mine())
             self._doubts_seen = doubt_count

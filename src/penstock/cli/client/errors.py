@@ -96,7 +96,7 @@ def translated(
     """
     code, name, text = error.code(), error.name(), error.str()
     for generic in _GENERIC:
-        text = text.removeprefix(generic)
+        text = text.replace(generic, "")
     if code > 0 or code == ErrorCode.UNKNOWN_SERVER_ERROR:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and error.str().startswith(_GENERIC):
             text = NO_SUCH_TOPIC
