@@ -27,7 +27,6 @@ class Probe:
             asyncio.get_running_loop().call_soon(self.turn)
 
     def __enter__(self) -> typing.Self:
-        gc.collect()
         gc.disable()
         self.turn()
         sys.setprofile(self._count)
