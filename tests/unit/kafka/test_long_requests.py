@@ -253,6 +253,7 @@ def test_long_fetches_that_wait_hold_their_frames_alone(tmp_path: Path) -> None:
 
     async def test(rig: Rig, client: Client) -> None:
         keys = await rig.topic("wide", WIDE)
+        gc.collect()  # what other tests left may go at any time
         others = read()
         body = fetch_body(("wide", [wanted(n) for n in range(WIDE)]), wait_ms=600_000)
         clients = [Client(client.broker, keys) for _ in range(3)]
