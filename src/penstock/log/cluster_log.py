@@ -262,6 +262,11 @@ class ClusterLog(ServingLog):
         """
         self._dispatcher.append(appends, timeout_ms=timeout_ms, done=done, source=source)
 
+    def refuse(self, appends: list[PartitionAppend], *, source: int = 0) -> None:
+        """See `ServingLog`. On either path: a topic's may change before its batches come again."""
+        self._objects.refuse(appends, source)
+        self._wal.refuse(appends, source)
+
     def submit(self, path: Path, request: AppendRequest, *, wait_s: float) -> None:
         """See `penstock.log.append.dispatch.Paths`."""
         if path is Path.OBJECT:

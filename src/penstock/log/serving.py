@@ -215,6 +215,12 @@ class ServingLog(ABC):
             source: the connection that it came from.
         """
 
+    def refuse(  # noqa: B027 - a log of one server refuses nothing for others' sake
+        self, appends: list[PartitionAppend], *, source: int = 0
+    ) -> None:
+        """Take note of checked batches that are refused retriably before they get here: what their
+        producers have sent after them fails until they come again."""
+
     def hold(self) -> None:  # noqa: B027 - whoever never waits for company has nothing to do
         """More than one `append` may follow; `settle` comes after the last, in the same callback
         of the event loop."""

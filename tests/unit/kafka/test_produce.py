@@ -31,7 +31,9 @@ class Appended:
 
     def __init__(self, broker: Any) -> None:
         self.batches: list[bytes] = []
+        self.refused: list[bytes] = []
         broker.log.append = self.append
+        broker.log.refuse = self.refuse
         broker.log.append_bytes_max = 1 << 20
 
     def append(self, appends: list[PartitionAppend], *, done: Any, **_: Any) -> None:
@@ -40,6 +42,10 @@ class Appended:
             append.status = BatchStatus.STORED
             append.base_offset = len(self.batches)
         asyncio.get_running_loop().call_soon(done, None)
+
+    def refuse(self, appends: list[PartitionAppend], *, source: int) -> None:
+        assert source
+        self.refused += [bytes(append.batch.view) for append in appends]
 
 
 @pytest.fixture
@@ -510,6 +516,8 @@ def test_a_drained_agent_sends_producers_to_the_leaders_and_stores_nothing(
     assert asyncio.run(told(broker, 7, body, "flights")) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert counted == [1]
     assert not appended.batches
+    # What the producer has sent after it may come when this agent is drained no more.
+    assert len(appended.refused) == 1
 
 
 @pytest.mark.usefixtures("either_loop")

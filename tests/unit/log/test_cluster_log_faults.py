@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.append.plan import PartitionAppend
 from penstock.model.errors import PenstockError, RetryableError
+from penstock.records.batch import check_batch
 from penstock.state.answers import BatchStatus
 from penstock.testing.faulty import Faulty
 from penstock.testing.journal import JournalFaults
 from penstock.testing.randomness import SeededRandom
-from support.cluster_rig import Cluster, ClusterAgent, passing, run_cluster
+from support.cluster_rig import ANY, Cluster, ClusterAgent, one_batch, passing, run_cluster
 
 STORED = BatchStatus.STORED
 
@@ -93,6 +95,27 @@ def test_a_producer_that_took_its_failed_batch_elsewhere_may_come_back(
         await one.catch_up()
         assert await one.append(key, b"3", producer=(7, 0, 3)) == (STORED, 3)
         assert await one.read_all(key) == [(number, b"%d" % number) for number in range(4)]
+
+    run_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("mode", ["object", "wal"])
+def test_what_was_sent_after_a_batch_that_was_handed_over_waits_for_it(
+    tmp_path: Path, mode: str
+) -> None:
+    """A drained agent refuses a batch, and is drained no more when the next one comes."""
+
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, wal=True)
+        (key,) = await agent.topic("t", penstock__durability=mode)
+        assert await agent.append(key, b"-") == (STORED, 0)
+        header = check_batch(memoryview(one_batch(b"0", (7, 0, 0))), ANY, 0)
+        agent.log.refuse([PartitionAppend(key, header)], source=1)
+        with pytest.raises(RetryableError, match="an earlier batch"):
+            await agent.append(key, b"1", producer=(7, 0, 1))
+        for number in range(2):
+            sent = await agent.append(key, b"%d" % number, producer=(7, 0, number))
+            assert sent == (STORED, number + 1)
 
     run_cluster(tmp_path, test)
 

@@ -200,6 +200,9 @@ class _Produce:
             self._appends = [pair for pair in self._appends if not pair[1].error_code]
         if not self._appends:
             return
+        if self._broker.nodes.is_leaving():
+            self._hand_over_to_others()
+            return
         groups = self._split()
         self._pending += len(groups)
         timeout_ms = self._timeout_ms
@@ -211,6 +214,15 @@ class _Produce:
                 done=partial(self._done, group),
                 source=self._source,
             )
+
+    def _hand_over_to_others(self) -> None:
+        """Refuse what is right. The log takes note: this agent may be drained no more before the
+        producer's next batch is here, and that one must not be stored in place of these."""
+        self._broker.instruments.count("handed_over_batches", len(self._appends))
+        self._broker.log.refuse([append for append, _ in self._appends], source=self._source)
+        for _, answer in self._appends:
+            answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self._explain(answer, "this agent is being drained: others lead the partition")
 
     async def _confirm(self) -> None:
         """Say that a partition does not exist only when that is so at present.
@@ -242,15 +254,6 @@ class _Produce:
     def _check_topic(
         self, data: TopicData, partitions: Sequence[PartitionData]
     ) -> list[PartitionAnswer]:
-        if self._broker.nodes.is_leaving():
-            self._broker.instruments.count("handed_over_batches", len(partitions))
-            answers = [
-                PartitionAnswer(part.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                for part in partitions
-            ]
-            for answer in answers:
-                self._explain(answer, "this agent is being drained: others lead the partition")
-            return answers
         topic = self._topic(data)
         if topic is None:
             by_id = self._version >= TOPIC_IDS_FROM

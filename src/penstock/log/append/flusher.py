@@ -140,6 +140,11 @@ class Flusher:
         if due_s < self._due_s:
             self._set_due(due_s)
 
+    def refuse(self, appends: Sequence[PartitionAppend], source: int) -> None:
+        """Have what stands behind these batches fail: they were refused before they got here."""
+        self._place += 1
+        self._broken.note(appends, place=self._place, source=source, last_place=self._place)
+
     def let_go(self, error: RetryableError | None) -> None:
         """Fail all that is not submitted, and all that comes, until it is called with None.
 

@@ -14,6 +14,7 @@ from penstock.log.append.flight import Flight
 from penstock.log.append.flusher import Flusher
 from penstock.log.append.frames import too_large_error
 from penstock.log.append.lane import AppendRequest
+from penstock.log.append.plan import PartitionAppend
 from penstock.log.damage.findings import Damages
 from penstock.log.fetch.tail import TailCache
 from penstock.log.numbers import ObjectNumbers
@@ -199,6 +200,11 @@ class ClusterWal:
                 self._opening = background.start(
                     background.OPEN_WAL, partial(self._open_for_held, self._folder)
                 )
+
+    def refuse(self, appends: Sequence[PartitionAppend], source: int) -> None:
+        """See `Flusher.refuse`."""
+        if self.flusher is not None:
+            self.flusher.refuse(appends, source)
 
     def let_go(self, error: RetryableError | None) -> None:
         """See `Flusher.let_go`. What waits for the WAL to be opened is not submitted either."""
