@@ -8,12 +8,14 @@ import struct
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
+from penstock.cli import reading
 from penstock.cli.client.admin import EARLIEST
 from penstock.cli.client.cluster import Client, TopicPartition
 from penstock.cli.client.patience import Patience
@@ -283,6 +285,23 @@ def test_where_the_named_node_is_gone_another_one_is_asked(
                 stranger.metadata([])
             stranger._nodes = client._nodes
             assert stranger.metadata([]) == []
+
+
+@pytest.mark.parametrize("is_in_doubt", [True, False])
+def test_a_reader_in_doubt_does_not_wait_long_for_its_group(
+    client: Client, monkeypatch: pytest.MonkeyPatch, is_in_doubt: bool
+) -> None:
+    waits: list[float] = []
+
+    def within(wait_s: float, _operation: str, _subject: str, call: Any, _log: Any) -> None:
+        waits.append(wait_s)
+        call()
+
+    monkeypatch.setattr(reading, "within", within)
+    reader = Reader(client, "g", Start())
+    reader._doubts_seen = reader._log.doubt_count - is_in_doubt
+    reader.close()
+    assert waits == [reading.ENDING_IN_DOUBT_S if is_in_doubt else reading.ENDING_S]
 
 
 def test_patience_ends_with_the_error_and_begins_anew_after_a_success() -> None:
