@@ -55,6 +55,8 @@ class Rot:
         self._world = world
         self._objects: list[ObjectDamage] = []
         self._wals: list[WalDamage] = []
+        self._mended: list[tuple[SimulatedDevice, float]] = []
+        """Devices of WALs that were put right, and when."""
         self._until_s = 0.0
         self.reply_permille = 0
         """Replies of peers that arrive with a bit changed."""
@@ -67,8 +69,11 @@ class Rot:
         return self._world.loop.time() < self._until_s
 
     def is_in(self, device: SimulatedDevice) -> bool:
-        """Whether a WAL is damaged."""
-        return any(damage.device is device for damage in self._wals)
+        """Whether a WAL is damaged, or was a moment ago: who has met that may not have said so."""
+        since_s = self._world.loop.time() - MOMENT_S
+        return any(damage.device is device for damage in self._wals) or any(
+            mended is device and mended_s >= since_s for mended, mended_s in self._mended
+        )
 
     def damage_object(self, chance: Chance) -> ObjectDamage | None:
         """Change one bit of a segment, or let two change places."""
@@ -185,6 +190,7 @@ class Rot:
         if damage not in self._wals:
             return
         self._wals.remove(damage)
+        self._mended.append((damage.device, self._world.loop.time()))
         try:
             file = damage.device.open(damage.name)
         except FileNotFoundError:

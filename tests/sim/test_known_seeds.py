@@ -42,6 +42,8 @@ KNOWN = {
     466530304530: "agent-died",
     # Of a partition that was clean up to 97, the runs up to 93 were cleaned once more.
     466530303760: "clean-lost",
+    # A WAL was put right between the read of a takeover and its verdict.
+    466530306712: "takeover-failed",
     # A cluster was restored to a moment before its first topic, and clients picked one of none.
     700458: "actor-failed",
 }

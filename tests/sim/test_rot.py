@@ -35,12 +35,18 @@ def test_a_block_that_was_written_again_is_left_as_it_is(
     file.write_at(0, [b"r" * 8192])
     device.flip_bit("00000001.wal", AT, 3)
     damage = WalDamage(device, "00000001.wal", AT, 3, 2, ord("r") ^ 8)
-    damages = Rot(cast(Any, SimpleNamespace()))
+    loop = SimpleNamespace(time=lambda: 10.0)
+    damages = Rot(cast(Any, SimpleNamespace(loop=loop)))
     damages._wals.append(damage)
     if is_written_again:
         file.write_at(4096, [b"r" * 4096])
     damages.mend_wal(damage)
     assert bytes(file.read_at(0, 8192)) == b"r" * 8192
+    # Who has read the damage says so a moment later.
+    assert damages.is_in(device)
+    assert not damages.is_in(SimulatedDevice())
+    loop.time = lambda: 10.1 + rot.MOMENT_S
+    assert not damages.is_in(device)
 
 
 def test_another_clusters_object_is_whole_and_of_the_same_layout() -> None:
