@@ -59,7 +59,7 @@ REASONS: Final = {
     "cli/client/cluster.py Client.topic: RetryableError": AGAIN,
     "cli/client/errors.py code_name: ValueError": DECODED,
     "cli/client/http.py open_call: (ValueError, KeyError, TypeError)": DECODED,
-    "cli/client/producing.py Producer._raise: suppress self._kafka.KafkaException": "raised below",
+    "cli/client/producing.py Producer._wait_for_the_cause: suppress self._kafka.KafkaException": "raised after",
     "cli/client/producing.py Producer.add: BufferError": "given again when there is room",
     "cli/client/producing.py Producer.add_values: BufferError": "given again when there is room",
     "cli/commands/consume.py command: KeyboardInterrupt": "how the command is ended",

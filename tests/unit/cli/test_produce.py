@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import KafkaError, Message
 
 from penstock.cli.client import producing
 from penstock.cli.client.cluster import Client
@@ -195,6 +196,18 @@ def test_a_failure_that_the_next_record_meets_is_told_with_its_cause(
                 producer.add_values([b"two"], headers=[], partition=None)
             else:
                 producer.add(NewRecord(key=None, value=b"two"))
+    producer.close()
+
+
+def test_what_was_given_up_for_a_failure_is_not_taken_for_it(topic: str, client: Client) -> None:
+    """librdkafka purges what is queued after a fatal error, and may report that first."""
+    record = Message(topic, partition=0)
+    producer = producer_of(client, topic)
+    producer._on_failed(KafkaError(KafkaError._PURGE_QUEUE), record)
+    producer._on_failed(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), record)
+    producer._on_failed(KafkaError(KafkaError._PURGE_QUEUE), record)
+    with pytest.raises(InvalidRequestError, match="MESSAGE_TOO_LARGE"):
+        producer.serve()
     producer.close()
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections import deque
 from collections.abc import Sequence
 from operator import length_hint
@@ -43,7 +44,9 @@ BATCH_RECORDS_MAX: Final = 1_000_000
 """librdkafka's, and a server's by default; its own default would cut batches of short lines."""
 NO_TIMESTAMP: Final = 0
 """librdkafka takes the time at which it gets the record."""
-FATAL_LOOKS: Final = 20
+CAUSE_WAIT_S: Final = 1.0
+"""Longest that the report of the first failure is waited for after its consequences, in seconds."""
+_PURGED: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 _BY_KEY: Final = -1
 _LOOK_S: Final = 0.005
 """An acknowledgement wakes no caller, since only errors are told."""
@@ -99,6 +102,8 @@ class Producer:
         self._log = Log()
         self._given = self._failed = 0
         self._error: PenstockError | None = None
+        self._purged: PenstockError | None = None
+        """A record that librdkafka gave up since another failed: that one's error says more."""
         # librdkafka begins half a second after its start: the topic is looked up meanwhile.
         timeout_ms = int(deadline_s * 1000)
         self._producer = self._kafka.Producer(
@@ -221,24 +226,34 @@ class Producer:
             self._producer.poll(wait_s)
         except self._kafka.KafkaException as error:
             self._raise(error.args[0])
-        if self._error is not None:
-            raise self._error
+        if self._error is None and self._purged is not None:
+            self._wait_for_the_cause()
+        if found := self._error or self._purged:
+            raise found
 
     def _raise(self, error: KafkaError) -> NoReturn:
-        """Raise what the first record failed by: it is told after a fatal error, and says more."""
-        for _ in range(FATAL_LOOKS):
-            if self._error is None:
-                with contextlib.suppress(self._kafka.KafkaException):
-                    self._producer.poll(_LOOK_S)
-        raise self._error or self._translated(error, self._name)
+        """Raise what the first record failed by, which librdkafka may report after a fatal error
+        and after the records that it purged for that."""
+        self._wait_for_the_cause()
+        raise self._error or self._purged or self._translated(error, self._name)
+
+    def _wait_for_the_cause(self) -> None:
+        until_s = time.monotonic() + CAUSE_WAIT_S
+        while self._error is None and time.monotonic() < until_s:
+            with contextlib.suppress(self._kafka.KafkaException):
+                self._producer.poll(_LOOK_S)
 
     def _on_failed(self, error: KafkaError, message: Message) -> None:
         self._failed += 1
-        if self._error is None:
-            partition = message.partition()
-            name = self._name
-            subject = name if partition is None else f"{name}-{partition}"
-            self._error = self._translated(error, subject)
+        if self._error is not None:
+            return
+        partition = message.partition()
+        name = self._name
+        failure = self._translated(error, name if partition is None else f"{name}-{partition}")
+        if error.name() in _PURGED:
+            self._purged = failure
+        else:
+            self._error = failure
 
     def _translated(self, error: KafkaError, subject: str) -> PenstockError:
         if error.code() == ErrorCode.MESSAGE_TOO_LARGE:
