@@ -13,7 +13,7 @@ from penstock.kafka.context import Reply, RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import APIS
 from penstock.kafka.wire.decode import Cursor
-from penstock.kafka.wire.written import uvarint
+from penstock.kafka.wire.primitives import uvarint
 
 API_KEY: Final = 18
 VERSIONS: Final = range(5)

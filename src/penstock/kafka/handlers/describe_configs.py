@@ -22,8 +22,8 @@ from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.outcomes import CHEAP, ItemError
 from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.primitives import count_bytes
 from penstock.kafka.wire.schema import build, encode_response, response_types
-from penstock.kafka.wire.written import array_length
 from penstock.model.topic_configs import TOPIC_CONFIGS, TopicConfig
 
 API_KEY: Final = 32
@@ -175,7 +175,7 @@ class _Description:
         return part
 
     def _array(self, parts: Sequence[bytes]) -> EncodedParts:
-        return EncodedParts((array_length(len(parts), flexible=self._flexible), *parts))
+        return EncodedParts((count_bytes(len(parts), flexible=self._flexible), *parts))
 
     def _entry(self, entry: ConfigEntry) -> bytes:
         encoded = encode_response(_config(self._types, entry, self._request))

@@ -36,7 +36,7 @@ from penstock.kafka.wire.metadata_codec import (
     response,
     slices,
 )
-from penstock.kafka.wire.written import NO_UUID
+from penstock.kafka.wire.primitives import NO_UUID
 from penstock.model.steps import Steps, at_once
 from penstock.model.topic_names import name_problem
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from penstock.kafka.wire.encode import LONG_PART_BYTES, EncodedParts, PartsBuffer, entity_writer
+from penstock.kafka.wire.primitives import count_bytes
 from penstock.kafka.wire.schema import build
-from penstock.kafka.wire.written import array_length
 
 
 class ArrayWriter:
@@ -41,7 +41,7 @@ class ArrayWriter:
     def encoded(self) -> EncodedParts:
         """The array, once all items are added."""
         self._out.cut()
-        length = array_length(self._count, flexible=self._item_type.__flexible__)
+        length = count_bytes(self._count, flexible=self._item_type.__flexible__)
         return EncodedParts((length, *self._out.parts))
 
 

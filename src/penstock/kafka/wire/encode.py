@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from penstock.kafka.wire.decode import STEP_ITEMS, without_none, zero_of
-from penstock.kafka.wire.written import array_length, uvarint
+from penstock.kafka.wire.primitives import count_bytes, uvarint
 from penstock.model.steps import Steps
 
 
@@ -239,7 +239,7 @@ def _value_writer(field: _Field, value_type: Any, *, flexible: bool, nullable: b
 
 
 def _array_writer(item: Writer, *, flexible: bool) -> Writer:
-    null = array_length(-1, flexible=flexible)
+    null = count_bytes(-1, flexible=flexible)
 
     def write(out: bytearray, values: Sequence[Any] | None) -> None:
         if values is None:
@@ -251,7 +251,7 @@ def _array_writer(item: Writer, *, flexible: bool) -> Writer:
             else:
                 out += b"".join(values)
             return
-        out += array_length(len(values), flexible=flexible)
+        out += count_bytes(len(values), flexible=flexible)
         for value in values:
             item(out, value)
 
@@ -294,7 +294,7 @@ def _stepped_array(field: _Field, inner: Any, *, flexible: bool) -> SteppedWrite
     stepped = None
     if dataclasses.is_dataclass(item_type):
         stepped = stepped_writer(typing.cast("type", item_type))
-    null = array_length(-1, flexible=flexible)
+    null = count_bytes(-1, flexible=flexible)
 
     def write(out: bytearray, values: Sequence[Any] | EncodedParts | None) -> Steps[None]:
         if values is None:
@@ -307,7 +307,7 @@ def _stepped_array(field: _Field, inner: Any, *, flexible: bool) -> SteppedWrite
                     yield 1 + len(part) // ITEM_BYTES
             yield 1 + len(values) // PARTS
             return
-        out += array_length(len(values), flexible=flexible)
+        out += count_bytes(len(values), flexible=flexible)
         for start in range(0, len(values), STEP_ITEMS):
             some = values[start : start + STEP_ITEMS]
             if stepped is None:

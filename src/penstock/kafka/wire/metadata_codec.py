@@ -20,12 +20,12 @@ from penstock.kafka.context import (
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.wire.decode import STEP_ITEMS
-from penstock.kafka.wire.written import (
+from penstock.kafka.wire.primitives import (
+    INT16,
+    INT32,
     NO_TAGS,
-    array_length,
-    pack_int16,
-    pack_int32,
-    string,
+    count_bytes,
+    string_bytes,
     uvarint,
 )
 from penstock.model.steps import Steps
@@ -34,7 +34,7 @@ from penstock.placement.zones import zone_of
 
 FLEXIBLE_FROM: Final = 9
 LOOKUP_BY_ID_FROM: Final = 12
-OPERATIONS_UNKNOWN: Final = pack_int32(-(1 << 31))
+OPERATIONS_UNKNOWN: Final = INT32.pack(-(1 << 31))
 ANSWER_BYTES: Final = 200
 """What is held of a topic while an answer is made in pieces."""
 
@@ -70,7 +70,7 @@ class TopicsWriter:
 
     def whole(self, answers: Sequence[TopicAnswer]) -> Steps[bytes]:
         """The array of topics."""
-        parts = [array_length(len(answers), flexible=self._flexible)]
+        parts = [count_bytes(len(answers), flexible=self._flexible)]
         done = 0
         for answer in answers:
             parts += self._topic(answer)
@@ -82,10 +82,10 @@ class TopicsWriter:
 
     def length(self, answers: Sequence[TopicAnswer]) -> Steps[int]:
         """How many bytes the array of topics has."""
-        found = len(array_length(len(answers), flexible=self._flexible))
+        found = len(count_bytes(len(answers), flexible=self._flexible))
         for number, answer in enumerate(answers, 1):
             found += sum(map(len, self._head(answer))) + len(self._tail)
-            found += len(array_length(answer.partitions, flexible=self._flexible))
+            found += len(count_bytes(answer.partitions, flexible=self._flexible))
             found += answer.partitions * self._row_bytes
             if not number % STEP_ITEMS:
                 yield STEP_ITEMS
@@ -93,7 +93,7 @@ class TopicsWriter:
 
     def pieces(self, answers: Sequence[TopicAnswer]) -> Iterator[Piece]:
         """The array of topics, in pieces that are made when they are asked for."""
-        parts = [array_length(len(answers), flexible=self._flexible)]
+        parts = [count_bytes(len(answers), flexible=self._flexible)]
         length = items = 0
         for answer in answers:
             topic = self._topic(answer)
@@ -109,7 +109,7 @@ class TopicsWriter:
         version, name = self._version, answer.name
         if name is None and version < LOOKUP_BY_ID_FROM:
             name = ""
-        parts = [pack_int16(answer.error), string(name, flexible=self._flexible)]
+        parts = [INT16.pack(answer.error), string_bytes(name, flexible=self._flexible)]
         if version >= 10:
             parts.append(answer.topic_id)
         parts.append(self._internal)
@@ -168,25 +168,25 @@ def _around(context: RequestContext) -> tuple[bytes, bytes]:
     tags = NO_TAGS if flexible else b""
     nodes = broker.nodes.all()
     head = [
-        pack_int32(0) if version >= 3 else b"",
-        array_length(len(nodes), flexible=flexible),
+        INT32.pack(0) if version >= 3 else b"",
+        count_bytes(len(nodes), flexible=flexible),
     ]
     for node in nodes:
         head += (
-            pack_int32(node.node_id),
-            string(node.host, flexible=flexible),
-            pack_int32(node.port),
-            string(node.rack, flexible=flexible) if version >= 1 else b"",
+            INT32.pack(node.node_id),
+            string_bytes(node.host, flexible=flexible),
+            INT32.pack(node.port),
+            string_bytes(node.rack, flexible=flexible) if version >= 1 else b"",
             tags,
         )
     controller = broker.nodes.controller(zone_of(context.client_id))
     head += [
-        string(broker.cluster_id, flexible=flexible) if version >= 2 else b"",
-        pack_int32(controller) if version >= 1 else b"",
+        string_bytes(broker.cluster_id, flexible=flexible) if version >= 2 else b"",
+        INT32.pack(controller) if version >= 1 else b"",
     ]
     tail = [
         OPERATIONS_UNKNOWN if 8 <= version <= 10 else b"",
-        pack_int16(0) if version >= 13 else b"",
+        INT16.pack(0) if version >= 13 else b"",
         tags,
     ]
     return b"".join(head), b"".join(tail)
@@ -202,22 +202,22 @@ def _encode_led(led_by: Sequence[int], version: int, leader_epoch: int) -> bytes
     """The array of a topic's partitions, by their leaders."""
     flexible = version >= FLEXIBLE_FROM
     ends = {leader: _row_end(leader, version, leader_epoch) for leader in set(led_by)}
-    parts = [uvarint(len(led_by) + 1) if flexible else pack_int32(len(led_by))]
-    parts.extend(b"\0\0" + pack_int32(index) + ends[leader] for index, leader in enumerate(led_by))
+    parts = [uvarint(len(led_by) + 1) if flexible else INT32.pack(len(led_by))]
+    parts.extend(b"\0\0" + INT32.pack(index) + ends[leader] for index, leader in enumerate(led_by))
     return b"".join(parts)
 
 
 def _row_end(node_id: int, version: int, leader_epoch: int) -> bytes:
     """What follows a partition's index: the leader is the only replica that is shown."""
     flexible = version >= FLEXIBLE_FROM
-    node = pack_int32(node_id)
-    alone = array_length(1, flexible=flexible) + node
+    node = INT32.pack(node_id)
+    alone = count_bytes(1, flexible=flexible) + node
     rest = [
         node,
-        pack_int32(leader_epoch) if version >= 7 else b"",
+        INT32.pack(leader_epoch) if version >= 7 else b"",
         alone,
         alone,
-        array_length(0, flexible=flexible) if version >= 5 else b"",
+        count_bytes(0, flexible=flexible) if version >= 5 else b"",
         NO_TAGS if flexible else b"",
     ]
     return b"".join(rest)

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, for the codecs that are written by hand (Produce, Fetch, Metadata).
+"""Kafka's primitive types, for what is read and written without kio. Pure.
 
 Reading functions take (buffer, position) and return (value, position after it). Truncated or
 impossible bytes raise one of `MALFORMED`, which whoever calls a parser turns into `malformed`.
@@ -14,6 +14,11 @@ from penstock.kafka.errors import MalformedRequestError
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 INT64: Final = Struct(">q")
+
+NULL_STRING: Final = b"\xff\xff"
+NULL_COMPACT: Final = b"\0"
+NO_TAGS: Final = b"\0"
+NO_UUID: Final = bytes(16)
 
 TAGS_MAX: Final = 100
 """Tagged fields in one place of a request. Kafka's messages have six at most; of two bytes each, as
@@ -92,7 +97,7 @@ def read_string(buffer: memoryview, position: int, *, flexible: bool) -> tuple[s
 
 
 def uvarint(value: int) -> bytes:
-    """Encode an unsigned varint."""
+    """Encode an unsigned varint: 7 bits per byte, lowest first."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -111,6 +116,6 @@ def count_bytes(count: int, *, flexible: bool) -> bytes:
 def string_bytes(value: str | None, *, flexible: bool) -> bytes:
     """Encode a nullable string."""
     if value is None:
-        return b"\x00" if flexible else b"\xff\xff"
+        return NULL_COMPACT if flexible else NULL_STRING
     data = value.encode()
     return (uvarint(len(data) + 1) if flexible else INT16.pack(len(data))) + data

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import readers
 
-from penstock.kafka.wire import written as wire
+from penstock.kafka.wire import primitives as wire
 from penstock.kafka.wire.decode import Cursor
 
 
@@ -17,15 +17,15 @@ def test_unsigned_varints(value: int) -> None:
 
 @given(st.one_of(st.none(), st.text(max_size=300)))
 def test_nullable_strings(text: str | None) -> None:
-    compact = wire.string(text, flexible=True)
+    compact = wire.string_bytes(text, flexible=True)
     assert readers.read_compact_string_nullable(compact, 0) == (text, len(compact))
-    legacy = wire.string(text, flexible=False)
+    legacy = wire.string_bytes(text, flexible=False)
     assert readers.read_nullable_legacy_string(legacy, 0) == (text, len(legacy))
 
 
 @given(st.integers(0, 1 << 20))
 def test_array_lengths(count: int) -> None:
-    compact = wire.array_length(count, flexible=True)
+    compact = wire.count_bytes(count, flexible=True)
     assert readers.read_compact_array_length(compact, 0) == (count, len(compact))
-    legacy = wire.array_length(count, flexible=False)
+    legacy = wire.count_bytes(count, flexible=False)
     assert readers.read_legacy_array_length(legacy, 0) == (count, len(legacy))
