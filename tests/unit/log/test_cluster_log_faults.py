@@ -99,6 +99,26 @@ def test_a_producer_that_took_its_failed_batch_elsewhere_may_come_back(
     run_cluster(tmp_path, test)
 
 
+def test_what_was_sent_after_a_batch_that_found_no_room_waits_for_it(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        agent = await cluster.agent(1, waiting_bytes_max=100_000)
+        (key,) = await agent.topic("t")
+        cluster.store.away = RetryableError("put", "store", "it is away")
+        held = [agent.send((key, bytes(22_000)), timeout_ms=9_000) for _ in range(4)]
+        with pytest.raises(RetryableError, match="100000 may"):
+            await agent.append(key, bytes(22_000), producer=(7, 0, 0))
+        short = agent.send((key, b"short"), producer=(7, 0, 1))
+        cluster.store.away = None
+        with pytest.raises(RetryableError, match="an earlier batch"):
+            await short
+        await asyncio.gather(*held, return_exceptions=True)
+        for number in range(2):
+            sent = await agent.append(key, b"%d" % number, producer=(7, 0, number))
+            assert sent[0] is STORED
+
+    run_cluster(tmp_path, test)
+
+
 @pytest.mark.parametrize("mode", ["object", "wal"])
 def test_what_was_sent_after_a_batch_that_was_handed_over_waits_for_it(
     tmp_path: Path, mode: str

@@ -25,6 +25,10 @@ class Paths(Protocol):
         """Take a request's batches; `wait_s`: how long those of objects may wait for company."""
         ...
 
+    def refuse(self, appends: list[PartitionAppend], *, source: int) -> None:
+        """See `ServingLog.refuse`."""
+        ...
+
 
 class Dispatcher:
     """See the module."""
@@ -48,6 +52,8 @@ class Dispatcher:
         length = batches_length(appends)
         waiting = self._paths.waiting_bytes
         if waiting + length > limits.waiting_bytes_max:
+            # A shorter batch that the producer sent after these may fit, and must wait for them.
+            self._paths.refuse(appends, source=source)
             done(
                 OverloadedError(
                     "append",
