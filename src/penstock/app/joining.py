@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_identity(settings: ServerSettings, environment: Environment, *, me: int) -> AgentIdentity:
-    """What the others are told of an agent."""
+    """An agent as it announces itself to the others."""
     return AgentIdentity(
         agent_id=me,
         labels=_told_labels(settings.labels, environment),

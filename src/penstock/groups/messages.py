@@ -62,7 +62,7 @@ class Leaver(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader is told of it."""
+    """A member as its leader sees it."""
 
     member_id: str
     instance_id: str | None

@@ -55,5 +55,5 @@ class NotServedError(RetryableError):
 
 
 def told(error: PenstockError) -> GroupError:
-    """What a client is told of an error of the coordinator's."""
+    """An error of the coordinator as a client gets it."""
     return error.error if isinstance(error, NotServedError) else GroupError.NOT_COORDINATOR

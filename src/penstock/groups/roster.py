@@ -106,7 +106,7 @@ class Roster:
         return Counter(member.vote(common) for member in self).most_common(1)[0][0]
 
     def joined_members(self, protocol_name: str) -> tuple[JoinedMember, ...]:
-        """All members, as their leader is told of them."""
+        """All members, as their leader sees them."""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(protocol_name))
             for member in self

@@ -60,7 +60,7 @@ class StaticMembers(Generations):
                 return
             self._prepare()
         elif self.state is GroupState.COMPLETING:
-            # The leader may have been told of the old id, so its assignment would miss the new.
+            # The leader may have got the old id, so its assignment would miss the new.
             self._prepare()
         else:
             self._complete_if_all_joined()
@@ -86,7 +86,7 @@ class StaticMembers(Generations):
         if waiting.may_skip_assignment:
             self._reply_generation(request, member, skip_assignment=leads)
         else:
-            # Told of its old id as the leader, it takes itself for a follower and does not
+            # With its old id as the leader, it takes itself for a follower and does not
             # assign again, which would be a rebalance.
             self._reply_generation(request, member, leader=waiting.old_leader)
         self._begin_session(member)

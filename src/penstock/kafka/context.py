@@ -64,7 +64,7 @@ ReplyFuture = asyncio.Future[Reply]
 class LateReply(asyncio.Future[Reply]):
     """A reply that comes later, and goes to its taker at once.
 
-    One commit may answer hundreds of fetches, and a plain future tells of its result a turn of
+    One commit may answer hundreds of fetches, and a plain future hands over its result a turn of
     the loop later, each through a callback of its own. Where nobody took it, it's a plain one.
     """
 
@@ -128,7 +128,7 @@ class ConnectionState:
     @property
     def reply_room_bytes(self) -> int:
         """Reply bytes for which connection and server have room now; 0 when there is none. A Fetch
-        keeps to it, save for its first batch."""
+        keeps to it, except for its first batch."""
         return self._sink.reply_room_bytes()
 
     @property

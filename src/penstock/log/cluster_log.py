@@ -258,7 +258,7 @@ class ClusterLog(ServingLog):
             timeout_ms: how long the client waits; it is answered by then. What it was told "timed
                 out" of may still be stored.
             done: with None when each append holds its status or its own error, else with the
-                error that befell all of them.
+                error of all of them.
         """
         self._dispatcher.append(appends, timeout_ms=timeout_ms, done=done, source=source)
 

@@ -255,7 +255,7 @@ class Log(ServingLog):
 
         Args:
             timeout_ms: how long the client waits; a full WAL is waited for at most as long.
-            done: with None when each append holds its status, else with the error that befell
+            done: with None when each append holds its status, else with the error of
                 all of them.
             source: the connection that it came from: producers on many of them share commits.
         """

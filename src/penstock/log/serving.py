@@ -211,7 +211,7 @@ class ServingLog(ABC):
         Args:
             timeout_ms: how long the client waits.
             done: with None when each append holds its status or its own error, else with the
-                error that befell all of them.
+                error of all of them.
             source: the connection that it came from.
         """
 

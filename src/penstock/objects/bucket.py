@@ -83,7 +83,7 @@ class BucketStore:
         return Versioned(data, _version_of(answer.meta))
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
-        """See `penstock.ports.objects.SigningStore`. Memory can't; no request is made, save for
+        """See `penstock.ports.objects.SigningStore`. Memory can't; no request is made, except for
         credentials that an instance is given."""
         for key in keys:
             check_key(key)

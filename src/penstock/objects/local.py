@@ -51,7 +51,7 @@ _NO_LINKS: Final = frozenset(
 
 
 class Status(Protocol):
-    """What `ObjectDevice.stat` tells of a file."""
+    """The answer of `ObjectDevice.stat` about a file."""
 
     @property
     def size_bytes(self) -> int:

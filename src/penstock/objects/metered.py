@@ -1,4 +1,4 @@
-"""Tells of every call: what it was, how it ended, how long it took, how many bytes it moved."""
+"""Reports every call: what it was, how it ended, how long it took, how many bytes it moved."""
 
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType

@@ -2,7 +2,7 @@
 
 Nothing is ever written over: caches, readers and the journal know an object by its key alone. A put
 whose answer was lost meets its own object when it is tried again, so what is there is compared
-before it is taken for somebody else's.
+before it is taken for another writer's.
 """
 
 from collections.abc import Iterator, Sequence

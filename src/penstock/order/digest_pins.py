@@ -1,4 +1,4 @@
-"""The states that digests are asked of, held until somebody hashes them."""
+"""The states that digests are asked of, held until they are hashed."""
 
 import logging
 import sqlite3

@@ -58,7 +58,7 @@ _NAME_DIGITS: Final = 16
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 Watch = Callable[[int, int, int], None]
-"""Told of progress: bytes done, bytes in all, records done."""
+"""Called with progress: bytes done, bytes in all, records done."""
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ SPAN_MAX: Final = 1 << 30
 SPARSE_RECORDS: Final = 1000
 
 Watch = Callable[[int, int], None]
-"""Told of progress: records committed, records in all."""
+"""Called with progress: records committed, records in all."""
 
 
 class ImportItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -91,7 +91,7 @@ def _make(kept: Path, fill: Callable[[Path], None], is_usable: Callable[[Path], 
         try:
             draft.rename(kept)
         except OSError:
-            # Somebody was faster, or what lies there is broken: it leads to what has gone.
+            # Another process was faster, or what lies there is broken: it leads to what has gone.
             if is_usable(kept):
                 return
             shutil.rmtree(kept)

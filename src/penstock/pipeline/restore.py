@@ -28,7 +28,7 @@ ITEM_OBJECTS: Final = 64
 _SHOWN_MAX: Final = 3
 
 Watch = Callable[[int, int], None]
-"""Told of progress: bytes done, bytes in all."""
+"""Called with progress: bytes done, bytes in all."""
 
 
 class TransferItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ class Schedule:
 
     Args:
         find: gives the jobs that there are now.
-        report: told of each run's end.
+        report: called at each run's end.
         parallel: how many run at the same time.
     """
 

@@ -44,7 +44,7 @@ _LOCAL_CONF: Final = {
 }
 _CONF: Final = {
     "spark.ui.showConsoleProgress": "false",
-    # False by default; without it our reader isn't told of filters.
+    # False by default; without it our reader gets no filters.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
@@ -159,7 +159,7 @@ def _environment(target: str) -> Iterator[None]:
 
 
 def _register(spark: "SparkSession") -> None:
-    # On demand: it needs pyspark, whose absence `_start` tells of.
+    # On demand: it needs pyspark, whose absence `_start` names.
     from penstock.pipeline.connector import register
 
     register(spark)

@@ -33,7 +33,7 @@ LOOKS_MAX: Final = 5
 _IN_WAL: Final = -1
 
 Watch = Callable[[int, int], None]
-"""Told of progress: bytes read, bytes in all."""
+"""Called with progress: bytes read, bytes in all."""
 
 
 def verify_cluster(

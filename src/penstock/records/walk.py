@@ -40,7 +40,7 @@ from penstock.records.streams import PIECE_BYTES, open_stream
 from penstock.records.varints import INT32_BITS, INT64_BITS, MalformedError, read_raw
 
 RECORD_ERRORS_MAX: Final = 10
-"""A client is told of no more; Kafka's message names three."""
+"""Records that an error names at most; Kafka's message names three."""
 _ALL: Final = 1 << 63
 _SKIPPED_MIN: Final = 16
 """So many records are first looked at together: in fewer, nothing is won."""

@@ -4,7 +4,7 @@ A restore of a cluster's bucket into a directory (`penstock.app.recovery`) leave
 
 Order of effects: a note in place of the metadata database -> objects -> the database, renamed over
 the note. So a directory has a database only when it is whole; with the note in its place no server
-starts on it, and a restore begins anew.
+starts on it, and a restore begins again.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Confirmed heads: that this replica is at a journal head which was read after somebody asked.
+"""Confirmed heads: that this replica is at a journal head which was read after a caller asked.
 
 All that wait share one read: those who ask while one is under way are served by the next, since
 that one began before they asked.
@@ -93,7 +93,7 @@ class ConfirmedHeads:
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits for the replica to reach a head."""
+        """A caller waits for the replica to reach a head."""
         return any(round_.askers for round_ in self._rounds)
 
     def moved(self, position: int) -> None:

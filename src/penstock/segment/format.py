@@ -216,7 +216,7 @@ def parse_index(block: bytes, footer: Footer, *, subject: str) -> tuple[IndexedR
     """Parse an index block.
 
     Args:
-        block: the bytes that `footer` tells of.
+        block: the bytes that `footer` places.
         subject: the object's key, for errors.
 
     Returns:

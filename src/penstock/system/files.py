@@ -389,7 +389,7 @@ def make_folder(path: Path) -> None:
 
 
 def settle(path: Path) -> None:
-    """Make a file that somebody else has written durable, and its entry in its folder."""
+    """Make a file that another process has written durable, and its entry in its folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         sync_descriptor(descriptor)

@@ -37,7 +37,7 @@ class SimulatedBucket:
         """Nothing is served: every call fails."""
         self.on_put: Callable[[str], None] = lambda _key: None
         self.on_delete: Callable[[str], None] = lambda _key: None
-        """Told of each key before it goes, for checkers."""
+        """Called with each key before it goes, for checkers."""
 
     def next_version(self) -> int:
         """Of an object that is put, whatever its bytes; the ETag."""

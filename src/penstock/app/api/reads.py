@@ -76,7 +76,7 @@ class _Reads:
         sources = self._sources
         await sources.confirm()
         if self._signs is None:
-            # Once: no request is made for it, save for credentials.
+            # Once: no request is made for it, except for credentials.
             self._signs = bool((await sign_or_none(sources.store, "GET", ["probe"], 1))[0])
         position, time_ms = await sources.ask(self._now)
         return message(

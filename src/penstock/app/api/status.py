@@ -1,4 +1,4 @@
-"""What `penstock status` tells of the pipeline: jobs that are open, and how tables do."""
+"""The pipeline in `penstock status`: jobs that are open, and how tables do."""
 
 import asyncio
 from collections.abc import Callable

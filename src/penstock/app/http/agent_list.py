@@ -1,4 +1,4 @@
-"""What is told of a cluster's agents: the body of `GET /v1/agents`."""
+"""The agents of a cluster as the body of `GET /v1/agents`."""
 
 from typing import Any, Final
 

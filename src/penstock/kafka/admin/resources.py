@@ -1,7 +1,7 @@
 """Config resources: a topic's configs, the cluster's defaults and the broker's fixed settings.
 
 Reading them with their sources and synonyms (DescribeConfigs), and working out what an alteration
-results in (AlterConfigs, IncrementalAlterConfigs). Pure, save for what the broker holds.
+results in (AlterConfigs, IncrementalAlterConfigs). Pure, except for what the broker holds.
 Source: Kafka's ConfigResource.Type, ConfigEntry.ConfigSource, AlterConfigOp.OpType; KIP-339.
 """
 

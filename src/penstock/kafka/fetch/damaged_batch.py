@@ -1,4 +1,4 @@
-"""How aiokafka is told of damage: by a batch that is wrong on purpose.
+"""How aiokafka learns about damage: by a batch that is wrong on purpose.
 
 Of the errors that a fetch may answer for a partition, aiokafka (0.14) raises two alone, that a
 topic may not be read and that an offset is out of range; of any other, CORRUPT_MESSAGE too, it

@@ -216,7 +216,7 @@ class FetchSessions:
             self.partition_count -= len(session.partitions)
 
     def _make_room(self, wanted: int, now_s: float) -> bool:
-        """Whether one more session of `wanted` partitions may be, after those gave way that may."""
+        """Whether a session of `wanted` partitions may be, after evicting those that may go."""
         while (
             len(self._sessions) >= self._sessions_max
             or self.partition_count + wanted > self._partitions_total_max

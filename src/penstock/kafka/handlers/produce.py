@@ -374,10 +374,10 @@ class _Produce:
         self, group: list[tuple[PartitionAppend, PartitionAnswer]], error: PenstockError | None
     ) -> None:
         for append, answer in group:
-            befell = error or append.error
-            if befell is not None:
-                answer.error_code = error_code(befell)
-                self._explain(answer, str(befell))
+            failure = error or append.error
+            if failure is not None:
+                answer.error_code = error_code(failure)
+                self._explain(answer, str(failure))
             else:
                 self._take(append, answer)
         self._pending -= 1

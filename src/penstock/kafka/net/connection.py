@@ -71,8 +71,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._in_flight: deque[Exchange] = deque()
         self._answer_waiter: asyncio.Future[None] | None = None
         """Done once the ticket of an answer is granted."""
-        # What came in wrong: the connection ends once all that came before is answered. Or what
-        # befell a request that gets no answer (`end_when_answered`).
+        # The error of what came in wrong: the connection ends once all that came before is
+        # answered. Or the error of a request that gets no answer (`end_when_answered`).
         self._fault: PenstockError | None = None
         # What a handler raised: the connection ends now.
         self._failure: BaseException | None = None

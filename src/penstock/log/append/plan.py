@@ -32,7 +32,7 @@ class PartitionAppend:
     status: BatchStatus | None = None
     base_offset: int = -1
     error: PenstockError | None = None
-    """What befell it, where other appends of its request fared better."""
+    """This append's own error, when the rest of its request succeeded."""
 
 
 @dataclass(slots=True)

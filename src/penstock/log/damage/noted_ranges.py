@@ -3,7 +3,7 @@ was accepted, and those whose records were encoded again from a table.
 
 They are read from the database in the storage pool, at the start and whenever an entry may have
 added one, at most once a second. All are counted, by partition; the first 1,000 are listed. Those
-that were trimmed are left out when somebody asks.
+that were trimmed are left out when a caller asks.
 """
 
 import asyncio

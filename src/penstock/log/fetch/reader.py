@@ -249,7 +249,7 @@ class LogReader:
         """Read as `read` does, and wait for what must be loaded. Raises: what the read or load
         raised."""
         for _ in range(1000):
-            found = self.read(key, offset, bytes_max)  # raises what befell the last load elsewhere
+            found = self.read(key, offset, bytes_max)  # raises the error of the last load elsewhere
             if not isinstance(found, Missing):
                 return found
             try:

@@ -13,7 +13,7 @@ _WOKEN_AT_ONCE: Final = 200
 
 
 class Waiter:
-    """Somebody who waits for some partitions, perhaps again and again.
+    """A fetch that waits for some partitions, perhaps again and again.
 
     A consumer asks for the same ones after each answer: it stays listed meanwhile, since listing
     costs with the number of partitions.
@@ -95,7 +95,7 @@ class Waiters:
         self._wake_some([waiter for waiter in self._listed if waiter.is_waiting], call_soon)
 
     def of_topic(self, topic_key: TopicKey) -> list[PartitionKey]:
-        """The partitions of a topic that somebody may wait for."""
+        """The partitions of a topic that fetches may wait for."""
         return [key for key in self._by_partition if topic_key_of(key) == topic_key]
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 What has outlived its retention stays while the table hasn't followed it, for at most the topic's
 `penstock.table.retention.wait.ms` from when the keeper first found it so. The keeper remembers that
-in memory, so another keeper, or the next start, begins to count again; a table that has told of no
+in memory, so another keeper, or the next start, begins to count again; a table that has reported no
 progress for all of the bound holds back only what isn't older by its own timestamps than retention
 and the bound together.
 """
@@ -44,7 +44,7 @@ class TableWaits:
 
         Args:
             followed: the offset up to which the table has followed the partition.
-            newest_ms: when it last told of progress; None: it never did.
+            newest_ms: when it last reported progress; None: never.
             wait_ms: how long to wait for it at most.
         """
         if wanted.log_start <= followed or wait_ms <= 0:
@@ -57,7 +57,7 @@ class TableWaits:
                 break
             # By count what has outlived its retention may end within a run.
             end = min(run.end_offset, wanted.log_start)
-            # Not `newest_ms` alone: a table that is up to date tells of no progress, either.
+            # Not `newest_ms` alone: a table that is up to date reports no progress, either.
             if end > free and not (
                 newest_ms is not None
                 and run.max_timestamp >= 0

@@ -85,7 +85,7 @@ class Uploader:
         database: where the WAL's frames hold entries, what has applied them and keeps them for
             longer; None elsewhere.
         numbers: gives the keys of new objects.
-        damages: is told of runs that are damaged, which are left in the WAL.
+        damages: takes note of damaged runs, which are left in the WAL.
         wal_key: of the WAL that is emptied; 0: the embedded server's.
     """
 
@@ -155,7 +155,7 @@ class Uploader:
         """A commit wrote into the WAL file of `generation` and named `length` more bytes there.
 
         Args:
-            runs: its runs, with those bytes; None: the database tells of them.
+            runs: its runs, with those bytes; None: the database is asked for them.
         """
         if generation and generation not in self._generations:
             self._generations.add(generation)

@@ -39,7 +39,7 @@ _INPUT_FIELDS: Final = 5
 _OUTPUT_FIELDS: Final = 7
 
 Watch = Callable[[int, int, int], None]
-"""Told of progress: bytes done, bytes in all, items done."""
+"""Called with progress: bytes done, bytes in all, items done."""
 
 
 class Stopping(Protocol):
@@ -130,7 +130,7 @@ def compact(
 
     Args:
         names: of topics; None: all.
-        watch: is told of progress.
+        watch: called with progress.
         stopping: looked at after each item; what is not committed then stays undone.
 
     Raises:

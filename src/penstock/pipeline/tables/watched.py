@@ -13,8 +13,8 @@ class WatchedEngine:
     """Another engine, whose results are looked at as they come.
 
     Args:
-        read: told of each result's `bytes_read`; of those that have none, and of items that have to
-            run again, nothing.
+        read: called with each result's `bytes_read`; not for results that have none, nor for items
+            that have to run again.
     """
 
     def __init__(self, engine: Engine, read: Callable[[int], None]) -> None:

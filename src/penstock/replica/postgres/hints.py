@@ -39,7 +39,7 @@ class Hints:
         self._closed = False
 
     def appended(self, position: int) -> None:
-        """Tell others of an append soon, unless they were told of some just now."""
+        """Hint others at an append soon, unless they got a hint just now."""
         self._appended = max(self._appended, position)
         if self._timer is None and self._settings.notifies and not self._closed:
             loop = asyncio.get_running_loop()
