@@ -215,7 +215,7 @@ class ServingLog(ABC):
             source: the connection that it came from.
         """
 
-    def refuse(  # noqa: B027 - a log of one server refuses nothing for others' sake
+    def refuse(  # noqa: B027 - the lane of a log of one server takes no such note yet
         self, appends: list[PartitionAppend], *, source: int = 0
     ) -> None:
         """Take note of checked batches that are refused retriably before they get here: what their

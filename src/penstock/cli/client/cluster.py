@@ -102,7 +102,7 @@ class Client:
             Connection(address, timeout_s=self.timeout_s).close()
 
     def settings(self, log: Log) -> dict[str, Any]:
-        """What a client of librdkafka is made with; whether there is a server is seen elsewhere."""
+        """Return the settings of a librdkafka client; no connection is made."""
         return settings(self._bootstrap, self.timeout_s, log)
 
     @cached_property

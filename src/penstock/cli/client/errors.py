@@ -46,7 +46,7 @@ RETRIABLE = frozenset(
 
 NO_SUCH_TOPIC: Final = "there is no such topic"
 _GENERIC: Final = ("Broker: ", "Local: ")
-"""What librdkafka puts before a text of its own, where the server gave none."""
+"""librdkafka puts one of these before its own text, where the server gave no text."""
 
 _MAY_PASS: Final = frozenset(
     {"_TRANSPORT", "_RESOLVE", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}

@@ -1,4 +1,4 @@
-"""What librdkafka does not ask of groups: a list of all protocols, and to leave while joining."""
+"""Requests about groups that librdkafka lacks: list every protocol, leave while joining."""
 
 import contextlib
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def list_groups(client: Client) -> list[GroupListing]:
 
 
 def leave_group(client: Client, group_id: str, member_id: str) -> None:
-    """Take a member out of its group; it is no error if the group doesn't have it.
+    """Take a member out of its group; a group without that member is not an error.
 
     librdkafka's own request to leave waits, on its connection, behind the one to join, which waits
     for the group's other members. Raises: RetryableError, RefusedError.

@@ -69,7 +69,7 @@ class Log:
 
 
 def settings(bootstrap: Address, timeout_s: float, log: Log) -> dict[str, Any]:
-    """What every client of librdkafka is made with.
+    """Return the settings that every client of librdkafka is made with.
 
     Args:
         timeout_s: longest that one request may take.

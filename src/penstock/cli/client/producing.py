@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from penstock.cli.client.cluster import Client
 
 LINGER_MS: Final = 20
-"""What is typed, or trickles through a pipe, should be there soon: within a tenth of a second."""
+"""A line that is typed, or trickles through a pipe, is sent within a tenth of a second."""
 BUFFER_KIB: Final = 256 << 10
 BUFFER_COUNT: Final = 200_000
-"""What may be given and not acknowledged; then the giver waits."""
+"""Records that may wait for acknowledgement; then the caller of `add` waits."""
 RECORD_BYTES_MAX: Final = 1_000_000_000
 """librdkafka's own limit. The topic's is the one that counts, and the server knows it."""
 ACK_TIMEOUT_MS_MAX: Final = 900_000
