@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FSYNC = ("--topic-config", "flush.messages=1")
-IDEMPOTENT = ("--idempotence",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +13,7 @@ class Case:
 
     Args:
         name: what WORKLOADS= and the results call it.
-        program: "logbench", or a module of this folder.
+        program: "load" (`penstock bench`), or a module of this folder.
         contenders: which servers run it.
         arguments: of the program.
         kafka_arguments: further ones for Kafka alone.
@@ -31,21 +30,16 @@ BOTH = ("kafka", "penstock")
 
 CASES = (
     Case("start", "start", BOTH),
-    Case("produce-1k", "logbench", BOTH, ("--workload", "produce-1k", *IDEMPOTENT)),
-    Case("produce-100b", "logbench", BOTH, ("--workload", "produce-100b", *IDEMPOTENT)),
-    Case("consume-warm", "consume", BOTH, ("--workload", "consume-1k")),
-    Case("consume-cold", "consume-cold", BOTH, ("--workload", "consume-1k")),
-    Case("fan", "logbench", BOTH, ("--workload", "fan", *IDEMPOTENT)),
+    Case("produce-1k", "load", BOTH, ("produce",)),
+    Case("produce-100b", "load", BOTH, ("produce", "--value-bytes", "100", "--records", "3000000")),
+    Case("consume-warm", "consume", BOTH),
+    Case("consume-cold", "consume-cold", BOTH),
+    Case("fan", "load", BOTH, ("fan", "--seconds", "15", "--warmup", "2")),
     # One run gives the latency with fsync and the cost of a steady trickle. Kafka's cost is taken
     # at its defaults, its latency with a flush per message.
-    Case("latency-fsync", "logbench", BOTH, ("--workload", "latency", *IDEMPOTENT), FSYNC),
-    Case(
-        "latency",
-        "logbench",
-        ("kafka", "penstock-nofsync"),
-        ("--workload", "latency", *IDEMPOTENT),
-    ),
-    Case("connections", "logbench", BOTH, ("--workload", "connections")),
+    Case("latency-fsync", "load", BOTH, ("latency",), FSYNC),
+    Case("latency", "load", ("kafka", "penstock-nofsync"), ("latency",)),
+    Case("connections", "load", BOTH, ("connections",)),
     Case("fanout", "fanout", BOTH),
     Case("partitions", "partitions", BOTH),
 )

@@ -6,7 +6,7 @@
     python bench/compare.py --table RESULTS.json     the table again from a results file
 
 Both servers run the same workloads in turn, each on fresh data, only one alive at a time; in every
-round the other one begins. The client program (logbench.py of the peers, and the small ones of this
+round the other one begins. The client program (`penstock bench`, and the small ones of this
 folder) shares the machine with the server, so nothing else may run meanwhile: "noise" is the share
 of all CPUs that others used, and a figure with much of it is not to be trusted.
 
@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient
 
 from cases import Case, chosen
 from fsync_floor import measure as measure_floor
-from servers import BENCH, ROOT, Contender, Running, contenders, install_kafka, peers_folder
+from servers import BENCH, ROOT, Contender, Running, contenders, evict, install_kafka
 from start import measure as measure_start
 from targets import medians, number, table
 
@@ -65,10 +65,21 @@ def run_program(command: list[str]) -> Row:
     return answer
 
 
-def logbench(server: Running, *arguments: str) -> Row:
-    """One workload of the peers' client program."""
-    command = [str(peers_folder() / "logbench.py"), "--bootstrap", server.bootstrap]
-    return run_program([*command, "--server-pid", str(server.pid), *arguments])
+def load(server: Running, *arguments: str) -> Row:
+    """Run `penstock bench` with arguments against a server; its report."""
+    command = [str(Path(sys.executable).parent / "penstock"), "bench", *arguments, "--json"]
+    where = ("--server", server.bootstrap, "--server-pid", str(server.pid))
+    done = subprocess.run(
+        [*command, *where],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=CASE_SECONDS_MAX,
+        check=False,
+    )
+    if not done.stdout.startswith("{"):
+        return {"ok": False, "failed": f"exit {done.returncode}"}
+    answer: Row = json.loads(done.stdout)
+    return answer
 
 
 def wait_quiet() -> None:
@@ -90,50 +101,47 @@ def drop_topics(server: Running) -> None:
 
 
 def measured(server: Running, *arguments: str) -> Row:
-    """Run a logbench workload, wait for the drain, and give the figures that targets name."""
+    """Run a workload, wait for the drain, and give the figures that targets name."""
     before = server.cpu_s()
-    row = logbench(server, *arguments, "--keep")
+    row = load(server, *arguments, "--keep")
     drain_s = server.drain()
     total = server.cpu_s() - before
+    usage = row.get("usage") or {}
     # What runs after the last answer belongs to the workload; Kafka has nothing of the kind that
     # could be waited for, so its window counts.
-    cpu = total if server.contender.drains else row.get("server_cpu_s", 0.0)
+    cpu = total if server.contender.drains else usage.get("server_cpu_s") or 0.0
     row.update(charged_cpu_s=round(cpu, 3), drain_s=round(drain_s, 2))
-    row["noise"] = row.get("other_cpu_pct")
-    row["rss_peak_mb"] = row.get("server_rss_peak_mb")
-    sent = row.get("stored") or row.get("records", 0)
-    if row.get("workload") == "latency":
-        # The warm-up's records are in the window too.
-        sent = round(row.get("rate", 0) * (row.get("records", 0) / max(1, row.get("rate", 1)) + 3))
+    row["noise"] = usage.get("noise_percent")
+    row["rss_peak_mb"] = usage.get("server_rss_peak_mb")
+    row["client_cpu_s"] = usage.get("client_cpu_s")
     if cpu:
-        row["rec_cpu_s"] = round(sent / cpu)
+        row["rec_cpu_s"] = round(row.get("record_count", 0) / cpu)
         if "mb_s" in row:
             row["mb_cpu_s"] = round(row["mb_s"] * row["seconds"] / cpu, 1)
-    for name in ("ack", "e2e"):
+    for name, spread in (("ack", "acknowledged"), ("e2e", "received")):
         for percentile in ("p50", "p99"):
-            value = (row.get(f"{name}_ms") or {}).get(percentile)
+            value = (row.get(spread) or {}).get(f"{percentile}_ms")
             if value is not None:
                 row[f"{name}_{percentile}_ms"] = value
     return row
 
 
-def run_case(case: Case, server: Running, run_id: str) -> Row:
+def run_case(case: Case, server: Running, topic: str) -> Row:
     """One case on a server that is up and warm."""
     extra = case.kafka_arguments if server.contender.name == "kafka" else ()
-    if case.program == "logbench":
+    if case.program == "load":
         return measured(server, *case.arguments, *extra)
     if case.program in ("consume", "consume-cold"):
-        records = ("--records", str(FILL_RECORDS))
-        logbench(server, "--workload", "produce-1k", "--keep", "--run-id", run_id, *records)
+        load(server, "produce", "--topic", topic, "--records", str(FILL_RECORDS))
         server.drain()
-        arguments = [*case.arguments, "--run-id", run_id]
+        arguments = ("consume", "--topic", topic)
         if case.program == "consume-cold":
             server.stop()
             server.start()
-            arguments += ["--evict-dir", str(server.data)]
+            evict(server.data)
         else:
             # Twice: the first reading warms the caches.
-            logbench(server, *arguments, "--keep")
+            load(server, *arguments)
         return measured(server, *arguments)
     if case.program == "fanout":
         return run_program([str(BENCH / "fanout.py"), "--bootstrap", server.bootstrap])
@@ -143,7 +151,7 @@ def run_case(case: Case, server: Running, run_id: str) -> Row:
 
 def run_partitions(server: Running) -> Row:
     """Produce to twelve partitions without and with 5,000 others, and to those."""
-    workload = ("--workload", "produce-1k", "--idempotence", "--records", "200000")
+    workload = ("produce", "--records", "200000")
     without = measured(server, *workload)
     command = [str(BENCH / "partitions.py"), "--bootstrap", server.bootstrap]
     row = run_program([*command, "--server-pid", str(server.pid)])
@@ -191,10 +199,8 @@ def run_contender(contender: Contender, cases: list[Case], data: Path, keep: Any
     if not others:
         return
     with Running(contender, data) as server:
-        warm = ("--run-id", "warm", "--records", str(WARM_RECORDS))
-        logbench(server, "--workload", "produce-1k", "--keep", *warm)
-        logbench(server, "--workload", "consume-1k", *warm)
-        logbench(server, "--workload", "latency", "--seconds", "3", "--warmup", "1")
+        load(server, "consume", "--records", str(WARM_RECORDS))
+        load(server, "latency", "--seconds", "3", "--warmup", "1")
         for index, case in enumerate(others):
             drop_topics(server)
             wait_quiet()
@@ -248,7 +254,7 @@ def report(results: Row) -> str:
     ]
     found = medians(rows)
     shown = (
-        *("mb_s", "mb_cpu_s", "rec_s", "rec_cpu_s", "ack_p50_ms", "ack_p99_ms", "e2e_p50_ms"),
+        *("mb_s", "mb_cpu_s", "records_s", "rec_cpu_s", "ack_p50_ms", "ack_p99_ms", "e2e_p50_ms"),
         *("e2e_p99_ms", "p50_ms", "p99_ms", "ready_s", "rss_mb", "rss_peak_mb", "drain_s"),
         *("idle_cpu_percent", "metadata_p50_ms", "create_s", "mb_cpu_s_to_all"),
     )
@@ -266,7 +272,7 @@ def report(results: Row) -> str:
         )
     failed = [row for row in rows if not row.get("ok")]
     lines += [
-        f"FAILED: {r['contender']} {r['case']}: {r.get('failed') or r.get('first_error')}"
+        f"FAILED: {r['contender']} {r['case']}: {r.get('failed') or r.get('first_failure')}"
         for r in failed
     ]
     return "\n".join(lines)

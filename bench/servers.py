@@ -38,14 +38,34 @@ def named_peers() -> Path:
 
 
 def peers_folder() -> Path:
-    """Where Apache Kafka and logbench.py are.
+    """Where what starts Apache Kafka is.
 
     Raises: SystemExit when they aren't.
     """
     folder = named_peers()
-    if not (folder / "logbench.py").is_file():
-        raise SystemExit(f"no logbench.py in {folder}; set PENSTOCK_PEERS to the folder of peers")
+    if not (folder / "kafka" / "start").is_file():
+        raise SystemExit(f"no kafka/start in {folder}; set PENSTOCK_PEERS to the folder of peers")
     return folder
+
+
+def evict(folder: Path) -> None:
+    """Drop a folder's files, and nothing else, from the page cache; Linux alone can.
+
+    Raises: SystemExit, on another system: a cold reading there would be a warm one.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        raise SystemExit("consume-cold needs Linux: this system can't drop a file's cached pages")
+    for path in folder.rglob("*"):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue  # deleted by the server meanwhile
+        try:
+            if path.is_file():
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 def install_kafka() -> None:

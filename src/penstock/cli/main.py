@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = {
     "status": Lazy("status", "Show what a server says about itself."),
     "verify": Lazy("verify", "Read everything in a data directory or a cluster and check it."),
     "repair": Lazy("repair", "Bring back what was acknowledged and is not in the log any more."),
+    "bench": Lazy("bench", "Measure any server of Kafka's protocol."),
     "backup": Lazy("backup", "Copy a data directory, online."),
     "restore": Lazy("restore", "Make a data directory or a cluster from a backup or a bucket."),
 }

@@ -1,0 +1,356 @@
+"""`penstock bench`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from penstock.cli.options import json_option, parse_pairs, server_option, timeout_option, together
+from penstock.cli.progress import Progress
+from penstock.cli.tables import print_json, print_table
+from penstock.config.addresses import parse_address
+from penstock.model.errors import InvalidRequestError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.cli.load.target import Report, Target
+    from penstock.cli.load.usage import Watch
+
+RECORDS: Final = 400_000
+STAMP_BYTES: Final = 16
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+Command = Callable[..., object]
+
+_common = together(
+    server_option,
+    timeout_option,
+    click.option(
+        "--server-pid",
+        type=click.IntRange(min=1),
+        help="Measure CPU and memory of this process and its children; needs psutil.",
+    ),
+    click.option("--topic", help="Instead of a new name; kept when the run ends."),
+    click.option("--keep", is_flag=True, help="Don't delete the topic."),
+    click.option(
+        "--topic-config",
+        "topic_configs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Of the new topic, for example flush.messages=1. May be repeated.",
+    ),
+    click.option(
+        "--client",
+        "client_settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of librdkafka, for example security.protocol=SASL_SSL. May be repeated.",
+    ),
+    json_option,
+)
+_producing = together(
+    click.option(
+        "--idempotent/--no-idempotent",
+        default=True,
+        show_default=True,
+        help="enable.idempotence; Java's default is on, librdkafka's off.",
+    ),
+    click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True),
+    click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True),
+)
+_value_bytes = click.option(
+    "--value-bytes",
+    type=click.IntRange(min=STAMP_BYTES),
+    default=1024,
+    show_default=True,
+    help="Of each record: random, without a key.",
+)
+_partitions = click.option(
+    "--partitions", type=click.IntRange(min=1), default=12, show_default=True, help="Of the topic."
+)
+_seconds = together(
+    click.option(
+        "--seconds",
+        type=click.FloatRange(min=0.1),
+        default=20.0,
+        show_default=True,
+        help="Measured.",
+    ),
+    click.option(
+        "--warmup",
+        "warmup_s",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        default=3.0,
+        show_default=True,
+        help="Sent first, not measured.",
+    ),
+)
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure a server of Kafka's protocol: Penstock, Kafka, or any other.
+
+    Each workload makes a topic, checks its figures against the server's own offsets, and deletes
+    the topic. The client shares the machine with what else runs there: look at "noise" first.
+    """
+
+
+@command.command("produce")
+@click.option("--records", type=click.IntRange(min=1), default=RECORDS, show_default=True)
+@_value_bytes
+@_partitions
+@_producing
+@_common
+def produce(
+    records: int,
+    value_bytes: int,
+    partitions: int,
+    idempotent: bool,
+    acks: str,
+    compression: str,
+    **common: object,
+) -> None:
+    """Send records as fast as one producer can."""
+    from penstock.cli.load import throughput
+
+    run = _Run(common, _producer_settings(idempotent, acks, compression))
+    with Progress("records", total=records) as progress:
+        report = throughput.produce(
+            run.target,
+            run.topic,
+            records=records,
+            value_bytes=value_bytes,
+            partitions=partitions,
+            topic_configs=run.topic_configs,
+            watch=run.watch(),
+            progress=lambda count: progress.update(count, count),
+        )
+    run.end(report)
+
+
+@command.command("consume")
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=RECORDS,
+    show_default=True,
+    help="Sent first, unless --topic names what is read.",
+)
+@_value_bytes
+@_partitions
+@_common
+def consume(records: int, value_bytes: int, partitions: int, **common: object) -> None:
+    """Read a topic as fast as one consumer can."""
+    from penstock.cli.load import throughput
+
+    run = _Run(common, {})
+    with Progress("records", total=records) as progress:
+
+        def shown(count: int) -> None:
+            progress.update(count, count)
+
+        if run.is_new:
+            filled = throughput.produce(
+                run.target,
+                run.topic,
+                records=records,
+                value_bytes=value_bytes,
+                partitions=partitions,
+                topic_configs=run.topic_configs,
+                watch=run.watch(),
+                progress=shown,
+            )
+            if not filled.ok:
+                run.end(filled)
+                return
+        report = throughput.consume(run.target, run.topic, watch=run.watch(), progress=shown)
+    run.end(report)
+
+
+@command.command("latency")
+@click.option(
+    "--rate", type=click.IntRange(min=1), default=1_000, show_default=True, help="Records a second."
+)
+@_seconds
+@_value_bytes
+@_partitions
+@_producing
+@_common
+def latency(
+    rate: int,
+    seconds: float,
+    warmup_s: float,
+    value_bytes: int,
+    partitions: int,
+    idempotent: bool,
+    acks: str,
+    compression: str,
+    **common: object,
+) -> None:
+    """Send records at a steady rate: time to acknowledgement, and to a consumer."""
+    from penstock.cli.load import latency as workload
+
+    run = _Run(common, _producer_settings(idempotent, acks, compression))
+    with Progress("records", total=int(rate * (seconds + warmup_s))) as progress:
+        report = workload.latency(
+            run.target,
+            run.topic,
+            rate_per_s=rate,
+            seconds=seconds,
+            warmup_s=warmup_s,
+            value_bytes=value_bytes,
+            partitions=partitions,
+            topic_configs=run.topic_configs,
+            watch=run.watch(),
+            progress=lambda count: progress.update(count, count),
+        )
+    run.end(report)
+
+
+@command.command("fan")
+@click.option("--producers", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Records a second of each producer.",
+)
+@_seconds
+@_value_bytes
+@_producing
+@_common
+def fan(
+    producers: int,
+    rate: int,
+    seconds: float,
+    warmup_s: float,
+    value_bytes: int,
+    idempotent: bool,
+    acks: str,
+    compression: str,
+    **common: object,
+) -> None:
+    """Send from many slow producers, a connection and a partition each."""
+    from penstock.cli.load import latency as workload
+
+    run = _Run(common, _producer_settings(idempotent, acks, compression))
+    with Progress("records", total=int(producers * rate * (seconds + warmup_s))) as progress:
+        report = workload.fan(
+            run.target,
+            run.topic,
+            producers=producers,
+            rate_per_s=rate,
+            seconds=seconds,
+            warmup_s=warmup_s,
+            value_bytes=value_bytes,
+            topic_configs=run.topic_configs,
+            watch=run.watch(),
+            progress=lambda count: progress.update(count, count),
+        )
+    run.end(report)
+
+
+@command.command("connections")
+@click.option("--consumers", type=click.IntRange(min=1), default=500, show_default=True)
+@_common
+def connections(consumers: int, **common: object) -> None:
+    """Hold many consumers: what they cost when idle, and how soon all have a record."""
+    from penstock.cli.load import connections as workload
+
+    run = _Run(common, {})
+    with Progress("consumers", total=consumers) as progress:
+        report = workload.connections(
+            run.target,
+            run.topic,
+            consumers=consumers,
+            topic_configs=run.topic_configs,
+            make_watch=run.watch,
+            progress=lambda count: progress.update(count, count),
+        )
+    run.end(report)
+
+
+class _Run:
+    """What the options that all workloads share say."""
+
+    def __init__(self, common: Mapping[str, object], producer_settings: Mapping[str, str]) -> None:
+        from penstock.cli.load.target import Target
+
+        given = msgspec.convert(common, _Common)
+        self._common = given
+        self.target: Target = Target(
+            parse_address(given.server, setting="--server"),
+            timeout_s=given.timeout_s,
+            client_settings=parse_pairs(given.client_settings, option="--client"),
+            producer_settings=producer_settings,
+        )
+        self.topic_configs = parse_pairs(given.topic_configs, option="--topic-config")
+        self.is_new = given.topic is None
+        self.topic = given.topic or f"penstock-bench-{os.getpid()}-{time.time_ns() // 1_000_000}"
+        # A pid that can't be measured is refused before anything runs.
+        self.watch()
+
+    def watch(self) -> Watch:
+        """Return a new watch of the server."""
+        from penstock.cli.load.usage import Watch
+
+        return Watch(self._common.server_pid)
+
+    def end(self, report: Report) -> None:
+        """Print the report and delete the topic. Raises: PenstockError, unless the report is ok."""
+        if self._common.as_json:
+            print_json(msgspec.to_builtins(report))
+        else:
+            print_table(("figure", "value"), _rows(msgspec.to_builtins(report)))
+        if self.is_new and not self._common.keep:
+            try:
+                self.target.drop_topic(self.topic)
+            except PenstockError as error:
+                click.echo(f"penstock: {error}; the topic stays", err=True)
+        if not report.ok:
+            raise InvalidRequestError(
+                "measure",
+                report.workload,
+                f"{report.failed_count} records failed of {report.record_count}: "
+                f"{report.first_failure or 'what the server holds differs from what was sent'}",
+                "the figures above are not to be trusted",
+            )
+
+
+class _Common(msgspec.Struct, frozen=True):
+    server: str
+    timeout_s: float
+    server_pid: int | None
+    topic: str | None
+    keep: bool
+    topic_configs: tuple[str, ...]
+    client_settings: tuple[str, ...]
+    as_json: bool
+
+
+def _producer_settings(idempotent: bool, acks: str, compression: str) -> dict[str, str]:
+    if idempotent and acks != "all":
+        raise click.UsageError(f"--acks {acks} needs --no-idempotent: idempotence needs all")
+    return {
+        "acks": acks,
+        "compression.type": compression,
+        "enable.idempotence": "true" if idempotent else "false",
+    }
+
+
+def _rows(report: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Flatten a report into (name, value), without what could not be measured."""
+    rows: list[tuple[str, object]] = []
+    for name, value in report.items():
+        if isinstance(value, dict):
+            rows += _rows(value, f"{prefix}{name}.")
+        elif value is not None and value != "":
+            rows.append((f"{prefix}{name}", value))
+    return rows
