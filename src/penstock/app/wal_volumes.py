@@ -22,6 +22,7 @@ from penstock.ports.clock import Clock
 from penstock.state.read.queries import Queries
 from penstock.state.read.view import StateView
 from penstock.state.rows import Agent, Wal
+from penstock.system.backoff import Backoff
 from penstock.system.files import PosixDevice
 from penstock.system.heard import Cause, heard
 
@@ -29,10 +30,9 @@ logger = logging.getLogger(__name__)
 
 TURN_S: Final = 5.0
 """How long an agent leaves a WAL to each of those whose turn is before its own."""
-REST_S_FIRST: Final = 60.0
+REST: Final = Backoff(first_s=60.0, most_s=900.0)
 """How long a WAL rests whose takeover was stopped by damage, then twice as long each time: every
 attempt is a claim, which is an entry of the journal, and reads all of the WAL."""
-REST_S_MAX: Final = 900.0
 
 
 def orphans(wals: Iterable[Wal], agents: Mapping[int, Agent], *, me: int) -> list[Wal]:
@@ -104,8 +104,8 @@ class WalVolumes:
             logger.info("%s", error)
         except CorruptDataError as error:
             rest = self._rests.setdefault(wal_id, _Rest())
-            rest_s = min(REST_S_FIRST * 2 ** min(rest.count, 10), REST_S_MAX)
             rest.count += 1
+            rest_s = REST.after(rest.count)
             rest.until_s = self.clock.monotonic_s() + rest_s
             logger.error(  # noqa: TRY400 - the error says where
                 "the takeover of the WAL in %s was stopped by damage, %d times in a row, and is"

@@ -27,6 +27,7 @@ from penstock.ports.objects import (
     get_versioned,
     sign_through,
 )
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -34,8 +35,8 @@ logger = logging.getLogger(__name__)
 BLOCKS_PATH: Final = "/peer/v2/blocks"
 BLOCKS_PATH_UNVERSIONED: Final = "/peer/v1/blocks"
 """Of releases that know no versions; served to them, and not asked."""
-AVOID_S_FIRST: Final = 1.0
-AVOID_S_MAX: Final = 30.0
+AVOID: Final = Backoff(first_s=1.0, most_s=30.0)
+"""How long a peer isn't asked that didn't answer."""
 
 
 class PeerAgent(NamedTuple):
@@ -194,8 +195,9 @@ class ZoneStore:
 
     def _avoid(self, address: str) -> None:
         before = self._avoided.get(address)
-        seconds = AVOID_S_FIRST if before is None else min(2 * before.seconds, AVOID_S_MAX)
-        self._avoided[address] = _Avoided(self._clock.monotonic_s() + seconds, seconds)
+        failures = 1 if before is None else before.failures + 1
+        until_s = self._clock.monotonic_s() + AVOID.after(failures)
+        self._avoided[address] = _Avoided(until_s, failures)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ class _Ask:
 
 class _Avoided(NamedTuple):
     until_s: float
-    seconds: float
+    failures: int
 
 
 def _batches(asks: "Sequence[_Ask]") -> "list[list[_Ask]]":

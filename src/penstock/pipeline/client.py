@@ -42,6 +42,7 @@ from penstock.pipeline.secret import find_secret
 from penstock.pipeline.transport import HttpAnswer, RefusedError, Transport
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.backoff import Backoff
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from penstock.system.waiting import pause
@@ -57,9 +58,7 @@ ACCESS_SECONDS: Final = 900
 RECORDS_BYTES: Final = 8 << 20
 RUNS_PER_PAGE: Final = 50_000
 """About 3 MB of JSON."""
-REST_FIRST_S: Final = 0.05
-REST_MAX_S: Final = 2.0
-_JITTER_STEPS: Final = 1 << 16
+REST: Final = Backoff(first_s=0.05, most_s=2.0)
 _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON: Final = {"content-type": "application/json"}
 
@@ -144,8 +143,7 @@ class DoorClient:
     def rest(self, count: int) -> None:
         """Wait before something is tried for the `count`-th time in vain; 0: not at all."""
         if count:
-            most_s = min(REST_FIRST_S * 2 ** (count - 1), REST_MAX_S)
-            pause(most_s * (1 + self.random.below(_JITTER_STEPS)) / _JITTER_STEPS)
+            pause(REST.jittered(count, self.random))
 
     def info(self) -> Info:
         """Whom one talks to.

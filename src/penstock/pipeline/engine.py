@@ -23,6 +23,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.model.errors import RetryableError
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-REST_S: Final = 0.5
-"""Before the second attempt of an item; doubled before each further one."""
-_REST_MAX_S: Final = 30.0
+REST: Final = Backoff(first_s=0.5, most_s=30.0)
+"""Before a further attempt of an item."""
 _QUEUED_PER_WORKER: Final = 2
 """Items handed to a pool ahead of need: more would only cost memory."""
 
@@ -153,14 +153,13 @@ class Attempts(Generic[T, R]):
 
     def __call__(self, item: T) -> R:
         """Run it. Raises: what its last attempt raised."""
-        rest_s = REST_S
-        for _ in range(self._attempts - 1):
+        for attempt in range(1, self._attempts):
             try:
                 return self._task(item)
             except RetryableError as error:
+                rest_s = REST.after(attempt)
                 heard(Cause.ATTEMPT, error, logger, f"tried again in {rest_s:g} s")
             Event().wait(rest_s)
-            rest_s = min(2 * rest_s, _REST_MAX_S)
         return self._task(item)
 
 

@@ -19,6 +19,7 @@ from penstock.model.errors import (
 from penstock.pipeline.ambient import AmbientStore, open_ambient
 from penstock.pipeline.client import ACCESS_SECONDS, DoorClient, RefusedError
 from penstock.pipeline.presigned import AccessOverError, ObjectThereError, PresignedCalls
+from penstock.system.backoff import Backoff
 from penstock.system.waiting import pause
 
 T = TypeVar("T")
@@ -40,9 +41,7 @@ _AGENT_BYTES: Final = 64 << 20
 _URLS_MAX: Final = 20_000
 _GOOD_SHARE: Final = 0.8
 """Of a URL's time, after which another is asked for."""
-_FIRST_DELAY_S: Final = 0.1
-_DELAY_MAX_S: Final = 5.0
-_JITTER_STEPS: Final = 1 << 16
+_BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
 
 
 class ObjectAccess:
@@ -333,16 +332,16 @@ class ObjectAccess:
         """Try again what fails retriably, after full-jitter back-off."""
         client = self._client
         until_s = client.clock.monotonic_s() + client.options.deadline_s
-        delay_s = _FIRST_DELAY_S
+        failures = 0
         while True:
             try:
                 return call()
             except RetryableError:
-                wait_s = delay_s * (1 + client.random.below(_JITTER_STEPS)) / _JITTER_STEPS
+                failures += 1
+                wait_s = _BACKOFF.jittered(failures, client.random)
                 if client.clock.monotonic_s() + wait_s >= until_s:
                     raise
             pause(wait_s)
-            delay_s = min(2 * delay_s, _DELAY_MAX_S)
 
 
 @dataclass(slots=True)

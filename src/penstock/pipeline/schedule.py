@@ -18,15 +18,14 @@ from typing import Any, Final, Protocol
 from penstock.model.errors import PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-REST_S: Final = 5.0
-"""After a first failure; doubled after each further one."""
-REST_MAX_S: Final = 300.0
+REST: Final = Backoff(first_s=5.0, most_s=300.0)
+"""After a job failed."""
 DISCOVERY_S: Final = 10.0
 DRAIN_S: Final = 60.0
-_JITTER_STEPS: Final = 1 << 16
 
 
 class Stopping(Protocol):
@@ -92,22 +91,17 @@ class State:
         self.done_ms, self.summary = now_ms, summary
         self.due_s = max(now_s, self.started_s + self.work.interval_s)
 
-    def fail(self, now_s: float, error: str, *, share: float) -> None:
+    def fail(self, now_s: float, error: str, random: Random) -> None:
         """It failed, and is due again after a rest.
 
         Args:
-            share: from 0 to 1 at random, so that jobs that failed together don't return together.
+            random: draws the rest, so that jobs that failed together don't return together.
         """
         self.is_running = False
         self.failure_count += 1
         self.failures_in_a_row += 1
         self.error = error
-        self.due_s = now_s + rest_s(self.failures_in_a_row) * (0.5 + share / 2)
-
-
-def rest_s(failures_in_a_row: int) -> float:
-    """The longest rest after so many failures in a row, in seconds."""
-    return min(REST_MAX_S, REST_S * 2.0 ** min(failures_in_a_row - 1, 30))
+        self.due_s = now_s + REST.jittered(self.failures_in_a_row, random, least=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +174,7 @@ class Schedule:
             if now_s >= discovery_due_s:
                 failures = self._discover(failures)
                 now_s = self._clock.monotonic_s()
-                discovery_due_s = now_s + (rest_s(failures) if failures else self._discovery_s)
+                discovery_due_s = now_s + (REST.after(failures) if failures else self._discovery_s)
             self._start_due(now_s, once=once)
             if once and failures:
                 return False
@@ -261,8 +255,7 @@ class Schedule:
         with self._lock:
             state = self._states[ended.name]
             if ended.error:
-                share = self._random.below(_JITTER_STEPS) / _JITTER_STEPS
-                state.fail(now_s, ended.error, share=share)
+                state.fail(now_s, ended.error, self._random)
             else:
                 state.succeed(now_s, self._clock.now_ms(), ended.summary)
             if not state.is_wanted:

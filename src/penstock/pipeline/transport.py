@@ -2,7 +2,6 @@
 
 A connection that fails, a 5xx and a 503 with `retry` are tried again, at the next agent first; what
 an agent refuses (4xx) never is. No text of an error holds a header.
-Source of the back-off: M. Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog, 2015.
 """
 
 import threading
@@ -29,13 +28,12 @@ from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.api_messages import Problem
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.system.backoff import Backoff
 
 CONNECT_TIMEOUT_S: Final = 5.0
 CONNECTIONS_PER_AGENT: Final = 64
 """Kept; urllib3 warns of each that it drops."""
-_FIRST_DELAY_S: Final = 0.1
-_DELAY_MAX_S: Final = 5.0
-_JITTER_STEPS: Final = 1 << 16
+_BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
 _SHOWN_MAX: Final = 300
 _JOB_OVER: Final = frozenset({"unknown_job", "job_too_old"})
 
@@ -138,7 +136,7 @@ class Transport:
         until_s = self._clock.monotonic_s() + (
             self._deadline_s if deadline_s is None else min(deadline_s, self._deadline_s)
         )
-        delay_s = _FIRST_DELAY_S
+        rounds = 0
         while True:
             failure: RetryableError | None = None
             for _ in self._urls:
@@ -153,11 +151,11 @@ class Transport:
                 if self._clock.monotonic_s() >= until_s:
                     raise failure
             assert failure is not None
-            wait_s = delay_s * (1 + self._random.below(_JITTER_STEPS)) / _JITTER_STEPS
+            rounds += 1
+            wait_s = _BACKOFF.jittered(rounds, self._random)
             if self._clock.monotonic_s() + wait_s >= until_s:
                 raise failure
             self._pause(wait_s)
-            delay_s = min(2 * delay_s, _DELAY_MAX_S)
 
     def close(self) -> None:
         """Close all connections."""

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.model.errors import PenstockError, RetryableError, StorageFullError
 from penstock.ports.clock import Clock
@@ -25,6 +25,7 @@ from penstock.replica.ended_tasks import end_tasks
 from penstock.replica.heads import ConfirmedHeads, HeadReading, journal_older
 from penstock.replica.marks import LOCAL_MARK, RowMark
 from penstock.replica.transaction import Appended
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -34,9 +35,12 @@ OutcomeT_contra = TypeVar("OutcomeT_contra", contravariant=True)
 ResultT = TypeVar("ResultT")
 
 
+BACKOFF: Final = Backoff(first_s=0.02, most_s=1.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerSettings:
-    """Durations in ms."""
+    """Durations in ms, but for the pauses of `backoff`."""
 
     page_rows: int = 128
     """Rows per read, and at most per commit."""
@@ -53,8 +57,7 @@ class FollowerSettings:
     """Between looks at a gap."""
     head_ms: int = 1_000
     """Reads of the head that nobody asked for (they compare clocks, too)."""
-    backoff_min_ms: int = 20
-    backoff_max_ms: int = 1_000
+    backoff: Backoff = BACKOFF
     full_again_ms: int = 1_000
     """Between commits, at least, while the disk is full: each that fails has all that waits for it
     applied again, which takes a tenth of the time at most."""
@@ -228,7 +231,7 @@ class Follower(Generic[OutcomeT]):
 
     async def _follow(self) -> None:
         settings = self._settings
-        backoff_ms = settings.backoff_min_ms
+        failures = 0
         while True:
             try:
                 if not self._is_checked:
@@ -238,7 +241,7 @@ class Follower(Generic[OutcomeT]):
                     self._is_same = self._is_checked
                     self.heads.moved(self.position)
                 await self._step()
-                backoff_ms = settings.backoff_min_ms
+                failures = 0
             except StorageFullError as error:
                 # The journal is there, and its rows go on being read.
                 heard(Cause.DATABASE_FULL, error, logger, "rows wait for space in the replica")
@@ -247,8 +250,8 @@ class Follower(Generic[OutcomeT]):
             except RetryableError as error:
                 self._ahead.clear()
                 self._note_answer(error)
-                await self._back_off(backoff_ms)
-                backoff_ms = min(2 * backoff_ms, settings.backoff_max_ms)
+                failures += 1
+                await self._back_off(settings.backoff.after(failures))
 
     async def _step(self) -> None:
         """Read once and apply what that allows; wait if there is nothing to do."""
@@ -415,11 +418,11 @@ class Follower(Generic[OutcomeT]):
         if not hint.cancelled() and hint.exception() is None:
             self._wake.set()
 
-    async def _back_off(self, duration_ms: int) -> None:
+    async def _back_off(self, duration_s: float) -> None:
         """Let time pass before the journal is tried again, or until `hurry`."""
         self._hurry.clear()
         try:
-            async with asyncio.timeout(duration_ms / 1000):
+            async with asyncio.timeout(duration_s):
                 await self._hurry.wait()
         except TimeoutError:
             pass

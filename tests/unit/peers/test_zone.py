@@ -11,7 +11,7 @@ from penstock.peers import OwnBlocks, ZoneStore
 from penstock.peers.client import PeerAwayError
 from penstock.peers.codec import BlockRange, FrameKind
 from penstock.peers.receive import Frame, UnknownCallError
-from penstock.peers.zone import AVOID_S_MAX
+from penstock.peers.zone import AVOID
 from penstock.placement.rendezvous import owner_of
 from penstock.testing import ManualClock
 
@@ -69,7 +69,7 @@ def test_a_silent_peer_is_avoided_for_longer_each_time_and_an_answer_ends_that()
             return len(calls.calls) > before
 
         calls.error = PeerAwayError("ask peer", "two:1", "silent")
-        for expected_s in (1.0, 2.0, 4.0, 8.0, 16.0, AVOID_S_MAX, AVOID_S_MAX):
+        for expected_s in (1.0, 2.0, 4.0, 8.0, 16.0, AVOID.most_s, AVOID.most_s):
             assert await asked()
             await clock.wait(expected_s - 0.01)
             assert not await asked()

@@ -12,6 +12,7 @@ import pytest
 from penstock.model.errors import InvalidRequestError, RetryableError
 from penstock.pipeline import engine as engine_module
 from penstock.pipeline.engine import Attempts, Engine, LocalEngine
+from penstock.system.backoff import Backoff
 from support.pipeline_tasks import always_dies, dies_once, squared
 from support.waiting import eventually
 
@@ -35,7 +36,7 @@ RETRYABLE = RetryableError("read", "object", "the store is away")
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "REST_S", 0.0)
+    monkeypatch.setattr(engine_module, "REST", Backoff(first_s=1e-9, most_s=1e-9))
 
 
 @pytest.mark.parametrize("processes", [False, True])

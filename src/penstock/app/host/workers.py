@@ -12,10 +12,10 @@ import msgspec
 from penstock.config.addresses import Address, parse_address
 from penstock.config.settings import ServerSettings
 from penstock.model.errors import InvalidRequestError
+from penstock.system.backoff import Backoff
 
 JOURNAL_WRITER: Final = 0
-RESTART_DELAY_FIRST_S: Final = 0.1
-RESTART_DELAY_LAST_S: Final = 5.0
+RESTART: Final = Backoff(first_s=0.1, most_s=5.0)
 SETTLED_AFTER_S: Final = 10.0
 """A worker that has run so long begins with the first delay again."""
 
@@ -73,12 +73,11 @@ class RestartDelays:
     has run for `SETTLED_AFTER_S`. All times in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._delay_s = RESTART_DELAY_FIRST_S
+        self._ends_in_a_row = 0
 
     def next_delay_s(self, *, ran_s: float) -> float:
         """Return the pause before the next start, after the worker ran for `ran_s`."""
         if ran_s >= SETTLED_AFTER_S:
-            self._delay_s = RESTART_DELAY_FIRST_S
-        delay_s = self._delay_s
-        self._delay_s = min(2 * delay_s, RESTART_DELAY_LAST_S)
-        return delay_s
+            self._ends_in_a_row = 0
+        self._ends_in_a_row += 1
+        return RESTART.after(self._ends_in_a_row)

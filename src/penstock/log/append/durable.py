@@ -23,6 +23,7 @@ from penstock.segment import BuiltSegment
 from penstock.state.answers import BatchStatus, Refusal
 from penstock.state.read.view import StateView
 from penstock.state.rows import GENERATION_BITS
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 from penstock.wal import WalPlace
@@ -31,8 +32,7 @@ logger = logging.getLogger(__name__)
 
 FULL_TURN_S: Final = 0.05
 """How soon a frame that found the WAL full is tried again."""
-_RETRY_S: Final = 0.05
-_RETRY_S_MAX: Final = 1.0
+_PUT_AGAIN: Final = Backoff(first_s=0.05, most_s=1.0)
 
 
 class ObjectBytes:
@@ -101,15 +101,16 @@ class ObjectBytes:
                 return number
 
     async def _put_under(self, key: str, built: BuiltSegment) -> None:
-        delay_s = _RETRY_S
+        failures = 0
         while True:
             self.put_count += 1
             try:
                 await put_once(self._store, key, built.parts)
             except RetryableError as error:
+                failures += 1
+                delay_s = _PUT_AGAIN.after(failures)
                 heard(Cause.PUT_FLUSH, error, logger, f"{key} is put again in {delay_s:g} s")
                 await self._wait(delay_s)
-                delay_s = min(2 * delay_s, _RETRY_S_MAX)
             else:
                 return
 

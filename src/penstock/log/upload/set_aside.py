@@ -16,9 +16,9 @@ from penstock.log.fetch.whole_runs import BadRunError
 from penstock.model.errors import CorruptDataError
 from penstock.ports.clock import Clock
 from penstock.state.rows import StoredRun
+from penstock.system.backoff import Backoff
 
-WAIT_S_FIRST: Final = 60.0
-WAIT_S_MAX: Final = 3600.0
+REREAD: Final = Backoff(first_s=60.0, most_s=3600.0)
 
 
 class DamagedRunsError(Exception):
@@ -32,7 +32,7 @@ class DamagedRunsError(Exception):
 @dataclass(slots=True)
 class _Left:
     length: int
-    wait_s: float
+    readings: int
     again_s: float
     text: str
 
@@ -80,9 +80,9 @@ class SetAside:
             ),
         )
         before = self._left.get(_name(run))
-        wait_s = WAIT_S_FIRST if before is None else min(2 * before.wait_s, WAIT_S_MAX)
-        again_s = self._clock.monotonic_s() + wait_s
-        self._left[_name(run)] = _Left(run.length, wait_s, again_s, str(found))
+        readings = 1 if before is None else before.readings + 1
+        again_s = self._clock.monotonic_s() + REREAD.after(readings)
+        self._left[_name(run)] = _Left(run.length, readings, again_s, str(found))
 
     def waits(self, run: StoredRun) -> bool:
         """Return whether a run is not to be read now."""

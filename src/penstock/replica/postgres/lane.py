@@ -46,7 +46,7 @@ class Lane:
         self._tells_loss = tells_loss
         self._connection: PipelinedConnection | None = None
         self._connecting: asyncio.Task[PipelinedConnection] | None = None
-        self._backoff_s = settings.backoff_min_s
+        self._failures = 0
         self._not_before_s = 0.0
         self._failure: RetryableError | None = None
         self._closed = False
@@ -132,10 +132,11 @@ class Lane:
         if error is None:
             self._connection = attempt.result()
             self._failure = None
-            self._backoff_s = self._settings.backoff_min_s
+            self._failures = 0
             if self._closed:
                 self._connection.fail("it is closed")
         elif isinstance(error, RetryableError):
             self._failure = error
-            self._not_before_s = asyncio.get_running_loop().time() + self._backoff_s
-            self._backoff_s = min(2 * self._backoff_s, self._settings.backoff_max_s)
+            self._failures += 1
+            rest_s = self._settings.backoff.after(self._failures)
+            self._not_before_s = asyncio.get_running_loop().time() + rest_s

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.system.backoff import Backoff
+
 KEEPALIVE: Final = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -10,6 +12,8 @@ KEEPALIVE: Final = {
     "keepalives_count": 3,
 }
 """libpq's parameters: a peer that is gone is noticed within 11 s also while nothing is sent."""
+
+CONNECT_AGAIN: Final = Backoff(first_s=0.05, most_s=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +26,8 @@ class PostgresSettings:
     call_timeout_s: float = 5.0
     lock_timeout_ms: int = 3_000
     """Server side: how long a seal waits for whoever holds its position."""
-    backoff_min_s: float = 0.05
+    backoff: Backoff = CONNECT_AGAIN
     """Between attempts to connect; calls in between fail at once."""
-    backoff_max_s: float = 1.0
     notifies: bool = True
     """Send hints by NOTIFY and listen to them; false where there is no such thing."""
     notify_ms: int = 2

@@ -19,6 +19,7 @@ from penstock.peers import zone as zone_module
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import FrameKind, WalRange, encode_blocks
 from penstock.peers.zone import BLOCKS_PATH, BLOCKS_PATH_UNVERSIONED
+from penstock.system.backoff import Backoff
 from support.zone_rig import BLOCK_BYTES, SECRET, CountingStore, Zone, ZoneAgent
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
@@ -121,7 +122,7 @@ def test_a_dead_peer_costs_one_timeout_and_is_then_passed_over(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long this process is kept from its processor in between.
-    monkeypatch.setattr(zone_module, "AVOID_S_FIRST", 600.0)
+    monkeypatch.setattr(zone_module, "AVOID", Backoff(first_s=600.0, most_s=600.0))
 
     async def main() -> None:
         store, objects = await _filled()

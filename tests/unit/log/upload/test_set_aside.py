@@ -1,7 +1,7 @@
 """A damaged run of the WAL is read again less and less often, and never given up."""
 
 from penstock.log.damage.findings import Damages
-from penstock.log.upload.set_aside import WAIT_S_FIRST, WAIT_S_MAX, SetAside
+from penstock.log.upload.set_aside import REREAD, SetAside
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey
 from penstock.state.rows import StoredRun
@@ -16,7 +16,7 @@ def test_waits_double_up_to_an_hour_and_begin_again_once_it_was_moved() -> None:
     damages = Damages(clock=clock, partition_name=str, log_start=lambda _: 0)
     aside = SetAside(damages, clock)
     error = CorruptDataError("read", "WAL", "CRC-32C differs")
-    wait_s = WAIT_S_FIRST
+    wait_s = REREAD.first_s
     for _ in range(10):
         aside.add(RUN, error)
         assert aside.due_in_s() == wait_s
@@ -26,11 +26,11 @@ def test_waits_double_up_to_an_hour_and_begin_again_once_it_was_moved() -> None:
         assert not aside.waits(OTHER)
         clock.advance(1)
         assert not aside.waits(RUN)
-        wait_s = min(2 * wait_s, WAIT_S_MAX)
-    assert wait_s == WAIT_S_MAX
+        wait_s = min(2 * wait_s, REREAD.most_s)
+    assert wait_s == REREAD.most_s
     aside.keep([RUN])
     assert len(aside) == 1
     aside.forget([RUN])
     assert aside.due_in_s() is None
     aside.add(RUN, error)
-    assert aside.due_in_s() == WAIT_S_FIRST
+    assert aside.due_in_s() == REREAD.first_s
