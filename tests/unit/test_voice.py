@@ -1,0 +1,173 @@
+"""Docstrings, comments and texts keep the rules of prose that a machine can check.
+
+A docstring begins with a sentence that has a verb. Docstrings, comments and texts name the role
+that acts, and leave out words that made sentences hard to follow. FOLDERS_TO_REWRITE names the
+folders that don't keep the rules yet; the list only gets shorter. To see what is left to do:
+
+    python tests/unit/test_voice.py FOLDER
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+
+FIRST_WORDS = frozenset(
+    ["As", "Behind", "By", "Of", "That", "Those", "What", "Which", "Who", "Whose"]
+)
+"""No docstring begins with these: what follows them is a fragment."""
+
+FIRST_WORDS_OF_FUNCTIONS = FIRST_WORDS | frozenset(["How", "When", "Where", "Why"])
+"""A constant's docstring may still say "How long ...": it names a quantity."""
+
+WORDS = re.compile(
+    r"""\b( nobody | somebody | whoever | anew | befell | till | told | beside | so\s+long
+    | tells?\s+of | save\s+for | g[ai]ves?\s+way
+    | (?<!there\s) (is|are|was|were) \s+ no \s+ (?!longer|more|less|later|earlier|fewer
+      |older|newer|better)
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+FOLDERS_TO_REWRITE = frozenset(
+    {
+        "app",
+        "app/api",
+        "app/host",
+        "app/http",
+        "cli",
+        "cli/client",
+        "cli/commands",
+        "cli/load",
+        "config",
+        "groups",
+        "kafka",
+        "kafka/admin",
+        "kafka/fetch",
+        "kafka/handlers",
+        "kafka/net",
+        "kafka/wire",
+        "kernels",
+        "log",
+        "log/append",
+        "log/damage",
+        "log/fetch",
+        "log/history",
+        "log/opening",
+        "log/retention",
+        "log/upload",
+        "log/wals",
+        "membership",
+        "model",
+        "objects",
+        "observability",
+        "order",
+        "order/host",
+        "peers",
+        "pipeline",
+        "pipeline/compaction",
+        "pipeline/connector",
+        "pipeline/tables",
+        "placement",
+        "ports",
+        "records",
+        "recovery",
+        "replica",
+        "replica/postgres",
+        "segment",
+        "state",
+        "state/apply",
+        "state/read",
+        "system",
+        "testing",
+        "wal",
+    }
+)
+"""Take a folder out once it keeps the rules; none is added."""
+
+
+def _is_bool(node: ast.AST | None) -> bool:
+    """Whether an annotation or a value is a bool, alone or as one of several types."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, bool)
+    return node is not None and re.search(r"\bbool\b|Array|NDArray", ast.unparse(node)) is not None
+
+
+def _docstrings(tree: ast.AST) -> Iterator[tuple[ast.Constant, ast.AST]]:
+    """Yield each docstring and what it describes: a module, class, function or assignment."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for described, statement in zip([node, *body], body, strict=False):
+            if (
+                isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and isinstance(statement.value.value, str)
+            ):
+                yield statement.value, described
+
+
+def _begins_badly(text: str, described: ast.AST) -> bool:
+    word = (text.split() or [""])[0].rstrip(".,:;")
+    if word == "Whether":
+        if isinstance(described, ast.FunctionDef | ast.AsyncFunctionDef):
+            return not _is_bool(described.returns)
+        if isinstance(described, ast.AnnAssign):
+            return not _is_bool(described.annotation)
+        return not (isinstance(described, ast.Assign) and _is_bool(described.value))
+    is_assignment = isinstance(described, ast.Assign | ast.AnnAssign)
+    return word in (FIRST_WORDS if is_assignment else FIRST_WORDS_OF_FUNCTIONS)
+
+
+def findings(path: Path) -> Iterator[str]:
+    """Yield what a module's prose breaks, each as `path:line: what: text`."""
+    source = path.read_text("utf-8")
+    for docstring, described in _docstrings(ast.parse(source)):
+        if _begins_badly(docstring.value, described):
+            first_line = docstring.value.strip().partition("\n")[0]
+            yield f"{path}:{docstring.lineno}: begins as a fragment: {first_line}"
+    prose = [tokenize.COMMENT, tokenize.STRING]
+    prose += [getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in prose:
+            continue
+        for match in WORDS.finditer(token.string):
+            line = token.start[0] + token.string.count("\n", 0, match.start())
+            text = source.splitlines()[line - 1].strip()
+            yield f'{path}:{line}: "{match.group()}": {text}'
+
+
+def _findings_of(folder: str) -> list[str]:
+    paths = sorted((SOURCE / folder).glob("*.py"))
+    return [finding for path in paths for finding in findings(path)]
+
+
+FOLDERS = sorted({str(path.parent.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_prose_keeps_the_rules(folder: str) -> None:
+    found = _findings_of(folder)
+    if folder in FOLDERS_TO_REWRITE:
+        assert found, f"{folder} keeps the rules now: take it out of FOLDERS_TO_REWRITE"
+        return
+    assert not found, "\n".join(found)
+
+
+def test_the_list_names_folders_that_exist() -> None:
+    assert set(FOLDERS) >= FOLDERS_TO_REWRITE
+
+
+if __name__ == "__main__":
+    for folder in sys.argv[1:] or FOLDERS:
+        print(*_findings_of(folder), sep="\n")
