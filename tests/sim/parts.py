@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.app.cluster_agent import AgentPlan, AgentPorts, open_agent
-from penstock.app.parts import Environment
-from penstock.config.addresses import Address
+from penstock.agent.assembly import assemble as assemble_agent
+from penstock.agent.cluster import ClusterFoundation, ClusterJournal
+from penstock.agent.ports import AgentPorts
+from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardSettings
@@ -102,24 +103,25 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
         parts.closes.append(queries.close)
         return lambda: queries
 
+    def on_order(order: ClusterOrder) -> None:
+        parts.order = order
+        parts.closes.append(order._replica.close)
+
     ports = AgentPorts(
-        environment=Environment(
-            clock=BelievedClock(agent.clock, after_ms=int(BELIEVED_AFTER_S * 1000)),
-            random=parts.random,
-            on_fatal=on_end,
-            advertised=Address(agent.name, 9092),
-            peer=Address(agent.name, 9093),
+        clock=BelievedClock(agent.clock, after_ms=int(BELIEVED_AFTER_S * 1000)),
+        random=parts.random,
+        on_fatal=on_end,
+        journal=ClusterJournal(
+            journal=parts.journal,
+            cluster_id=parts.cluster_id,
+            replica=agent.folder / DATABASE,
+            applier=parts.replica_pool,
+            calls=agent.peer_calls(),
+            on_opened=on_order,
+            on_older=partial(world.noticed_older, agent),
         ),
-        journal=parts.journal,
-        cluster_id=parts.cluster_id,
         open_store=lambda url: parts.parent if url else parts.store,
         open_queries=open_queries,
-        replica=agent.folder / DATABASE,
-        scratch=agent.folder / "scratch",
-        pool=parts.pool,
-        checks_pool=parts.pool,
-        applier=parts.replica_pool,
-        calls=agent.peer_calls(),
         wal_folder=WalFolder(
             device=RacingDevice(agent.device, parts.random.fork())
             if world.profile.races
@@ -128,16 +130,17 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             file_bytes=world.profile.wal_file_bytes,
             bytes_max=world.profile.wal_files_max * world.profile.wal_file_bytes,
         ),
-        on_older=partial(world.noticed_older, agent),
+        scratch=agent.folder / "scratch",
+        pool=parts.pool,
+        on_close=parts.closes.append,
+        checks_pool=parts.pool,
     )
-
-    def on_order(order: ClusterOrder) -> None:
-        parts.order = order
-        parts.closes.append(order._replica.close)
-
-    core = await open_agent(ports, _plan(agent), on_order=on_order)
-    parts.log, parts.own_blocks = core.log, core.own_blocks
-    parts.standing_of = core.standing_of
+    core = await assemble_agent(_settings(agent), ports)
+    foundation, company = core.foundation, core.company
+    assert isinstance(foundation, ClusterFoundation)
+    assert company is not None
+    parts.log, parts.own_blocks = foundation.log, foundation.own_blocks
+    parts.standing_of = company.standing_of
     if world.profile.has_lane:
         order_by_a_lane(parts)
     await core.start()
@@ -146,26 +149,26 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
             parts.tasks.append(asyncio.create_task(_repeat(job.run, on_end)))
     parts.door = open_door(
         sources_of(
-            cluster_id=core.order.cluster_id,
-            ages=core.ages,
-            view=core.view,
-            queries=core.queries,
-            log=core.log,
-            heads=core.order,
-            store=core.store,
+            cluster_id=foundation.cluster_id,
+            ages=foundation.ages,
+            view=foundation.view,
+            queries=foundation.queries,
+            log=foundation.log,
+            heads=foundation.order,
+            store=foundation.store,
             pool=parts.pool,
         )
     )
-    parts.quiet_agents = lambda: core.quiet_agents
+    parts.quiet_agents = lambda: company.quiet_agents
     parts.groups = core.groups
     parts.kafka = KafkaServer(core.broker)
     parts.broker = core.broker
 
 
-def _plan(agent: Agent) -> AgentPlan:
+def _settings(agent: Agent) -> AgentSettings:
     """So quick that a run of some seconds meets everything."""
     world = agent.world
-    return AgentPlan(
+    return AgentSettings(
         identity=AgentIdentity(
             agent_id=agent.agent_id,
             labels={"zone": agent.zone},
@@ -174,27 +177,31 @@ def _plan(agent: Agent) -> AgentPlan:
             peer=agent.peer,
             level_max=agent.level_max,
         ),
-        limits=log_limits(world),
-        membership=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
+        advertised_host=agent.name,
+        advertised_port=9092,
+        log=log_limits(world),
         groups=GroupSettings(initial_rebalance_delay_ms=100, session_timeout_ms_min=500),
         kafka=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
-        archive=ArchiveSettings(
-            interval_ms=500,
-            keep_ms=world.restore_window_ms,
-            snapshot_interval_ms=3_000,
-            snapshot_entries=60,
-        ),
-        restore_window_ms=world.restore_window_ms,
         retention_check_s=JOB_S,
-        digest_interval_ms=world.profile.digest_interval_ms,
-        order=ClusterOrderSettings(
-            commit_timeout_s=world.profile.commit_timeout_s,
-            confirm_timeout_s=2.0,
-            clock_believed_after_ms=int(BELIEVED_AFTER_S * 1000),
-            # So small that what is applied by a thread is simulated, too.
-            follower=FollowerSettings(inline_bytes_max=200),
-        ),
+        membership=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
         shards=ShardSettings(move_delay_ms=800),
+        cluster=ClusterSettings(
+            archive=ArchiveSettings(
+                interval_ms=500,
+                keep_ms=world.restore_window_ms,
+                snapshot_interval_ms=3_000,
+                snapshot_entries=60,
+            ),
+            restore_window_ms=world.restore_window_ms,
+            digest_interval_ms=world.profile.digest_interval_ms,
+            order=ClusterOrderSettings(
+                commit_timeout_s=world.profile.commit_timeout_s,
+                confirm_timeout_s=2.0,
+                clock_believed_after_ms=int(BELIEVED_AFTER_S * 1000),
+                # So small that what is applied by a thread is simulated, too.
+                follower=FollowerSettings(inline_bytes_max=200),
+            ),
+        ),
     )
 
 

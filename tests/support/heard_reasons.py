@@ -19,16 +19,17 @@ MOVED: Final = "moved or trimmed meanwhile: looked up again"
 FULL_SOCKET: Final = "the socket takes nothing now, and is written to later"
 
 REASONS: Final = {
+    # agent
+    "agent/cluster.py ClusterJournal._open_order: JournalOlderError": "said once, at a start",
+    "agent/jobs.py Jobs.close: return_exceptions": CLOSING,
+    "agent/patience.py until_answered: RetryableError": "said once per text, at a start",
     # app
     "app/agent_id.py _read: FileNotFoundError": ABSENT,
-    "app/cluster_agent.py _open_order: JournalOlderError": "said once, at a start",
-    "app/cluster_agent.py until_answered: RetryableError": "said once per text, at a start",
     "app/copied_objects.py CopiedObjects._read: NotFoundError": ABSENT,
     "app/copied_objects.py _decode: MALFORMED": DECODED,
     "app/descriptors.py raise_limit: (ValueError, OSError)": PLATFORM,
     "app/http/server.py HttpServer.close: return_exceptions": CLOSING,
     "app/http/connection.py RequestSlots.__call__: ClientDisconnect": "the client is gone",
-    "app/jobs.py Jobs.close: return_exceptions": CLOSING,
     "app/host/leftover_wals.py has_had_workers: PenstockError": "the opening that follows raises it",
     "app/parts.py _file_id: FileNotFoundError": ABSENT,
     "app/api/routes.py _answer: ClientDisconnect": TOLD,

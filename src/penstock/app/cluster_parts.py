@@ -1,7 +1,7 @@
 """A server that is an agent of a cluster: journal in PostgreSQL, objects in a shared store.
 
-The agent itself is put together by `penstock.app.cluster_agent`, on what is opened here. Order at
-the start: the lock, the journal, the agent. The end is the reverse.
+`penstock.agent` puts the agent itself together, on what is opened here. Order at the start: the
+lock, the journal, the agent. The end is the reverse.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,16 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.assembly import Agent, assemble
+from penstock.agent.cluster import ClusterFoundation, ClusterJournal
+from penstock.agent.company import Company
+from penstock.agent.jobs import Job
+from penstock.agent.patience import until_answered
+from penstock.agent.ports import AgentPorts
+from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.app.agent_id import agent_id
-from penstock.app.cluster_agent import (
-    AgentPlan,
-    AgentPorts,
-    ClusterAgent,
-    open_agent,
-    until_answered,
-)
 from penstock.app.instruments import KafkaInstruments, LogInstruments
-from penstock.app.jobs import Job
 from penstock.app.joining import (
     agent_sources,
     make_identity,
@@ -39,23 +38,18 @@ from penstock.app.store_instruments import StoreInstruments
 from penstock.app.wal_report import WalReport, of_agent
 from penstock.app.wal_volumes import WalVolumes
 from penstock.config.settings import ServerSettings
-from penstock.groups.shards import ShardKeeper
 from penstock.kafka.net.server import KafkaServer
-from penstock.log.archive import Archiver, ArchiveSettings
+from penstock.log.archive import ArchiveSettings
 from penstock.log.cluster_log import ClusterLog
 from penstock.log.history.lost_histories import describe
-from penstock.membership.membership import Membership
 from penstock.model.errors import InvalidRequestError
 from penstock.objects.opening import open_reliable_store
 from penstock.observability.metrics import Metrics
 from penstock.order.cluster_order import ClusterOrder, ClusterOrderSettings
 from penstock.order.local_order import new_cluster_id
-from penstock.peers.blocks import OwnBlocks
 from penstock.peers.client import PeerClient, PeerTimeouts
 from penstock.peers.codec import WalRange
 from penstock.peers.secret import ClusterSecret
-from penstock.peers.zone import ZoneStore
-from penstock.ports.journal import Journal
 from penstock.replica.postgres import PostgresJournal
 from penstock.replica.snapshot_process import write_snapshot_apart
 from penstock.system.files import PosixDevice, make_folder
@@ -71,19 +65,15 @@ if TYPE_CHECKING:
 class ClusterParts(Parts):
     """The parts of one agent."""
 
-    journal: Journal
-    order: ClusterOrder
     log: ClusterLog
-    zone: ZoneStore
-    own_blocks: OwnBlocks
-    shards: ShardKeeper
-    archiver: Archiver
-    agent: ClusterAgent
+    agent: Agent
+    foundation: ClusterFoundation
+    company: Company
 
     @property
-    def membership(self) -> Membership | None:
-        """The membership that beats for this agent, once it has begun."""
-        return self.agent.membership
+    def order(self) -> ClusterOrder:
+        """Who gives this agent's entries their positions."""
+        return self.foundation.order
 
     @property
     def epoch(self) -> int:
@@ -95,31 +85,17 @@ class ClusterParts(Parts):
         """See `Parts`."""
         return self.order.position
 
-    @property
-    def quiet_agents(self) -> frozenset[int]:
-        """The agents that have missed a beat, as far as this agent knows."""
-        return self.agent.quiet_agents
-
     async def start(self) -> None:
         """See `Parts`."""
         await self.agent.start()
 
     async def leave(self, deadline_s: float) -> None:
         """See `Parts`. Others claim this agent's shards of groups, and no client is sent here."""
-        if self.membership is not None:
-            await self.membership.leave(lambda: len(self.shards.owned()), deadline_s=deadline_s)
+        await self.company.leave(deadline_s)
 
     async def drain(self, deadline_s: float) -> bool:
         """See `Parts`."""
-        await self.shards.close()
-        drained = await self.log.close(deadline_s)
-        if self.agent.cut_off is not None:
-            await self.agent.cut_off.close()
-        if self.membership is not None:
-            await self.membership.end(self.order.end_epoch)
-        await self.order.close()
-        await self.zone.close()
-        return drained
+        return await self.agent.drain(deadline_s)
 
     def jobs(self) -> Sequence[Job]:
         """See `Parts`."""
@@ -141,26 +117,26 @@ class ClusterParts(Parts):
     def status(self) -> dict[str, Any]:
         """See `Parts`."""
         report = self._wal_report()
-        counts = self.zone.counts
+        counts = self.foundation.store.counts
         now_s = self.clock.monotonic_s()
         return {
             "feature_level": self.view.feature_level,
             "journal_confirmed_s": round(now_s - self.order.head_confirmed_s, 3),
             "agents": len(self.view.agents()),
-            "group_shards": len(self.shards.owned()),
-            "digest": None if self.agent.digests is None else self.agent.digests.status(),
+            "group_shards": len(self.company.shards.owned()),
+            "digest": None if self.foundation.digests is None else self.foundation.digests.status(),
             "waiting_bytes": self.log.waiting_bytes,
             "wal": report.status() if report else None,
-            "archived_position": self.archiver.archived_position,
-            "snapshot_position": self.archiver.snapshot_position,
+            "archived_position": self.foundation.archiver.archived_position,
+            "snapshot_position": self.foundation.archiver.snapshot_position,
             "lost_histories": describe(self.view.open_histories),
-            "lost_replicas": self.agent.lost.kept,
+            "lost_replicas": self.foundation.lost.kept,
             "blocks": {
                 "own": counts.own,
                 "peer": counts.peer,
                 "refused": counts.refused,
                 "away": counts.away,
-                "loads": self.own_blocks.load_count,
+                "loads": self.foundation.own_blocks.load_count,
             },
         }
 
@@ -170,17 +146,17 @@ class ClusterParts(Parts):
         now_s = self.clock.monotonic_s()
         return {
             **(report.gauges() if report else {}),
-            **({} if self.agent.digests is None else self.agent.digests.gauges()),
+            **({} if self.foundation.digests is None else self.foundation.digests.gauges()),
             "penstock_append_waiting_bytes": self.log.waiting_bytes,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_replica_unstored_bytes": self.order.unstored_bytes,
             "penstock_clock_skew_seconds": self.order.clock_skew_ms / 1000,
             "penstock_agents": sum(agent.live for agent in self.view.agents()),
-            "penstock_group_shards": len(self.shards.owned()),
+            "penstock_group_shards": len(self.company.shards.owned()),
             "penstock_lost_histories": len(self.view.open_histories),
-            "penstock_snapshots_refused_total": self.archiver.refused_count,
-            "penstock_snapshots_uncompared_total": self.archiver.uncompared_count,
+            "penstock_snapshots_refused_total": self.foundation.archiver.refused_count,
+            "penstock_snapshots_uncompared_total": self.foundation.archiver.uncompared_count,
         }
 
     def not_ready(self) -> str:
@@ -204,8 +180,8 @@ class ClusterParts(Parts):
 
     def agent_sources(self) -> "AgentSources":
         """See `Parts`."""
-        assert self.membership is not None
-        return agent_sources(self, self.membership, take_over=self._take_over)
+        assert self.company.membership is not None
+        return agent_sources(self, self.company.membership, take_over=self._take_over)
 
     def repair_sources(self) -> "RepairSources":
         """See `Parts`."""
@@ -218,7 +194,7 @@ class ClusterParts(Parts):
             lost_ranges=self.log.lost_ranges,
             topic_id_of=self.log.topic_id_of,
             partition_name=self.log.partition_name,
-            histories=self.agent.history_repair,
+            histories=self.foundation.history_repair,
         )
 
     def peer_sources(self) -> "PeerSources":
@@ -231,10 +207,10 @@ class ClusterParts(Parts):
             )
 
         return PeerSources(
-            own=self.own_blocks,
+            own=self.foundation.own_blocks,
             block_bytes=self.settings.block_bytes,
             read_wal=read_wal,
-            standing_of=self.agent.standing_of,
+            standing_of=self.company.standing_of,
         )
 
     # -- inside ----------------------------------------------------------------------------------
@@ -268,6 +244,8 @@ async def _open(
     clock, random = environment.clock, environment.random
     assert environment.peer is not None
     metrics = Metrics()
+    # After the executors: a connection that is closed while a thread uses it ends the process.
+    files = closing.enter_context(ExitStack())
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
     closing.callback(pool.shutdown)
     applier = ThreadPoolExecutor(1, thread_name_prefix="apply")
@@ -299,66 +277,76 @@ async def _open(
 
     def open_queries(path: Path) -> ThreadQueries:
         queries = ThreadQueries(path)
-        closing.callback(queries.close)
+        files.callback(queries.close)
         return queries
 
     ports = AgentPorts(
-        environment=environment,
-        journal=journal,
-        cluster_id=journal.cluster_id,
+        clock=clock,
+        random=random,
+        on_fatal=environment.on_fatal,
+        journal=ClusterJournal(
+            journal=journal,
+            cluster_id=journal.cluster_id,
+            replica=layout.replica,
+            applier=applier,
+            calls=calls,
+            write_snapshot=partial(write_snapshot_apart, layout.replica),
+        ),
         open_store=lambda url: open_one(url or settings.objects),
         open_queries=open_queries,
-        replica=layout.replica,
+        wal_folder=own_wal_folder(settings, layout, random),
         scratch=layout.scratch,
         pool=pool,
-        applier=applier,
-        calls=calls,
-        wal_folder=own_wal_folder(settings, layout, random),
-        write_snapshot=partial(write_snapshot_apart, layout.replica),
+        on_close=files.callback,
         kafka_instruments=KafkaInstruments(metrics),
         log_instruments=LogInstruments(metrics),
     )
-    agent = await open_agent(ports, _plan(settings, environment, me=me))
-    assert isinstance(agent.queries, ThreadQueries)
+    agent = await assemble(_agent_settings(settings, environment, me=me), ports)
+    foundation, company = agent.foundation, agent.company
+    assert isinstance(foundation, ClusterFoundation)
+    assert isinstance(foundation.queries, ThreadQueries)
+    assert company is not None
     return ClusterParts(
         settings=settings,
         layout=layout,
         clock=clock,
-        ages=agent.ages,
+        ages=foundation.ages,
         metrics=metrics,
-        view=agent.view,
-        queries=agent.queries,
-        store=agent.store,
+        view=foundation.view,
+        queries=foundation.queries,
+        store=foundation.store,
         pool=pool,
-        log=agent.log,
+        log=foundation.log,
         groups=agent.groups,
         broker=agent.broker,
         kafka=KafkaServer(agent.broker),
-        journal=journal,
-        order=agent.order,
-        zone=agent.store,
-        own_blocks=agent.own_blocks,
-        shards=agent.shards,
-        archiver=agent.archiver,
         agent=agent,
+        foundation=foundation,
+        company=company,
     )
 
 
-def _plan(settings: ServerSettings, environment: Environment, *, me: int) -> AgentPlan:
-    return AgentPlan(
+def _agent_settings(
+    settings: ServerSettings, environment: Environment, *, me: int
+) -> AgentSettings:
+    return AgentSettings(
         identity=make_identity(settings, environment, me=me),
-        limits=log_limits(settings),
-        membership=membership_settings(settings),
+        advertised_host=environment.advertised.host,
+        advertised_port=environment.advertised.port,
+        log=log_limits(settings),
         groups=group_settings(settings),
         kafka=kafka_settings(settings),
-        archive=ArchiveSettings(
-            interval_ms=settings.archive_interval_ms,
-            keep_ms=settings.restore_window_ms,
-            snapshot_interval_ms=settings.snapshot_interval_ms,
-            snapshot_entries=settings.snapshot_entries,
-        ),
-        restore_window_ms=settings.restore_window_ms,
         retention_check_s=settings.retention_check_ms / 1000,
-        digest_interval_ms=settings.digest_interval_ms,
-        order=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
+        membership=membership_settings(settings),
+        cluster=ClusterSettings(
+            archive=ArchiveSettings(
+                interval_ms=settings.archive_interval_ms,
+                keep_ms=settings.restore_window_ms,
+                snapshot_interval_ms=settings.snapshot_interval_ms,
+                snapshot_entries=settings.snapshot_entries,
+            ),
+            restore_window_ms=settings.restore_window_ms,
+            digest_interval_ms=settings.digest_interval_ms,
+            order=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
+        ),
     )

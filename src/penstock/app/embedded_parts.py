@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from penstock.agent.jobs import Job
 from penstock.app import offline
 from penstock.app.face import open_face
 from penstock.app.instruments import LogInstruments
-from penstock.app.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.app.limits import log_limits
 from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries

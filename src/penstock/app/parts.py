@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.app.jobs import Job
+from penstock.agent.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import is_cluster

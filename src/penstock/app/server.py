@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.agent.jobs import Job, Jobs
 from penstock.app import offline
 from penstock.app.api.status import INTERVAL_S as PIPELINE_INTERVAL_S
 from penstock.app.api.status import PipelineStatus
@@ -22,7 +23,6 @@ from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
 from penstock.app.http import status
 from penstock.app.instruments import HttpCounts
-from penstock.app.jobs import Job, Jobs
 from penstock.app.layout import DataLayout
 from penstock.app.limits import http_limits
 from penstock.app.parts import Environment, Parts

@@ -17,7 +17,7 @@ BEGIN = ("create_task", "ensure_future")
 AWAITED = {
     "app/api/checks.py:check_objects": "gathered",
     "app/http/progress_lines.py:progress_lines": "gathered, and its error is a line of the answer",
-    "app/jobs.py:Jobs.start": "each round reports here by itself",
+    "agent/jobs.py:Jobs.start": "each round reports here by itself",
     "app/run.py:_unless": "waited for, and its result is taken",
     "app/host/supervisor.py:Supervisor.start": "gathered at the end; a parent serves no clients",
     "kafka/net/exchange.py:Exchange.start": "its error closes the connection, with a line",

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.agent.jobs import Job
 from penstock.app.agent_id import agent_id
 from penstock.app.embedded_parts import EmbeddedParts, Storage, open_storage
 from penstock.app.face import open_face
 from penstock.app.host.host_wals import HostWals
 from penstock.app.host.leftover_wals import LeftoverWals
 from penstock.app.instruments import LogInstruments
-from penstock.app.jobs import Job
 from penstock.app.joining import (
     agent_sources,
     make_identity,

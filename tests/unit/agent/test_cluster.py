@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.app.cluster_agent import AgentPlan, AgentPorts, ClusterAgent, open_agent
-from penstock.app.parts import Environment
-from penstock.config.addresses import Address
+from penstock.agent.assembly import Agent, assemble
+from penstock.agent.cluster import ClusterFoundation, ClusterJournal
+from penstock.agent.ports import AgentPorts
+from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
 from penstock.log.wals.own_wal import WalFolder
-from penstock.membership.membership import MembershipSettings
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.order.cluster_order import AgentIdentity
 from penstock.state.commands import CreateTopic
@@ -52,7 +52,7 @@ class Host:
         self.replica = world.folder / f"replica{agent_id}.sqlite"
         self.device = SimulatedDevice()
         self.node: Node | None = None
-        self.agent: ClusterAgent | None = None
+        self.agent: Agent | None = None
         self.has_started = False
         self._closes: list[Callable[[], None]] = []
 
@@ -78,10 +78,9 @@ class Host:
 
     async def creates(self, name: str) -> None:
         """Write."""
-        assert self.agent is not None
         topic_id = name.encode().ljust(16, b".")
         command = CreateTopic(name=name, topic_id=topic_id, partitions=1)
-        await self.do(self.agent.order.commit([command]))
+        await self.do(self.foundation.order.commit([command]))
 
     def flip(self) -> None:
         """What a disk or memory does to a cell."""
@@ -91,48 +90,53 @@ class Host:
         connection.close()
 
     @property
+    def foundation(self) -> ClusterFoundation:
+        """Its order, state and log."""
+        assert self.agent is not None
+        assert isinstance(self.agent.foundation, ClusterFoundation)
+        return self.agent.foundation
+
+    @property
     def has_stopped_writing(self) -> bool:
         """Whether its state differs from another's, and none of them has a majority."""
-        return self.agent is not None and self.agent.order.write_stop.error is not None
+        return self.agent is not None and self.foundation.order.write_stop.error is not None
 
     async def _live(self) -> None:
         world, random = self.world, SeededRandom(self.agent_id)
         clock = BelievedClock(VirtualClock(world.loop), after_ms=0)
         pool = InlineExecutor(random, workers=2)
         ports = AgentPorts(
-            environment=Environment(
-                clock=clock,
-                random=random,
-                on_fatal=world.ended.append,
-                advertised=Address("agent", 9092),
-                peer=None,
+            clock=clock,
+            random=random,
+            on_fatal=world.ended.append,
+            journal=ClusterJournal(
+                journal=world.journal.connect(),
+                cluster_id=world.journal.cluster_id,
+                replica=self.replica,
+                applier=InlineExecutor(random, workers=1),
+                calls=NoCalls(),
+                on_opened=lambda order: self._closes.append(order._replica.close),
             ),
-            journal=world.journal.connect(),
-            cluster_id=world.journal.cluster_id,
             open_store=lambda _: world.store,
             open_queries=self._open_queries,
-            replica=self.replica,
-            scratch=world.folder / f"scratch{self.agent_id}",
-            pool=pool,
-            applier=InlineExecutor(random, workers=1),
-            calls=NoCalls(),
             wal_folder=WalFolder(
                 device=self.device, random=random, file_bytes=64 << 10, bytes_max=512 << 10
             ),
+            scratch=world.folder / f"scratch{self.agent_id}",
+            pool=pool,
+            on_close=self._closes.append,
         )
-        plan = AgentPlan(
+        settings = AgentSettings(
             identity=AgentIdentity(agent_id=self.agent_id, level_max=FEATURE_LEVEL_MAX),
-            limits=LogSettings(durability="wal"),
-            membership=MembershipSettings(),
+            advertised_host="agent",
+            advertised_port=9092,
+            log=LogSettings(durability="wal"),
             groups=GroupSettings(),
             kafka=KafkaSettings(auto_create_topics=False),
-            archive=ArchiveSettings(),
-            restore_window_ms=0,
             retention_check_s=60.0,
+            cluster=ClusterSettings(archive=ArchiveSettings(), restore_window_ms=0),
         )
-        self.agent = await open_agent(
-            ports, plan, on_order=lambda order: self._closes.append(order._replica.close)
-        )
+        self.agent = await assemble(settings, ports)
         await self.agent.start()
         self.has_started = True
         (compare,) = (job for job in self.agent.jobs() if job.name == "comparison of states")
@@ -192,8 +196,7 @@ def play(folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -
 
 async def differ(world: World, bad: Host) -> None:
     bad.flip()
-    assert bad.agent is not None
-    bad.agent.ask_digest()
+    bad.foundation.ask_digest()
     await world.until(lambda: all(host.has_stopped_writing for host in world.hosts))
 
 
@@ -212,8 +215,7 @@ def test_two_agents_with_wals_that_differed_start_again_once_a_replica_is_remove
             host.start()
         await world.until(lambda: good.has_started and bad.has_started)
         for host in (good, bad):
-            assert host.agent is not None
-            assert host.agent.digests is not None
+            assert host.foundation.digests is not None
             await world.until(partial(_is_equal, host))
             await host.creates(f"by-{host.agent_id}")
 
@@ -237,7 +239,6 @@ def test_an_agent_whose_replica_was_removed_ends_the_stop_of_the_one_that_ran_on
 
 
 def _is_equal(host: Host) -> bool:
-    agent = host.agent
-    assert agent is not None
-    assert agent.digests is not None
-    return agent.digests.judged.verdict is Verdict.EQUAL and not host.has_stopped_writing
+    digests = host.foundation.digests
+    assert digests is not None
+    return digests.judged.verdict is Verdict.EQUAL and not host.has_stopped_writing

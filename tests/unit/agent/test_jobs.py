@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from penstock.app.jobs import Job, Jobs
+from penstock.agent.jobs import Job, Jobs
 from penstock.model.errors import FatalStorageError, RetryableError
 from penstock.system.background import of_loop
 

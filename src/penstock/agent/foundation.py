@@ -1,0 +1,83 @@
+"""What lies beneath groups and the Kafka face of an agent: order, state and log, joined."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.agent.jobs import Job
+from penstock.log.serving import ServingLog
+from penstock.order.heads import Heads, Ordering
+from penstock.ports.objects import ObjectStore
+from penstock.state.ages import Ages
+from penstock.state.read.queries import Queries
+from penstock.state.read.view import StateView
+
+if TYPE_CHECKING:
+    from penstock.agent.company import Company
+    from penstock.groups.coordinator import GroupCoordinator
+    from penstock.membership.cut_off import CutOff
+
+
+@dataclass(slots=True, kw_only=True)
+class Foundation(ABC):
+    """One kind of journal, and what an agent has on it. An `AgentJournal` joins it.
+
+    An agent calls `follow`, `begin` and `drain`, in this order.
+    """
+
+    agent_id: int
+    cluster_id: str
+    ages: Ages
+    view: StateView
+    queries: Callable[[], Queries]
+    store: ObjectStore
+    log: ServingLog
+    heads: Heads | None
+    """How far this replica is; None: this agent writes the journal, and is never behind."""
+    has_company: bool
+    """Whether other agents may share the journal."""
+    on_followed: Callable[[], None] = field(default=lambda: None)
+    """Called after each batch of entries, once the view has them and queries see them."""
+
+    @property
+    @abstractmethod
+    def ordering(self) -> Ordering:
+        """Commits commands, and knows how far this replica is."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """The epoch of this agent, once it follows."""
+
+    @abstractmethod
+    def shows_answers(self) -> bool:
+        """Whether queries find all commands whose answers were given out."""
+
+    @abstractmethod
+    async def follow(self) -> None:
+        """Follow the journal from now on, and open an epoch of this agent.
+
+        Raises: as the order.
+        """
+
+    def new_cut_off(self, groups: "GroupCoordinator") -> "CutOff | None":  # noqa: ARG002
+        """Make what finds out that the journal is away from this agent alone. Called once this
+        agent follows; None: no other agent can be asked."""
+        return None
+
+    @abstractmethod
+    async def begin(self) -> None:
+        """Begin to append and to read.
+
+        Raises: as `ClusterLog.start`.
+        """
+
+    @abstractmethod
+    async def drain(self, company: "Company | None", deadline_s: float) -> bool:
+        """Bring what was acknowledged to where it stays, and stop the log, the company and the
+        order. Whether all of it is there; what isn't is safe in the WAL."""
+
+    @abstractmethod
+    def jobs(self) -> Sequence[Job]:
+        """Return the work that comes round."""
