@@ -42,7 +42,7 @@ async def prepare(world: World) -> None:
     world.actors = [admin, Watcher(world, "watch0"), Consumer(world, "reads0")]
     world.actors += [
         Producer(world, f"p{number}", world.profile.records_times * (20 + chance.below(60)))
-        for number in range(chance.pick((1, 2, 3)))
+        for number in range(max(chance.pick((1, 2, 3)), world.profile.producers_min))
     ]
     world.actors += [
         Member(world, f"m{number}", "group", GROUP_TOPIC, 2) for number in range(members)

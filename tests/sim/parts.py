@@ -18,7 +18,6 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardSettings
 from penstock.kafka.net.server import KafkaServer
-from penstock.kafka.settings import KafkaSettings
 from penstock.log.archive import ArchiveSettings
 from penstock.log.settings import LogSettings
 from penstock.log.wals.own_wal import WalFolder
@@ -37,6 +36,7 @@ from sim.clocks import BELIEVED_AFTER_S
 from sim.door import BLOCK_BYTES, open_door, sources_of
 from sim.lane import order_by_a_lane
 from sim.racing import RacingDevice
+from sim.sockets import look_after
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -162,6 +162,8 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     parts.quiet_agents = lambda: company.quiet_agents
     parts.groups = core.groups
     parts.kafka = KafkaServer(core.broker)
+    if world.profile.has_streams:
+        parts.tasks.append(asyncio.create_task(look_after(parts.kafka)))
     parts.broker = core.broker
 
 
@@ -181,7 +183,7 @@ def _settings(agent: Agent) -> AgentSettings:
         advertised_port=9092,
         log=log_limits(world),
         groups=GroupSettings(initial_rebalance_delay_ms=100, session_timeout_ms_min=500),
-        kafka=KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0),
+        kafka=world.profile.kafka,
         retention_check_s=JOB_S,
         membership=MembershipSettings(rejoin_ms=1_000, others_first_ms=500),
         shards=ShardSettings(move_delay_ms=800),

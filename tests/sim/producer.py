@@ -90,6 +90,7 @@ class Producer(Actor):
                     first = True
                 if not self.world.stopping:
                     await self.pause(0, self.think_s)
+                    await self._until_beat()
                 room = 1 if first and not self._is_eager else 1 + self.chance.below(WINDOW)
                 while count > 0 and len(window) < room:
                     window.append(self._batch(place))
@@ -116,6 +117,12 @@ class Producer(Actor):
                 await self._begin_sequences_again(place, window)
             self.move()
             await self.pause()
+
+    async def _until_beat(self) -> None:
+        """Send when the other producers do, as those that linger under load."""
+        beat_s = self.world.profile.beat_s
+        if beat_s:
+            await asyncio.sleep(beat_s - self.loop.time() % beat_s)
 
     async def _begin_sequences_again(self, place: Place, window: list[Batch]) -> None:
         """A restored log has lost records before these, and so has none of these. Clients number

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from penstock.kafka.settings import KafkaSettings
 from penstock.state.schema import CLUSTER_LEVEL, FEATURE_LEVEL_MAX, PIPELINE_LEVEL
 from sim.chance import Chance
 
@@ -17,7 +18,10 @@ LAST_STREAM = 0x6C6F7374
 NEAR_STREAM = 0x6E656172
 REPLACED_STREAM = 0x7265711B
 DIFFERING_STREAM = 0x646966666575
+CONNECTIONS_STREAM = 0x6361626C6573
 """Such that the seeds which tests and planted bugs name stay what they are."""
+
+KAFKA = KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,15 @@ class Profile:
     """Whether flushes are ordered as those of an embedded server."""
     between_s_max: float = 10.0
     """Mean time between two faults."""
+    has_streams: bool = False
+    """Whether clients' connections are streams (`sim.sockets`)."""
+    producers_min: int = 0
+    beat_s: float = 0.0
+    """Producers send at multiples of this time; 0: whenever they like."""
+    slow_share_min: float = 0.0
+    break_share_min: float = 0.0
+    """Least shares of a client's messages that are late, and that break their connection."""
+    kafka: KafkaSettings = KAFKA
 
 
 PLAIN = Profile()
@@ -284,10 +297,34 @@ DIFFERING_IN_LIFE = Profile(
 )
 """Cells of replicas change under agents that crash, bootstrap, hang and are cut off."""
 DIFFERING_SHARE = 0.03
+CONNECTIONS = Profile(
+    name="connections",
+    agents_max=2,
+    has_streams=True,
+    producers_min=20,
+    beat_s=0.2,
+    slow_share_min=0.003,
+    break_share_min=0.02,
+    think_s=0.02,
+    kafka=replace(
+        KAFKA,
+        gather_ms=10,
+        connection_budget_bytes=4 << 10,
+        server_budget_bytes=64 << 10,
+        stall_timeout_s=2.0,
+        request_timeout_s=2.0,
+        connections_max_idle_s=3.0,
+    ),
+)
+"""Clients' connections drip, pause, are held up and cut off in the middle of frames; so many
+producers are at work that their requests are gathered in waves."""
+CONNECTIONS_SHARE = 0.05
 
 
 def profile_of(seed: int) -> Profile:
     """Of a run."""
+    if Chance(seed ^ CONNECTIONS_STREAM).happens(CONNECTIONS_SHARE):
+        return CONNECTIONS
     if Chance(seed ^ DIFFERING_STREAM).happens(DIFFERING_SHARE):
         return DIFFERING_IN_LIFE
     if Chance(seed ^ REPLACED_STREAM).happens(REPLACED_SHARE):

@@ -1,14 +1,23 @@
 """A socket between a simulated client and the connection that ships, as far as that uses one.
 
-Bytes arrive as they were sent, in pieces where chance cuts them; what the connection writes goes
-back frame by frame. The other end's loss is told once all has arrived that still does.
+What a run covers of `KafkaConnection`, `ProduceWaves`, `Exchange`, `Framer` and `ReplyWriter`:
+
+* In every run requests come in as bytes and replies go out as bytes. A request arrives whole, in
+  pieces where chance cuts it; a reply leaves whole and at once (`SimulatedTransport`).
+* In runs of the profile `connections` both directions are streams (`sim.streams`): bytes drip,
+  pause, and end in the middle of a frame; the client resets the connection or closes it in order;
+  the socket takes a part of a reply, so that the connection is held up (`SlowTransport`). Twenty
+  producers or more keep waves of Produces on, the budgets are so small that reading pauses, and
+  the server looks after idle, stalled and late peers.
+
+Not covered: regions of files (`FileSender`), replies in pieces (`PieceSender`), TLS, uvloop.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.kafka.net.connection import KafkaConnection
 from penstock.model.errors import PenstockError
@@ -16,6 +25,9 @@ from penstock.model.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.kafka.net.server import KafkaServer
     from sim.chance import Chance
+    from sim.streams import Way
+
+LOOK_S: Final = 1.0
 
 
 class SimulatedTransport(asyncio.Transport):
@@ -53,11 +65,11 @@ class SimulatedTransport(asyncio.Transport):
         self._backlog += data
         self._feed()
 
-    def lose(self) -> None:
+    def lose(self, error: Exception | None = None) -> None:
         """The other end is gone."""
         if not self._is_closed:
             self._is_closed = True
-            self._protocol.connection_lost(None)
+            self._protocol.connection_lost(error)
 
     # -- the connection's side ---------------------------------------------------------------------
 
@@ -79,14 +91,9 @@ class SimulatedTransport(asyncio.Transport):
 
     def close(self) -> None:
         """See asyncio."""
-        if self._is_closed:
-            return
-        failure = self._protocol._failure
-        is_bug = failure is not None and not isinstance(
-            failure, PenstockError | asyncio.CancelledError
-        )
-        self._loop.call_soon(self.lose)
-        self._on_closed(failure if is_bug else None)
+        if not self._is_closed:
+            self._loop.call_soon(self.lose)
+            self._on_closed(self._bug())
 
     def is_closing(self) -> bool:
         """See asyncio."""
@@ -108,6 +115,12 @@ class SimulatedTransport(asyncio.Transport):
         """See asyncio."""
         return 0
 
+    def _bug(self) -> BaseException | None:
+        """Return the error of a handler that ended the connection, unless that is one of ours."""
+        failure = self._protocol._failure
+        is_ours = isinstance(failure, PenstockError | asyncio.CancelledError)
+        return None if is_ours else failure
+
     def _feed(self) -> None:
         while self._backlog and not (self._is_paused or self._is_closed):
             room = self._protocol.get_buffer(-1)
@@ -117,3 +130,106 @@ class SimulatedTransport(asyncio.Transport):
             room[:count] = self._backlog[:count]
             del self._backlog[:count]
             self._protocol.buffer_updated(count)
+
+
+class SlowTransport(SimulatedTransport):
+    """The agent's end of a stream, whose socket takes as much as the client leaves room for.
+
+    Args:
+        back: the way to the client.
+    """
+
+    def __init__(
+        self,
+        server: KafkaServer,
+        chance: Chance,
+        *,
+        back: Way,
+        on_closed: Callable[[BaseException | None], None],
+    ) -> None:
+        # Before the connection is made, which may be refused at once.
+        self._back = back
+        self._unsent = bytearray()
+        self._is_held_up = self._is_ending = self._has_ended = False
+        super().__init__(server, chance, on_frame=lambda _: None, on_closed=on_closed)
+
+    # -- the client's side -------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """The client has closed the connection in order: what it sent is read first."""
+        self._has_ended = True
+        self._feed()
+
+    def make_room(self) -> None:
+        """The client has taken bytes, so that the socket takes more."""
+        if self._is_closed:
+            return
+        self._fill()
+        if not self._unsent and self._is_held_up:
+            self._is_held_up = False
+            self._protocol.resume_writing()
+        if self._is_ending and not self._unsent:
+            self._finish()
+
+    # -- the connection's side ---------------------------------------------------------------------
+
+    def write(self, data: Any) -> None:
+        """See asyncio."""
+        if self._is_closed or self._is_ending:
+            return
+        self._unsent += data
+        self._fill()
+        if self._unsent and not self._is_held_up:
+            self._is_held_up = True
+            self._protocol.pause_writing()
+
+    def close(self) -> None:
+        """See asyncio. What is unsent leaves before."""
+        if self._is_closed or self._is_ending:
+            return
+        self._is_ending = True
+        if not self._unsent:
+            self._finish()
+
+    def abort(self) -> None:
+        """See asyncio."""
+        if not self._is_closed:
+            self._is_ending = True
+            self._unsent.clear()
+            self._finish()
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self._is_closed or self._is_ending
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio."""
+        return len(self._unsent)
+
+    def _fill(self) -> None:
+        taken = min(len(self._unsent), self._back.room_bytes)
+        if taken:
+            self._back.send(bytes(self._unsent[:taken]))
+            del self._unsent[:taken]
+
+    def _finish(self) -> None:
+        self._back.end()
+        self._loop.call_soon(self.lose)
+        self._on_closed(self._bug())
+
+    def _feed(self) -> None:
+        if self._is_ending:
+            self._backlog.clear()
+        super()._feed()
+        if self._has_ended and not (self._backlog or self._is_closed):
+            # A connection that is not read from hears of the end by another way (`PeerEnds`).
+            if not self._is_paused:
+                self._protocol.eof_received()
+            self.abort() if self._is_paused else self.close()
+
+
+async def look_after(server: KafkaServer) -> None:
+    """Have a server look at its connections, as its timer does where it listens."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        server.look()

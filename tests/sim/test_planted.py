@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sim.planted import HERE, CleanTree, expected_kinds, header, look_for, plant, what_it_does
-from sim.profiles import LATER, NEAR_CLOCKS, PROFILES, REPLACED, RESTORED_IN_LIFE
+from sim.profiles import CONNECTIONS, LATER, NEAR_CLOCKS, PROFILES, REPLACED, RESTORED_IN_LIFE
 
 PATCHES = sorted((HERE / "planted").glob("*.patch"))
 
@@ -62,7 +62,17 @@ def test_the_docs_name_each_violation() -> None:
 def test_a_header_names_a_profile_that_there_is(patch: Path) -> None:
     assert header(patch, "profile") in {
         "",
-        *(profile.name for profile in (*PROFILES, *LATER, RESTORED_IN_LIFE, NEAR_CLOCKS, REPLACED)),
+        *(
+            profile.name
+            for profile in (
+                *PROFILES,
+                *LATER,
+                RESTORED_IN_LIFE,
+                NEAR_CLOCKS,
+                REPLACED,
+                CONNECTIONS,
+            )
+        ),
     }
 
 

@@ -6,6 +6,7 @@ Everything that chance decides comes from the seed, so that a run can be had aga
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -84,6 +85,9 @@ class World:
         self.value_bytes_max = self.profile.value_bytes_max or self.value_bytes_max
         self.slow_share = 0.0 if calm else chance.pick((0.0, 0.003, 0.02))
         self.break_share = 0.0 if calm else chance.pick((0.0, 0.005, 0.03))
+        if not calm:
+            self.slow_share = max(self.slow_share, self.profile.slow_share_min)
+            self.break_share = max(self.break_share, self.profile.break_share_min)
         self.trim_share = chance.pick((0.0, 0.3, 1.0))
         self.seconds = chance.uniform(6, 16)
         often = 0 if calm else chance.pick((0, 5, 30))
@@ -154,6 +158,8 @@ class World:
         self.was_condemned: Callable[[str], bool] = lambda _: False
         """By entries that the journal has lost."""
         self.over = False
+        self.healed_s = math.inf
+        """When all was healed."""
         self.differing: Agent | None = None
         """The agent whose replica is damaged."""
         self.right_from: dict[Agent, int] = {}
@@ -363,9 +369,9 @@ class World:
         self.note("heal")
         self.stopping = True
         await faults.heal()
-        healed_s = loop.time()
+        self.healed_s = loop.time()
         while any(not task.done() for task in self.tasks.values()):
-            if loop.time() > healed_s + self.heal_s:
+            if loop.time() > self.healed_s + self.heal_s:
                 waiting = [actor.name for actor, task in self.tasks.items() if not task.done()]
                 self.history.violate("stuck-client", f"{', '.join(waiting)}\n{loop.dump()}")
             await asyncio.sleep(0.5)
