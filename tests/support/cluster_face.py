@@ -17,7 +17,8 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.groups.settings import GroupSettings
 from penstock.groups.shards import ShardKeeper, ShardSettings
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.nodes import ClusterNodes
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.kafka.context import PiecedReply
 from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.replies import PiecedReply
 from penstock.kafka.wire import schema
 from penstock.system.turns import Turns
 

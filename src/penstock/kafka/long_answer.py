@@ -6,7 +6,7 @@ the entity holds less than was reserved.
 
 from typing import Any
 
-from penstock.kafka.context import (
+from penstock.kafka.replies import (
     PIECE_BYTES,
     PIECE_ITEMS,
     SMALL_ANSWER_BYTES,

@@ -14,7 +14,8 @@ import uvloop
 from kio.serial import entity_reader
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.registry import APIS, BY_MODULE
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.wire import schema

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from penstock.kafka.context import ConnectionState
+from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.errors import ErrorCode
 from support.cluster_calls import fetch, zoned
 from support.cluster_face import ClusterAgent, NoSink, World, in_world

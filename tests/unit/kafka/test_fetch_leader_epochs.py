@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import fetch
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.schema import encode_request

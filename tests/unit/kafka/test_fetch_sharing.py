@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import ConnectionState, LateReply, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import fetch
+from penstock.kafka.replies import LateReply
 from penstock.kafka.settings import KafkaSettings
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.randomness import SystemRandom

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import produce
 from penstock.kafka.record_checks import RecordChecks
 from penstock.state.answers import BatchStatus

@@ -14,10 +14,12 @@ import pytest
 from kio.serial import entity_reader
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import ConnectionState, LateReply, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.fetch.long_fetch import FOUND_AT_ONCE
 from penstock.kafka.handlers import fetch, produce
+from penstock.kafka.replies import LateReply
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.fetch_codec import STEP_ITEMS, FetchPartition, encode_fetch
 from penstock.kafka.wire.produce_codec import STEP_ITEMS as PRODUCE_STEP_ITEMS

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import ConnectionState
+from penstock.kafka.connection_state import ConnectionState
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.handlers import produce
 from penstock.kafka.record_checks import RecordChecks

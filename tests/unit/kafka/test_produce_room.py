@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 
 from penstock.kafka.answer_bounds import explanation_bytes, produce_bound
-from penstock.kafka.context import SMALL_ANSWER_BYTES
 from penstock.kafka.net.holdings import FREE_BYTES, notify
 from penstock.kafka.net.lanes import Lane, Ticket
+from penstock.kafka.replies import SMALL_ANSWER_BYTES
 from penstock.kafka.wire.produce_codec import (
     ANSWER_BYTES,
     TEXTS_BYTES_MAX,

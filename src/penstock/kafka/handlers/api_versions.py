@@ -9,9 +9,10 @@ import struct
 from functools import cache
 from typing import Final
 
-from penstock.kafka.context import Reply, RequestContext
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.registry import APIS
+from penstock.kafka.replies import Reply
 from penstock.kafka.wire.decode import Cursor
 from penstock.kafka.wire.primitives import uvarint
 

@@ -17,10 +17,11 @@ from penstock.kafka.admin.resources import (
     unknown_topic,
 )
 from penstock.kafka.answer_bounds import BASE_BYTES, REPEATED, TEXT_BYTES, text_bytes
-from penstock.kafka.context import SMALL_ANSWER_BYTES, RequestContext
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.outcomes import CHEAP, ItemError
+from penstock.kafka.replies import SMALL_ANSWER_BYTES
 from penstock.kafka.wire.encode import EncodedParts
 from penstock.kafka.wire.primitives import count_bytes
 from penstock.kafka.wire.schema import build, encode_response, response_types

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.asked_topics import create_asked
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
-from penstock.kafka.context import SMALL_ANSWER_BYTES, AnyReply, RequestContext
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, MalformedRequestError
 from penstock.kafka.outcomes import CHEAP
+from penstock.kafka.replies import SMALL_ANSWER_BYTES, AnyReply
 from penstock.kafka.wire.decode import STEP_ITEMS, Cursor
 from penstock.kafka.wire.metadata_codec import (
     ANSWER_BYTES,

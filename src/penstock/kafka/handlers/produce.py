@@ -21,15 +21,10 @@ from typing import Final
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import explanation_bytes, produce_bound
 from penstock.kafka.batch_limits import batch_limits
-from penstock.kafka.context import (
-    SMALL_ANSWER_BYTES,
-    ConnectionState,
-    LateReply,
-    Reply,
-    ReplyFuture,
-    RequestContext,
-)
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
+from penstock.kafka.replies import SMALL_ANSWER_BYTES, LateReply, Reply, ReplyFuture
 from penstock.kafka.wire.produce_codec import (
     ANSWER_BYTES,
     ITEM_COST,

@@ -18,11 +18,8 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Final, cast
 
-from penstock.kafka.context import (
-    ConnectionState,
-    RequestContext,
-    reply_bytes,
-)
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.net.exchange import Exchange
 from penstock.kafka.net.holdings import KIND_KNOWN_BYTES, Holdings
 from penstock.kafka.net.host import ConnectionHost
@@ -31,6 +28,7 @@ from penstock.kafka.net.movement import Ending, Movement, Sample
 from penstock.kafka.net.reply_writer import SEND_AT_BYTES, ReplyWriter
 from penstock.kafka.net.unserved import UnservedError, api_versions_or_raise, note_unserved
 from penstock.kafka.registry import APIS, is_of_groups
+from penstock.kafka.replies import reply_bytes
 from penstock.kafka.wire import header
 from penstock.kafka.wire.framing import Framer
 from penstock.kafka.wire.produce_codec import wants_no_answer

@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.kafka.answer_bounds import bound_of
-from penstock.kafka.context import AnyReply, LateReply, Reply, RequestContext
+from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.registry import Api
+from penstock.kafka.replies import AnyReply, LateReply, Reply
 from penstock.kafka.wire import schema
 from penstock.model.errors import RetryableError
 

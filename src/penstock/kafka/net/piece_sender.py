@@ -6,7 +6,7 @@ So a reply of many megabytes holds what it is made of and one piece, however slo
 import asyncio
 from collections.abc import Callable
 
-from penstock.kafka.context import PiecedReply
+from penstock.kafka.replies import PiecedReply
 from penstock.system.turns import Turns
 
 

@@ -11,9 +11,9 @@ from typing import Final, cast
 
 from typing_extensions import Buffer
 
-from penstock.kafka.context import JOIN_BYTES_MAX, AnyReply, PiecedReply
 from penstock.kafka.net.file_sender import FileSender
 from penstock.kafka.net.piece_sender import PieceSender
+from penstock.kafka.replies import JOIN_BYTES_MAX, AnyReply, PiecedReply
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.turns import Turns
 

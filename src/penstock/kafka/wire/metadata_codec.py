@@ -9,16 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from penstock.kafka.context import (
-    PIECE_BYTES,
-    PIECE_ITEMS,
-    Piece,
-    PiecedReply,
-    Reply,
-    RequestContext,
-)
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import CHEAP
+from penstock.kafka.replies import PIECE_BYTES, PIECE_ITEMS, Piece, PiecedReply, Reply
 from penstock.kafka.wire.decode import STEP_ITEMS
 from penstock.kafka.wire.primitives import (
     INT16,

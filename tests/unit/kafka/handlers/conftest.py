@@ -16,7 +16,8 @@ from kio.serial import entity_reader
 
 from penstock.groups.settings import GroupSettings
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import ConnectionState, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire import schema
 from support.replies import encoded as encoded_answer

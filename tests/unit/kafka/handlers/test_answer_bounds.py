@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.kafka.answer_bounds import BASE_BYTES, bound_of, text_bytes
-from penstock.kafka.context import (
-    SMALL_ANSWER_BYTES,
-    ConnectionState,
-    PiecedReply,
-    RequestContext,
-)
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.registry import BY_MODULE
+from penstock.kafka.replies import SMALL_ANSWER_BYTES, PiecedReply
 from penstock.kafka.wire import schema
 from penstock.model.errors import InvalidRequestError
 from penstock.state.commands import CreateTopic

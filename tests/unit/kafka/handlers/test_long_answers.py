@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.context import PIECE_BYTES, SMALL_ANSWER_BYTES, PiecedReply
 from penstock.kafka.net.exchange import LONG_REQUEST_BYTES, Exchange
 from penstock.kafka.registry import APIS, BY_MODULE
+from penstock.kafka.replies import PIECE_BYTES, SMALL_ANSWER_BYTES, PiecedReply
 from penstock.kafka.wire import schema
 from penstock.system.turns import Turns
 from support.replies import body_of

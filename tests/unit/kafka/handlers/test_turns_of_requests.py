@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.context import ConnectionState, PiecedReply, RequestContext
+from penstock.kafka.connection_state import ConnectionState
+from penstock.kafka.context import RequestContext
 from penstock.kafka.long_answer import LongAnswer
 from penstock.kafka.registry import APIS, BY_MODULE
+from penstock.kafka.replies import PiecedReply
 from penstock.kafka.wire import schema
 from penstock.kafka.wire.decode import without_none
 from penstock.model.errors import InvalidRequestError

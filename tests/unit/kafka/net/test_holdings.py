@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.context import SMALL_ANSWER_BYTES
 from penstock.kafka.net.holdings import FREE_BYTES, notify
 from penstock.kafka.net.lanes import Lane
+from penstock.kafka.replies import SMALL_ANSWER_BYTES
 from penstock.state.commands import CreateTopic
 from support.loopback import (
     FETCH,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.context import PIECE_BYTES, Piece, PiecedReply
 from penstock.kafka.net.lanes import Lane
+from penstock.kafka.replies import PIECE_BYTES, Piece, PiecedReply
 from support.loopback import METADATA, api_versions, reply, request, serving, turns, until
 
 pytestmark = pytest.mark.usefixtures("either_loop")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.context import JOIN_BYTES_MAX, Piece, PiecedReply
 from penstock.kafka.net import reply_writer
 from penstock.kafka.net.piece_sender import PieceSender
 from penstock.kafka.net.reply_writer import ReplyWriter
+from penstock.kafka.replies import JOIN_BYTES_MAX, Piece, PiecedReply
 from penstock.log.fetch.regions import FileRegion
 from penstock.system.turns import Turns
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.context import PIECE_BYTES, RequestContext
+from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.replies import PIECE_BYTES
 from penstock.kafka.wire.metadata_codec import TopicAnswer, TopicsWriter, slices
 from penstock.model.steps import at_once
 from penstock.placement.leaders import Leaders

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kafka.context import ConnectionState, ReplySink
+from penstock.kafka.connection_state import ConnectionState, ReplySink
 from penstock.kafka.errors import MalformedRequestError
 from penstock.kafka.handlers import produce
 from penstock.kafka.wire.primitives import INT32, string_bytes, uvarint

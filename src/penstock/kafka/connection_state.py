@@ -1,0 +1,125 @@
+"""What a connection holds beyond one request, and what handlers may ask of it."""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from penstock.model.errors import PenstockError
+
+
+class Unhanded(Protocol):
+    """A Produce that isn't handed to the log, or not all of it."""
+
+    def append_if_checked(self) -> bool:
+        """Hand it to the log if all of its batches are checked; whether all is handed over."""
+        ...
+
+    def forget(self) -> bool:
+        """Let go of it, since its peer is gone; False: it goes on."""
+        ...
+
+
+class ReplySink(Protocol):
+    """The side of a connection that `ConnectionState` asks."""
+
+    def unsent_bytes(self) -> int:
+        """Reply bytes not yet taken by the peer."""
+        ...
+
+    def reply_room_bytes(self) -> int:
+        """Reply bytes that may be added without exceeding a limit."""
+        ...
+
+    def is_asked_more(self) -> bool:
+        """Whether a request that is not a Fetch waits for the answers to those before it."""
+        ...
+
+    def takes_files(self) -> bool:
+        """Whether regions of files can be sent."""
+        ...
+
+    def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
+        """Reserve the bound of an answer of more than `SMALL_ANSWER_BYTES`, before its work starts.
+
+        Returns:
+            None: go on. Else let go of all but the request's frame, wait, and begin again.
+        """
+        ...
+
+    def end_when_answered(self, error: "PenstockError") -> None:
+        """Read no more, and close once what was received is answered."""
+        ...
+
+
+class ConnectionState:
+    """What a connection holds beyond one request.
+
+    `last_fetch`, `last_produce`, `produces`, `fetch_alarm` and `principal` belong to the handlers
+    that use them; the connection itself never looks at them. `items` are the topics and partitions
+    of Produces that have begun and aren't answered; one whose number isn't known counts 500.
+    """
+
+    __slots__ = (
+        "_sink",
+        "fetch_alarm",
+        "id",
+        "items",
+        "last_fetch",
+        "last_produce",
+        "principal",
+        "produces",
+    )
+
+    def __init__(self, connection_id: int, sink: "ReplySink") -> None:
+        self.id = connection_id
+        self.last_fetch: Any = None
+        self.last_produce: Any = None
+        self.fetch_alarm: Any = None
+        self.produces: deque[Unhanded] = deque()
+        self.items = 0
+        self.principal: str = "User:ANONYMOUS"
+        self._sink = sink
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Reply bytes that the peer has not taken yet."""
+        return self._sink.unsent_bytes()
+
+    @property
+    def reply_room_bytes(self) -> int:
+        """Reply bytes for which connection and server have room now; 0 when there is none. A Fetch
+        keeps to it, except for its first batch."""
+        return self._sink.reply_room_bytes()
+
+    @property
+    def is_asked_more(self) -> bool:
+        """Whether another request waits for the answer to a Fetch that is under way."""
+        return self._sink.is_asked_more()
+
+    def hurry_fetch(self) -> None:
+        """A Fetch that waits for records is to be answered with what there is."""
+        if self.fetch_alarm is not None:
+            self.fetch_alarm.hurry()
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether a reply may hold regions of files."""
+        return self._sink.takes_files()
+
+    def reserve_answer(self, byte_count: int) -> "asyncio.Future[None] | None":
+        """See `ReplySink`."""
+        return self._sink.reserve_answer(byte_count)
+
+    def leave(self) -> None:
+        """The peer is gone: let go of the Produces that the log has nothing of."""
+        kept = [produce for produce in self.produces if not produce.forget()]
+        self.produces.clear()
+        self.produces.extend(kept)
+        # They may have waited for those before them alone.
+        while self.produces and self.produces[0].append_if_checked():
+            self.produces.popleft()
+
+    def end(self, error: "PenstockError") -> None:
+        """Close the connection once what has been received is answered; the log says why."""
+        self._sink.end_when_answered(error)
