@@ -22,7 +22,7 @@ AWAITED = {
     "app/host/supervisor.py:Supervisor.start": "gathered at the end; a parent serves no clients",
     "kafka/net/exchange.py:Exchange.start": "its error closes the connection, with a line",
     "kafka/handlers/list_offsets.py:_look_all_up": "a task group",
-    "kafka/handlers/produce.py:_LongProduce.begin": "its error closes the connection, with a line",
+    "kafka/produce/long_produce.py:LongProduce.begin": "its error ends the connection, with a line",
     "kafka/net/piece_sender.py:PieceSender.send": "its error closes the connection, with a line",
     "kafka/fetch/long_fetch.py:LongFetch.begin": "its error closes the connection, with a line",
     "kafka/fetch/long_fetch.py:LongFetch.resume": "its error closes the connection, with a line",

@@ -1,0 +1,1 @@
+"""Produce requests under way: checked, handed to the log, answered."""
