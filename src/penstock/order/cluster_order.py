@@ -46,12 +46,15 @@ from penstock.state.apply.machine import EntryOutcome, LogMachine
 from penstock.state.commands import AnyCommand, CommitRuns, InitCluster, RegisterAgent
 from penstock.state.levels import KnownLevels
 from penstock.system import background
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
 
 UNSTORED_BYTES_MAX: Final = 32 << 20
 """Entries that may wait in memory for space on the replica's disk before records are refused."""
+SEND_AGAIN: Final = Backoff(first_s=0.02, most_s=1.0)
+"""Before entries are sent again whose sending failed."""
 _TOKEN_BYTES: Final = 16
 _EPOCH_TRIES: Final = 8
 
@@ -81,9 +84,7 @@ class ClusterOrderSettings:
     open_timeout_s: float = 300.0
     """Until the replica has caught up with the journal."""
     register_timeout_s: float = 15.0
-    backoff_min_ms: int = 20
-    """Before entries are sent again whose sending failed."""
-    backoff_max_ms: int = 1_000
+    backoff: Backoff = SEND_AGAIN
     clock_believed_after_ms: int = 600_000
     """How long after clocks were last apart they are believed again."""
     follower: FollowerSettings = field(default_factory=FollowerSettings)
@@ -396,8 +397,7 @@ class ClusterOrder:
             position=lambda: self._follower.position,
             appended=self._follower.nudge,
             stopped=self._sender_stopped,
-            backoff_min_ms=self._settings.backoff_min_ms,
-            backoff_max_ms=self._settings.backoff_max_ms,
+            backoff=self._settings.backoff,
             doubted=self._follower.doubt,
             is_same=lambda: self._follower.is_same,
             wanted=self._follower.hurry,

@@ -36,6 +36,7 @@ from penstock.state.commands import (
 from penstock.state.levels import Levels, refuse_below_level
 from penstock.state.schema import INTEGRITY_LEVEL
 from penstock.system import background
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 
 logger = logging.getLogger(__name__)
@@ -70,8 +71,7 @@ class EntrySender:
         position: Callable[[], int],
         appended: Callable[[], None],
         stopped: Callable[[PenstockError], None],
-        backoff_min_ms: int,
-        backoff_max_ms: int,
+        backoff: Backoff,
         doubted: Callable[[], None] = lambda: None,
         is_same: Callable[[], bool] = lambda: True,
         wanted: Callable[[], None] = lambda: None,
@@ -84,7 +84,7 @@ class EntrySender:
             stopped: called once when nothing more can be sent: FencedError (the epoch was ended,
                 or is another process's), or the error of the journal that sending again does not
                 mend.
-            backoff_min_ms, backoff_max_ms: before entries are sent again whose sending failed.
+            backoff: pauses before entries are sent again whose sending failed; each entry counts.
             doubted: called when one has failed: the journal may be another when it answers again.
             is_same: whether it was looked since that the journal holds what is applied here. What
                 an entry says may have been planned on a history that the journal has lost (a trim
@@ -98,9 +98,8 @@ class EntrySender:
         self._position = position
         self._appended = appended
         self._stopped = stopped
-        self._backoff_min_ms = backoff_min_ms
-        self._backoff_max_ms = backoff_max_ms
-        self._backoff_ms = backoff_min_ms
+        self._backoff = backoff
+        self._failures = 0
         self._doubted = doubted
         self._is_same = is_same
         self._wanted = wanted
@@ -211,9 +210,10 @@ class EntrySender:
         if due:
             has_failed = any(entry.sending is Sending.FAILED for entry in due)
             # Out of order alone: the journal answers, so there is nothing to wait for.
-            delay_ms = self._backoff_ms if has_failed else 0
-            loop = asyncio.get_running_loop()
-            self._resending = loop.call_later(delay_ms / 1000, self._resend)
+            # At least one pause, though another entry's success may have reset the count: without
+            # it, entries that wait for a look at the journal would keep the loop busy.
+            delay_s = self._backoff.after(max(1, self._failures)) if has_failed else 0
+            self._resending = asyncio.get_running_loop().call_later(delay_s, self._resend)
         elif not any(entry.sending is Sending.FAILED for entry in unresolved):
             while (entry := self._window.next_entry(self._clock.now_ms())) is not None:
                 self._send(entry)
@@ -297,12 +297,12 @@ class EntrySender:
             except RetryableError as error:
                 entry.sending = Sending.FAILED
                 self._doubted()
-                self._backoff_ms = min(2 * self._backoff_ms, self._backoff_max_ms)
+                self._failures += 1
                 saying = f"entry {entry.n} of epoch {self.epoch} is sent again"
                 heard(Cause.APPEND_ENTRY, error, logger, saying)
             else:
                 entry.sending = Sending.ACKED
-                self._backoff_ms = self._backoff_min_ms
+                self._failures = 0
                 self._appended()
             self.pump()
         except Exception as error:  # noqa: BLE001 - the agent ends of it, loudly

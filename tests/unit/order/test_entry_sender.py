@@ -1,6 +1,7 @@
 """A journal whose appends fail as no retry mends stops the agent; nothing waits for ever."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from penstock.state.commands import (
 )
 from penstock.state.levels import KnownLevels
 from penstock.state.schema import FEATURE_LEVEL_MAX
+from penstock.system.backoff import Backoff
 from penstock.testing.journal import JournalFaults, SimulatedJournal
 from penstock.testing.randomness import SeededRandom
 from penstock.testing.virtual_loop import VirtualClock, VirtualLoop, run
@@ -65,8 +67,7 @@ def _sender(
         position=lambda: 0,
         appended=appended,
         stopped=stopped.append,
-        backoff_min_ms=10,
-        backoff_max_ms=100,
+        backoff=Backoff(first_s=0.01, most_s=0.1),
     )
 
 
@@ -117,6 +118,27 @@ def test_an_exception_after_an_append_stops_the_sender() -> None:
     run(main, SeededRandom(1))
     (error,) = stopped
     assert type(error) is FatalStorageError
+
+
+def test_pauses_double_with_each_failure_up_to_the_bound() -> None:
+    sent_s: list[float] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        class Journal(RaisingJournal):
+            async def append(self, body: bytes) -> int:
+                sent_s.append(loop.time())
+                return await super().append(body)
+
+        away = RetryableError("append", "journal", "away")
+        sender = _sender(loop, Journal(*[away] * 6), [])
+        sender.submit(ONE)
+        await asyncio.sleep(1)
+        sender.fail(InDoubtError("commit", "agent 1", "closed"))
+        await sender.close()
+
+    run(main, SeededRandom(1))
+    pauses_s = [later - earlier for earlier, later in itertools.pairwise(sent_s)]
+    assert pauses_s == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.1, 0.1], abs=0.002)
 
 
 @pytest.mark.parametrize("opens", [True, False], ids=["its epoch is open", "it opens its epoch"])

@@ -51,12 +51,15 @@ from penstock.state.commands import AnyCommand, RegisterAgent
 from penstock.state.levels import KnownLevels
 from penstock.state.read.queries import Queries
 from penstock.system import background
+from penstock.system.backoff import Backoff
 from penstock.system.heard import Cause, heard
 from penstock.system.waiting import wait
 
 logger = logging.getLogger(__name__)
 
-CONNECT_PAUSE_S: Final = 0.05
+CONNECT: Final = Backoff(first_s=0.02, most_s=0.2)
+"""Between attempts to reach the writer: it is on this host, and back within a second mostly."""
+SEND_AGAIN: Final = Backoff(first_s=0.02, most_s=0.5)
 CONFIRM_PAUSE_S: Final = 0.5
 COMMIT_TIMEOUT_S: Final = 30.0
 CONFIRM_TIMEOUT_S: Final = 5.0
@@ -231,8 +234,7 @@ class HostOrder:
             position=lambda: self.position,
             appended=lambda: None,
             stopped=self._end,
-            backoff_min_ms=20,
-            backoff_max_ms=500,
+            backoff=SEND_AGAIN,
         )
         identity = self._identity
         await self.commit(
@@ -269,20 +271,22 @@ class HostOrder:
 
     async def _connect(self) -> None:
         """Until it succeeds."""
+        failures = 0
         while True:
+            failures += 1
             try:
                 check_own(self._path)
                 reader, writer = await asyncio.open_unix_connection(str(self._path))
             except OSError as error:
                 heard(Cause.REACH_WRITER, error, logger, "connecting again to worker 0")
-                await wait(CONNECT_PAUSE_S)
+                await wait(CONNECT.after(failures))
                 continue
             send(writer, encode(Hello()))
             early: list[AppliedChanges] = []
             welcome = await self._read_welcome(reader, early)
             if welcome is None:
                 writer.transport.abort()
-                await wait(CONNECT_PAUSE_S)
+                await wait(CONNECT.after(failures))
                 continue
             self.cluster_id = welcome.cluster_id
             self._reader, self._writer = reader, writer
