@@ -1,4 +1,4 @@
-"""What is known of a setting beside its name, type and default; and the units of its bounds."""
+"""Describes a setting beyond its name, type and default, and names the units of its bounds."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -64,7 +64,7 @@ def parse_counts(text: str, *, setting: str) -> dict[str, int]:
         Counts by address, in the form in which a socket names its peer.
 
     Raises:
-        InvalidRequestError: it is no such list, or names a host: what a name resolves to changes.
+        InvalidRequestError: the text isn't such a list, or names a host, whose address may change.
     """
     counts: dict[str, int] = {}
     for pair in text.split(",") if text.strip() else ():

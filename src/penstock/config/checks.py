@@ -1,4 +1,4 @@
-"""What settings must be together, and which of them must not be overlooked. Pure."""
+"""Checks settings against one another, and warns of those that must not be overlooked. Pure."""
 
 import re
 from typing import Final
@@ -18,7 +18,7 @@ def is_cluster(settings: ServerSettings) -> bool:
 
 
 def advertised_address(settings: ServerSettings) -> Address:
-    """What clients are told to connect to; the listening address where nothing is set.
+    """Return the address that clients connect to; the listening address where none is set.
 
     Its port is 0 where the listening port is chosen at start.
     """
@@ -114,7 +114,9 @@ def check_places(settings: ServerSettings) -> None:
             )
         return
     if not settings.journal.startswith(_JOURNAL_SCHEMES):
-        raise _refused("journal", "it is no URL of a journal", "postgresql://USER@HOST/DATABASE")
+        raise _refused(
+            "journal", "it isn't the URL of a journal", "postgresql://USER@HOST/DATABASE"
+        )
     if _NAME.fullmatch(settings.cluster_name) is None:
         raise _refused(
             "cluster_name",
@@ -158,7 +160,7 @@ def _refused(setting: str, detail: str, hint: str) -> InvalidRequestError:
 
 
 def warnings(settings: ServerSettings) -> list[str]:
-    """What is allowed and yet must be said at start, one sentence each."""
+    """Return what is allowed and yet must be said at start, one sentence each."""
     found = []
     exposed = [
         f"{name} on {text}"

@@ -23,7 +23,7 @@ _MINUTE_MS: Final = 60_000
 
 
 class Kind(enum.Enum):
-    """How a setting's text is read."""
+    """The ways in which a setting's text is parsed."""
 
     TEXT = "text"
     LABELS = "labels"
@@ -58,7 +58,7 @@ class SettingField:
 
     @property
     def allowed(self) -> str:
-        """What a value may be, in words."""
+        """Say in words which values are allowed."""
         match self.kind:
             case Kind.TEXT:
                 return "text"

@@ -53,8 +53,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     advertised: Annotated[
         str,
         of_addresses(
-            "HOST:PORT that clients are told to connect to. Empty: the `kafka` address, which "
-            "then must not be a wildcard such as 0.0.0.0.",
+            "HOST:PORT that clients connect to. Empty: the `kafka` address, which then must not be "
+            "a wildcard such as 0.0.0.0.",
             kafka="advertised.listeners",
         ),
     ] = ""
@@ -160,8 +160,8 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     agent_timeout_ms: Annotated[
         int,
         of_cluster(
-            "An agent that has been silent so long, while the journal answered, is fenced; after "
-            "two thirds of it where the agent says that it alone does not reach the journal.",
+            "An agent that has been silent for this time, while the journal answered, is fenced; "
+            "after two thirds of it where the agent says that it alone does not reach the journal.",
             200,
         ),
     ] = 1500
@@ -273,7 +273,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     check_again_after_ms: Annotated[
         int,
         of_storage(
-            "What is read of an object is checked before it is served, and not again for so long "
+            "What is read of an object is checked before it is served, and not again for this time "
             "while it is in memory or its file is unchanged.",
             0,
         ),
@@ -372,7 +372,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connections_max_idle_ms: Annotated[
         int,
         of_clients(
-            "A connection without a request for so long is closed.",
+            "A connection that sends no request for this time is closed.",
             100,
             kafka="connections.max.idle.ms",
         ),
@@ -381,7 +381,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         of_clients(
             "A peer that takes no byte of a reply, or sends none of a request that it has begun, "
-            "for so long is cut off; on the HTTP ports, too.",
+            "for this time is cut off; on the HTTP ports, too.",
             100,
         ),
     ] = 30_000
@@ -521,7 +521,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     producer_id_expiration_ms: Annotated[
         int,
         of_topics(
-            "The state of an idempotent producer is forgotten when it has been silent so long.",
+            "The state of an idempotent producer is forgotten after this time of silence.",
             1,
             kafka="producer.id.expiration.ms",
         ),
@@ -566,7 +566,7 @@ class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offsets_retention_minutes: Annotated[
         int,
         of_groups(
-            "Committed offsets are forgotten when their group has been empty so long.",
+            "Committed offsets are forgotten when their group has been empty for this time.",
             1,
             kafka="offsets.retention.minutes",
         ),

@@ -1,4 +1,4 @@
-"""Where settings come from: defaults, a TOML file, the environment, the command line.
+"""Reads settings from their sources: defaults, a TOML file, the environment, the command line.
 
 Each overrides those before it. A name that is not a setting is refused with the nearest one,
 so that a misspelt setting can't be silently without effect; a bad value is refused with its
@@ -35,12 +35,13 @@ OTHERS_VARIABLES: Final = frozenset(
 _SECRET: Final = "cluster_secret"  # noqa: S105 - a setting's name
 LIKENESS_MIN: Final = 0.6
 PIPELINE_SECTION: Final = "pipeline"
-"""Of a TOML file: the settings of `penstock pipeline`, whose variables have its prefix."""
+"""Section of a TOML file with the settings of `penstock pipeline`, whose variables have its
+prefix."""
 _PIPELINE_PREFIX: Final = "PENSTOCK_PIPELINE_"
 _SERVICE_LINK: Final = re.compile(
     r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?=.*|=\w+://.*)"
 )
-"""What Kubernetes puts into a pod's environment for each service, also for one named penstock."""
+"""Matches what Kubernetes sets in a pod's environment for each service, even one named penstock."""
 _RESERVED_PREFIXES: Final = ("PENSTOCK_TEST_", "PENSTOCK_BENCH_", "PENSTOCK_PEERS")
 
 
@@ -58,7 +59,7 @@ def load_settings(
             names, if any.
         environment: all variables; those with the prefix PENSTOCK_ are read.
         command_line: text by setting name.
-        check: says what must hold between them; a command that is no server asks for less.
+        check: says what must hold between them; a command that doesn't serve asks for less.
 
     Raises:
         InvalidRequestError: a name is unknown or a value not allowed.
@@ -130,7 +131,7 @@ def _read_secret(file: Path) -> str:
     try:
         secret = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        detail = getattr(error, "strerror", None) or "it is no text"
+        detail = getattr(error, "strerror", None) or "it isn't text"
         raise InvalidRequestError("read secret", str(file), detail) from error
     if not secret:
         raise InvalidRequestError("read secret", str(file), "it is empty")
@@ -161,7 +162,7 @@ def _unknown(name: str, source: str, known: Iterable[str]) -> InvalidRequestErro
     nearest = max(known, key=lambda candidate: _likeness(name, candidate))
     is_near = _likeness(name, nearest) >= LIKENESS_MIN
     hint = f"did you mean {nearest}?" if is_near else "docs/settings.md lists them"
-    return InvalidRequestError("read setting", name, f"{source} sets what is no setting", hint)
+    return InvalidRequestError("read setting", name, f"unknown setting in {source}", hint)
 
 
 def _likeness(name: str, candidate: str) -> float:

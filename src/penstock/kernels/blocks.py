@@ -148,4 +148,4 @@ class BlockArena:
 
 
 class _RefusedError(Exception):
-    """Not the codec's bytes; told as a CorruptDataError."""
+    """The bytes aren't the codec's; the caller raises a CorruptDataError instead."""

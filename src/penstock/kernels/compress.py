@@ -20,7 +20,7 @@ COMPRESSORS: Final[dict[int, Callable[[Buffer], Any]]] = {
     3: compress_lz4,
     4: lambda block: cramjam.zstd.compress(block, ZSTD_LEVEL),
 }
-"""By the codec's number in a batch's attributes; 0 has none."""
+"""Compressors by the codec's number in a batch's attributes; 0 has none."""
 
 
 def compress(codec: int, block: Buffer) -> memoryview:

@@ -65,7 +65,7 @@ OFFSET_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class DecodedBatches:
-    """What a region holds.
+    """The batches and records that a region holds.
 
     Args:
         chunks: record batches with the wanted columns; mostly one, none without records.
@@ -78,7 +78,7 @@ class DecodedBatches:
 
     @property
     def record_count(self) -> int:
-        """How many records all chunks have."""
+        """Count the records of all chunks."""
         return sum(chunk.num_rows for chunk in self.chunks)
 
     def table(self) -> pa.Table:
@@ -184,7 +184,8 @@ def column_schema(columns: Collection[str]) -> pa.Schema:
 
 
 def blocks_of(rows: Int64s) -> Int64s:
-    """What `parse.find_fields` wants to know of batches; blocks still where batches lie."""
+    """Return the rows that `parse.find_fields` takes for batches whose blocks lie in the
+    batches."""
     stamped = (rows[:, ATTRIBUTES] & LOG_APPEND_TIME) != 0
     blocks = np.empty((len(rows), parse.BLOCK_COLUMNS), dtype=int64)
     blocks[:, parse.BLOCK_START] = rows[:, POSITION] + HEADER_BYTES

@@ -20,7 +20,7 @@ from penstock.records.batch import CRC_FROM, HEADER_BYTES, LENGTH_END, LOG_APPEN
 from penstock.records.decode import CODECS
 
 BATCH_BYTES: Final = 512 << 10
-"""Of a batch before it is compressed, unless one record is larger."""
+"""Bytes of a batch before it is compressed, unless one record is larger."""
 BATCH_RECORDS: Final = 10_000
 STRETCH_BYTES: Final = 256 << 20
 """Rows of at most about so many bytes are written at a time."""

@@ -1,4 +1,4 @@
-"""Where the batches of a region are, and what their headers say.
+"""Finds the batches of a region, and reads their headers.
 
 The slow twin is `penstock.records.batch.stored_header`, called batch by batch.
 """

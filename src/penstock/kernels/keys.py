@@ -1,4 +1,4 @@
-"""What compaction by key needs of batches: whose record is where, and batches with some of them.
+"""Finds keys and their batches for compaction, and makes batches of some records of others.
 
 `penstock.records.keyed` is the slow twin and says what is kept of a batch.
 """
@@ -56,8 +56,8 @@ class KeyChunk:
         has_key, is_tombstone: per record.
         batch_of: per record the row of its batch in `batches`.
         bounds: per batch of the chunk where its records begin, and at the end where all end.
-        is_opaque: per batch of the chunk whether its records can't be told; it has none here then.
-        is_skipped: per batch of the chunk whether nobody looked; it has no records here then, and
+        is_opaque: per batch of the chunk whether its records can't be read; it has none here then.
+        is_skipped: per batch of the chunk whether it was left out; it has no records here then, and
             none that is kept.
     """
 
@@ -78,7 +78,7 @@ class KeyChunk:
 
     @property
     def record_count(self) -> int:
-        """How many records there are."""
+        """Count the records."""
         return len(self.offsets)
 
 
@@ -96,12 +96,12 @@ def key_chunks(
 
     Args:
         buffer: whole batches with final offsets, in offset order.
-        hash_key: two unsigned 64-bit integers, at random, so that nobody can prepare keys that
+        hash_key: two unsigned 64-bit integers, at random, so that no client can prepare keys that
             collide; the same wherever hashes are compared.
         chunk_bytes: of uncompressed records; a chunk is at most one batch larger. A chunk's
             records must no longer be used when the next is asked for.
         keeps_opaque: what to do with a batch whose CRC is right and whose records aren't what its
-            header says: a client has sent it so, to a topic for which nobody looks into batches.
+            header says: a client sent such a batch to a topic whose records aren't validated.
             True: it is as a control batch, without records and kept as it is.
         skips: per batch of the region whether it isn't looked into, since nothing of it is kept.
         arena: to decompress into, whose memory is used again; None: one of its own.
@@ -249,7 +249,7 @@ def _chunk(
     if fault != parse.FINE:
         if not keeps_opaque:
             raise corrupt(fault, blocks[block], subject)
-        # Each by itself, then all others once more: whoever sends many such costs no more.
+        # Each by itself, then all others once more: a client that sends many such costs no more.
         for at in range(len(blocks)):
             _, fault, _ = keyed.find_keys(
                 data, blocks[at : at + 1], hash_key, offsets, timestamps, hashes, flags, spans

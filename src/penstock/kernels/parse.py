@@ -35,7 +35,7 @@ BLOCK_END: Final = 1
 BLOCK_BASE_OFFSET: Final = 2
 BLOCK_LAST_DELTA: Final = 3
 BLOCK_TIMESTAMP: Final = 4
-"""What timestamp deltas count from, or the stamp of all where BLOCK_STAMPED is 1."""
+"""Base of the timestamp deltas, or the stamp of all records where BLOCK_STAMPED is 1."""
 BLOCK_STAMPED: Final = 5
 BLOCK_COUNT: Final = 6
 BLOCK_COLUMNS: Final = 7

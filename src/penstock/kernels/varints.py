@@ -52,7 +52,7 @@ def _read_long(address: int, position: int, end: int) -> tuple[int, int]:
 
 @kernel
 def varint_bytes(value: int) -> int:
-    """How many bytes `write_varint` takes."""
+    """Count the bytes that `write_varint` takes."""
     raw = (value << 1) ^ (value >> 63)
     size = 1
     while raw > 0x7F or raw < 0:

@@ -1,4 +1,4 @@
-"""What an agent does that the journal is away from, while it is there for others.
+"""Decides what an agent does while the journal is away from it and not from others.
 
 An agent can't tell by itself whether the journal is away from all, when nothing is gained by
 sending clients elsewhere and everything goes on by itself, or from it alone. So once it has read
@@ -10,9 +10,9 @@ head of late this agent is cut off alone, and after `cut_off_s`
 2. a Fetch that finds nothing new sends its client to others, who know what was stored meanwhile;
 3. what was sent and not answered waits until another agent has applied the end of this epoch.
    Nothing of the epoch is applied after that, so a client that sends it again elsewhere finds it
-   there, by its sequences, or stores it, and no late copy ever comes behind.
+   there, by its sequences, or stores it, and no late copy ever comes after it.
 
-Where nobody can be asked, what waits is answered at its own deadlines.
+Where there is no other agent to ask, what waits is answered at its own deadlines.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ WORD_S: Final = 1.0
 """How long another agent's answer that it reaches the journal counts, or its question, which says
 that it does not."""
 LATER_S: Final = 0.3
-"""By how much the head that another agent has read must be later than the last one read here: where
-the journal has just gone away from all, theirs are as old as this agent's."""
+"""The head that another agent has read must be later than the last one read here by this: where
+the journal has just gone away from all, their heads are as old as this agent's."""
 SAID_FOR_S: Final = 0.3
 """For how long another agent must have asked before its word is taken that it is alone. After the
 journal was away from all, some reach it that much later than others."""
@@ -77,7 +77,7 @@ class _Asker(NamedTuple):
 
 
 class CutOff:
-    """Of one agent and epoch. Event loop only.
+    """Follows whether one epoch of an agent is cut off. Event loop only.
 
     Args:
         head_confirmed_s: when the head was last read, by the clock.

@@ -260,8 +260,8 @@ class DigestKeeper:
         position = self._view.digests.position
         if judged.verdict is Verdict.ALONE and self._order.write_stop.error is not None:
             if not self._is_split_from_before:
-                # The agent that it differs from is gone. Which of the two is right is for whoever
-                # restarts this one to say.
+                # The agent that it differs from is gone. Which of the two is right is for the
+                # operator who restarts this one to say.
                 return
             logger.warning("no other agent is left to compare the state with: writes go on")
         if judged.verdict is not Verdict.MAJORITY or self._judged_position == position:

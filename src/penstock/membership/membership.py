@@ -1,8 +1,8 @@
-"""Who belongs to the cluster: this agent's beats, others' silence, fences, the feature level.
+"""Membership in the cluster: this agent's beats, others' silence, fences, the feature level.
 
 There is no leader: every agent measures the others and proposes, and apply decides (see "Agents"
 in docs/cluster.md). All by a timer of the event loop and the injected clock, so that a process
-that was stopped finds out by the clock and accuses nobody.
+that was stopped finds out by the clock and accuses no other.
 """
 
 import asyncio
@@ -43,8 +43,9 @@ BEATS_MAX: Final = 6
 QUIET_BEATS: Final = 1.5
 """Beats' time without a word, after which clients are shown other agents."""
 CUT_OFF_SHARE: Final = 2 / 3
-"""Of the timeout: after so much silence an agent is given up that says itself that the journal is
-away from it. What it has sent and not heard of is in doubt until then, and its clients wait."""
+"""Share of the timeout after which a silent agent is given up that has said itself that the
+journal is away from it. What it sent and got no answer to is in doubt until then, and its
+clients wait."""
 FENCE_AGAIN_S: Final = 1.0
 END_S: Final = 2.0
 """How long an agent that ends waits until the end of its epoch is in the journal."""
@@ -276,7 +277,7 @@ class Membership:
         )
 
     def _is_over(self) -> bool:
-        """Whether this epoch is; then it is told, once."""
+        """Whether this epoch is over; says so once, when it finds it."""
         if self._is_fenced:
             return True
         agent = self._view.agent(self._me)

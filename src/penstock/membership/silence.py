@@ -1,9 +1,9 @@
-"""Who has been silent for too long. Pure.
+"""Finds agents that have been silent for too long. Pure.
 
 Silence is measured by the observer's own monotonic clock, from when an agent's last entry was
 applied here, and only while the journal answers without a break (`HeadWatch`): whatever keeps
-the observer from hearing is no silence of the others. It is a suspicion and nothing more: the
-fence that is proposed on it names the last position seen, and is refused by apply if the agent
+the observer from hearing doesn't count as the others' silence. It is a suspicion and nothing more:
+the fence that is proposed on it names the last position seen, and is refused by apply if the agent
 has had an entry since.
 """
 
@@ -56,7 +56,7 @@ class SilenceDetector:
     def suspects(
         self, now_s: float, *, answering_since_s: float | None, longer_than_s: float | None = None
     ) -> list[Standing]:
-        """Those that have been silent for too long, by id.
+        """Return the agents that have been silent for too long, by id.
 
         Args:
             answering_since_s: since when the journal answers without a break; None: it does not.

@@ -1,4 +1,4 @@
-"""When a wall clock is believed that doesn't go as the monotonic clock does. Pure.
+"""Decides when to believe a wall clock that doesn't go as the monotonic clock does. Pure.
 
 A wall clock that steps is either set right or set wrong, and nothing at hand tells which. What
 goes by age would delete by a wrong one, so a step is believed only once the clock has stood where

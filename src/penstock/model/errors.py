@@ -43,8 +43,8 @@ class ElsewhereError(RetryableError):
 
 
 class InDoubtError(RetryableError):
-    """Not answered in time, and it may still happen: a retry must be one that can be told from the
-    first try (by a producer's sequence, by an entry's number)."""
+    """The call wasn't answered in time and may still take effect: only a retry that can be
+    recognised as one is safe (by a producer's sequence, by an entry's number)."""
 
 
 class ConflictError(PenstockError):
@@ -60,7 +60,7 @@ class InvalidRequestError(PenstockError):
 
 
 class OtherClusterError(InvalidRequestError):
-    """What was opened belongs to another cluster than the one that this process follows."""
+    """The directory or store that was opened belongs to another cluster than this process."""
 
     def __init__(
         self, operation: str, subject: str, detail: str, hint: str = "", *, cluster_id: str

@@ -1,4 +1,4 @@
-"""What msgspec's decoders raise for bytes that are not what they should be."""
+"""Errors that msgspec's decoders raise for malformed bytes."""
 
 from typing import Final
 

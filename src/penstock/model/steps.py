@@ -1,4 +1,4 @@
-"""Long work as steps, between which whoever runs it may do something else. Pure.
+"""Long work as steps, between which the caller may do something else. Pure.
 
 A generator gives how many items it has done since it gave the last time, and returns its result.
 On the event loop `penstock.system.turns.Turns.run` runs it, elsewhere `at_once`.
@@ -24,8 +24,11 @@ def at_once(steps: Steps[_T]) -> _T:
 
 
 def if_short(steps: Steps[_T]) -> _T | None:
-    """What the steps return, where there is no pause; None: there was one, and they go on with
-    `Turns.run`."""
+    """Run the steps if they pause nowhere.
+
+    Returns:
+        Their result; None if they paused: then they go on with `Turns.run`.
+    """
     try:
         next(steps)
     except StopIteration as end:

@@ -1,11 +1,12 @@
-"""What a topic's table is called: the pipeline makes it so, and retention waits for it."""
+"""The names of topics' tables: the pipeline makes tables of these names, retention waits for
+them."""
 
 import re
 from typing import Final
 
 TABLE_WRITER_PREFIX: Final = "table:"
-"""Begins the id of the writer of a table's dead letters. It is remembered for ever: so long the
-table names the last ones, and nothing else tells that they were written."""
+"""Begins the id of the writer of a table's dead letters. The writer is kept for ever: the table
+names the last dead letters for ever, and only the writer shows that they were written."""
 _DEFAULT_NAMESPACE: Final = "penstock"
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 

@@ -28,7 +28,7 @@ class ConfigType(enum.IntEnum):
 
 
 class Standing(enum.Enum):
-    """What becomes of a config that is set."""
+    """Says what setting a config has as its consequence here."""
 
     HONOURED = "honoured"
     STORED = "stored"
@@ -151,7 +151,7 @@ def topic_name(value: str) -> str | None:
     """Say what is wrong with a topic's name; "" names none."""
     if not value or (_TOPIC_NAME.fullmatch(value) and value not in (".", "..")):
         return None
-    return "it is no name of a topic"
+    return "a topic can't have this name"
 
 
 def table_name(value: str) -> str | None:

@@ -365,8 +365,8 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
         check=table_name,
         documentation=(
             "The table's name in its catalog, `namespace.table`. Empty: `penstock.` and the "
-            "topic's name, where what is no letter, digit or `_` becomes `_`. Retention waits for "
-            "the table of this name and for no other."
+            "topic's name, where each character other than a letter, digit or `_` becomes `_`. "
+            "Retention waits for the table of this name and for no other."
         ),
         standing=_H,
     ),
@@ -539,7 +539,7 @@ _TABLE: Final[tuple[TopicConfig, ...]] = (
 )
 
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in _TABLE}
-"""By name, in alphabetical order."""
+"""All configs by name, in alphabetical order."""
 
 CLUSTER_CONFIGS: Final[Mapping[str, tuple[TopicConfig, int]]] = {
     name: (config, factor) for config in _TABLE for name, factor in config.synonyms

@@ -81,7 +81,7 @@ def validate_cluster(configs: Mapping[str, str]) -> None:
 def cluster_default(
     config: TopicConfig, cluster_configs: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """What the cluster's configs set as the config's default.
+    """Return what the cluster's configs set as the config's default.
 
     Returns:
         The broker config that decides and the value in the topic config's unit; None: none does.
@@ -107,7 +107,8 @@ def effective(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What the log acts on, parsed. Sizes in bytes, -1: no limit; times in milliseconds."""
+    """A topic's configs, parsed for the log. Sizes in bytes, -1: no limit; times in
+    milliseconds."""
 
     max_message_bytes: int
     log_append_time: bool
@@ -129,9 +130,9 @@ class TopicSettings:
     flush_interval_ms: int
     """-1: as the agent says."""
     table: str
-    """What follows the topic as a table: `iceberg`, or empty: nothing does."""
+    """Kind of table that follows the topic: `iceberg`, or empty: none does."""
     table_name: str
-    """What it is called; empty: by the topic's name (`penstock.model.table_names`)."""
+    """Name of the table; empty: made of the topic's name (`penstock.model.table_names`)."""
     table_retention_wait_ms: int
     """How long retention waits for that table at most."""
 

@@ -1,4 +1,4 @@
-"""Which names a topic may have, as Kafka rules it. Pure.
+"""The rules for names of topics, which are Kafka's. Pure.
 
 Source: Kafka's docs on topic names; KAFKA-2337 for the collision of '.' and '_' in metric names.
 """
@@ -12,7 +12,7 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 def name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name; None when it can."""
+    """Say why a topic cannot have this name; None when it can."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
@@ -28,6 +28,10 @@ def name_problem(name: str) -> str | None:
 
 
 def folded(name: str) -> str | None:
-    """What names have in common that Kafka's metrics can't tell apart: '_' for '.'; None: this one
-    has neither, so that no other is taken for it."""
+    """Fold a name as Kafka's metrics do, which write '_' for '.'.
+
+    Returns:
+        The folded name, which names that collide share; None if no other name folds to this one,
+        since it has neither character.
+    """
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -1,4 +1,4 @@
-"""Of which version the kept pieces of each object are. Pure.
+"""Remembers which version of each object the kept pieces belong to. Pure.
 
 Pieces of two versions of an object are never kept together: batches, runs and the index that names
 them are then of one object, whatever came when. What a version is: `penstock.ports.objects`.

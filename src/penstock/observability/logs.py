@@ -10,9 +10,9 @@ TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
 
 
 class OneLineFormatter(logging.Formatter):
-    """A record on one line, so that whoever reads lines never reads half of one. Tracebacks, which
-    tell of our own bugs, keep theirs. Times are UTC, so that logs of machines can be laid side by
-    side."""
+    """Writes a record on one line, so that programs that read lines never read half of one.
+    Tracebacks, which come of our own bugs, keep their lines. Times are UTC, so that logs of several
+    machines can be merged."""
 
     converter = staticmethod(time.gmtime)
 

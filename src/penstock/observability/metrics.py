@@ -206,7 +206,7 @@ _TABLE: Final = (
     Metric(
         "penstock_background_task_failures_total",
         _C,
-        "Failures of work beside requests (uploader, retention, archive, following the journal), "
+        "Failures of background work (uploader, retention, archive, following the journal), "
         "by name; `/v1/status` (`background_failures`) has the last error of each.",
         "task",
     ),
@@ -315,7 +315,7 @@ _TABLE: Final = (
         "penstock_store_errors_total",
         _C,
         "Requests to the object store that failed, by kind; most are tried again. OverloadedError "
-        "is a 503 SlowDown; CancelledError gave way to a second request that was quicker.",
+        "is a 503 SlowDown; CancelledError: a second request was quicker.",
         "kind",
         open_label="an unforeseen error adds its type",
     ),
@@ -418,7 +418,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.histograms: dict[str, dict[str, Histogram]] = defaultdict(dict)
-        """By metric, then by the value of its label ("" without one)."""
+        """Histograms by metric, then by the value of its label ("" without one)."""
         self.counts: dict[str, Mapping[str, int]] = {}
         self._own_counts: dict[str, dict[str, int]] = defaultdict(dict)
         self._gauges: list[Callable[[], Mapping[str, float]]] = []
@@ -449,7 +449,7 @@ class Metrics:
         self._gauges.append(read)
 
     def gauges(self) -> dict[str, float]:
-        """What the readers say now, by name."""
+        """Read all gauges, by name."""
         values: dict[str, float] = {}
         for read in self._gauges:
             values.update(read())

@@ -1,1 +1,1 @@
-"""Which of several members has something: rendezvous hashing, zones, leaders. Pure."""
+"""Places things among several members: rendezvous hashing, zones, leaders. Pure."""

@@ -1,4 +1,4 @@
-"""Which agent is shown as the leader of a partition. Pure.
+"""Chooses which agent is shown as the leader of a partition. Pure.
 
 Any agent serves any partition; a leader only keeps clients of one partition together, so that the
 zone's caches don't hold everything once per agent. Partitions fall into slots, and slots to
@@ -39,7 +39,7 @@ class Leaders:
         return self._slots[(_first_slot(topic_id) + partition) % SLOTS]
 
     def of_topic(self, topic_id: bytes, start: int, end: int) -> tuple[int, ...]:
-        """Those of partitions [start, end), in their order."""
+        """Return the leaders of partitions [start, end), in their order."""
         slots, first = self._slots, _first_slot(topic_id)
         return tuple(slots[(first + number) % SLOTS] for number in range(start, end))
 

@@ -1,4 +1,4 @@
-"""Who of several has something: the member with the highest random weight (rendezvous). Pure.
+"""Chooses which of several members has something: the one with the highest random weight. Pure.
 
 Every agent computes the same owner from the same members, without asking anybody, and a member
 that comes or goes moves only what it gets or had. The hash is BLAKE2b, keyed by the member, cut
@@ -35,7 +35,7 @@ def owner_of(
 
     Args:
         weights: shares of members, relative to the others' (1 where nothing is said). One with
-            weight 0 gets nothing unless nobody else is there.
+            weight 0 gets nothing while any other member has some.
     """
     if weights is None:
         return max(members, key=lambda member: (score(key, member), member), default=None)

@@ -1,4 +1,4 @@
-"""Which agents a client is sent to: those of its zone, if there are any. Pure.
+"""Chooses the agents that a client is sent to: those of its zone, if there are any. Pure.
 
 A zone is an agent's label `zone`. A client names its own in its client id (`penstock_zone=`),
 since that is what every client can set and what every request carries; else by the rack id that
@@ -17,7 +17,7 @@ _ZONE: Final = re.compile(r"(?:^|[^A-Za-z0-9_])penstock_zone=([^,;&\s]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an agent is, and whether it takes new clients."""
+    """One agent: its zone, and whether it takes new clients."""
 
     agent: int
     zone: str = ""
@@ -40,10 +40,10 @@ def zone_of(client_id: str | None, rack_id: str = "") -> str:
 
 
 def candidates(places: Iterable[Place], zone: str) -> tuple[int, ...]:
-    """The agents that a client of a zone is sent to, ascending.
+    """Return the agents that a client of a zone is sent to, ascending.
 
-    Those of its zone; if there are none (or it named none) all; those that are being drained
-    only when there is nobody else.
+    These are the agents of its zone; if there are none, or the client named no zone, all agents.
+    Agents that are being drained count only when all are.
     """
     known: Sequence[Place] = list(places)
     staying = [place for place in known if not place.draining] or known

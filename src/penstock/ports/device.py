@@ -2,7 +2,7 @@
 
 Durability, as POSIX gives it: bytes written are lost by a power cut unless `sync` of that file
 returned; a file's existence, name or removal is lost unless `sync_directory` of its folder
-returned. A process crash loses nothing that was written. Errors are `OSError`; whoever calls
+returned. A process crash loses nothing that was written. Errors are `OSError`; the caller
 decides what they mean (a failed sync is fatal, ENOSPC is not).
 Implementations: `penstock.system.files.PosixDevice`; `penstock.testing.device.SimulatedDevice`
 forgets whatever was not synced.
@@ -22,7 +22,7 @@ class File(Protocol):
         ...
 
     def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """As `write_at`, and the bytes written (others need not be) are durable on return."""
+        """Do as `write_at`; the bytes written (others need not be) are durable on return."""
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -30,7 +30,7 @@ class File(Protocol):
         ...
 
     def view_at(self, position: int, length: int) -> memoryview:
-        """As `read_at`, without a copy where the system can: only for files that are never
+        """Do as `read_at`, without a copy where the system can: only for files that are never
         written again."""
         ...
 

@@ -37,7 +37,7 @@ class Journal(Protocol):
 
     It reconnects by itself, but never unnoticed: between two calls of `read`, `row` or `head` that
     were answered by different connections there is one that raised `RetryableError`, so that
-    whoever follows looks whether it is still the same journal.
+    follower looks whether it is still the same journal.
     """
 
     async def append(self, body: bytes) -> int:
@@ -65,7 +65,7 @@ class Journal(Protocol):
         ...
 
     async def head(self) -> JournalHead:
-        """What is visible now; read again at each call."""
+        """Return what is visible now; read again at each call."""
         ...
 
     async def seal(self, positions: Sequence[int]) -> None:

@@ -82,10 +82,10 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class SigningStore(Protocol):
-    """What a store whose objects can be reached by presigned URLs can do besides `ObjectStore`."""
+    """A store that can presign URLs of its objects, besides what `ObjectStore` does."""
 
     async def sign(self, method: SignedMethod, keys: Sequence[str], seconds: int) -> Sequence[str]:
-        """URLs by which whoever has them may make one kind of request for `seconds`.
+        """Return URLs that allow anybody who has them one kind of request for `seconds`.
 
         Returns:
             Per key a URL; "" for an object that can't be reached so.
@@ -99,7 +99,7 @@ class SigningStore(Protocol):
 async def sign_through(
     store: ObjectStore, method: SignedMethod, keys: Sequence[str], seconds: int
 ) -> Sequence[str]:
-    """As `SigningStore.sign`, also of a store that can't: what decorators pass on."""
+    """Call `SigningStore.sign`; a store that can't sign gives "" for each key. For decorators."""
     if isinstance(store, SigningStore):
         return await store.sign(method, keys, seconds)
     return [""] * len(keys)
@@ -107,15 +107,16 @@ async def sign_through(
 
 @runtime_checkable
 class VersionedStore(Protocol):
-    """What a store can do besides `ObjectStore` that says of which version the bytes are."""
+    """A store that names the version of the bytes that it reads, besides what `ObjectStore`
+    does."""
 
     async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
-        """As `get_range`, with the version, at no further request."""
+        """Do as `get_range`, and return the version too, at no further request."""
         ...
 
 
 async def get_versioned(store: ObjectStore, key: str, start: int, end: int) -> Versioned:
-    """As `VersionedStore.get_versioned`, also of a store that says no versions."""
+    """Call `VersionedStore.get_versioned`; a store without versions answers with None for one."""
     if isinstance(store, VersionedStore):
         return await store.get_versioned(key, start, end)
     return Versioned(await store.get_range(key, start, end), None)
@@ -123,16 +124,16 @@ async def get_versioned(store: ObjectStore, key: str, start: int, end: int) -> V
 
 @runtime_checkable
 class CachingStore(Protocol):
-    """What a store can do besides `ObjectStore` whose bytes may come from a cache or a peer."""
+    """A store whose bytes may come from a cache or a peer, besides what `ObjectStore` does."""
 
     async def get_directly(self, key: str, start: int, end: int) -> Versioned:
-        """As `get_versioned`, from where the objects are, past all that keeps copies of them: for
-        bytes that came and were not right."""
+        """Do as `get_versioned`, but read from the bucket itself, past every cache and peer: for
+        bytes that came from one of them and were damaged."""
         ...
 
 
 async def get_directly(store: ObjectStore, key: str, start: int, end: int) -> Versioned:
-    """As `CachingStore.get_directly`, also of a store without copies."""
+    """Call `CachingStore.get_directly`; a store without caches just reads."""
     if isinstance(store, CachingStore):
         return await store.get_directly(key, start, end)
     return await get_versioned(store, key, start, end)
@@ -140,8 +141,8 @@ async def get_directly(store: ObjectStore, key: str, start: int, end: int) -> Ve
 
 @runtime_checkable
 class RegionFile(Protocol):
-    """An object that is a file of this machine, open for as long as somebody holds this, also
-    when the object is deleted meanwhile. Its bytes can be sent without being read."""
+    """An object that is a file of this machine. It stays readable until the last holder drops
+    it, also when the object is deleted meanwhile. Its bytes can be sent without being read."""
 
     def can_send(self) -> bool:
         """Whether the other methods work on this system and file."""
@@ -165,7 +166,7 @@ class RegionFile(Protocol):
         ...
 
     def identity(self) -> str:
-        """Another value once the file was changed by somebody: what was known of its bytes is
+        """Return a value that changes whenever the file was changed: what was known of its bytes is
         void then. It is the `version` of what a store reads of the file."""
         ...
 
@@ -180,7 +181,7 @@ class RegionFile(Protocol):
 
 @runtime_checkable
 class FileStore(Protocol):
-    """What a store of local files can do besides `ObjectStore`."""
+    """A store that keeps objects as local files, besides what `ObjectStore` does."""
 
     def open_file(self, key: str) -> RegionFile | None:
         """The object's file if it is open already. Never waits."""

@@ -20,7 +20,7 @@ RUN_MIN: Final = 8
 """A run of fewer is left to the walk: reading the first's frame costs what walking 5 does."""
 
 _TIME_BYTES_MAX: Final = 9
-"""Of wider ones some have more than 64 bits."""
+"""Wider varints may have more than 64 bits."""
 _HEADERS_MAX: Final = 64
 """Looking for a run in vain must cost little, and each header of a record is two columns."""
 
@@ -39,7 +39,7 @@ _UP_TO: Final = tuple(bytes(range(number + 1)) for number in range(256))
 
 
 class Skipped(NamedTuple):
-    """How far records were skipped.
+    """Says how far records were skipped.
 
     `at` and `seen` are where the first begins that isn't skipped, and its number; `max_delta` is
     the greatest timestamp delta of those that are (None: none is).
@@ -52,13 +52,13 @@ class Skipped(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """Where in one record what lies, in bytes from its start; varints as (position, width)."""
+    """Layout of one record in bytes from its start; varints as (position, width)."""
 
     size: int
     time: tuple[int, int]
     offset: tuple[int, int]
     fixed: list[int]
-    """Of each byte that is the same in all records of its run."""
+    """Positions of the bytes that are the same in all records of a run."""
     headers: int
 
 
@@ -155,7 +155,8 @@ def _columns(data: bytes, at: int, size: int, count: int, varint: tuple[int, int
 
 
 def _count_framed(data: bytes, at: int, frame: _Frame, count: int) -> int:
-    """How many records, of `count`, are framed as the first, with timestamp deltas as wide."""
+    """Count those of `count` records that are framed as the first, with timestamp deltas as
+    wide."""
     for position in frame.fixed:
         if count < RUN_MIN:
             return 0

@@ -57,7 +57,7 @@ _INT64: Final = Struct(">q")
 
 
 class BatchFault(enum.Enum):
-    """What is wrong with a batch that a client sent."""
+    """Kinds of faults in a batch that a client sent."""
 
     TRUNCATED = "truncated"
     """Nothing, or the beginning of a batch."""
@@ -72,7 +72,8 @@ class BatchFault(enum.Enum):
 
 
 class RecordError(NamedTuple):
-    """Why one record of a batch is refused; `record` counts from the batch's first (KIP-467)."""
+    """The reason for which one record of a batch is refused; `record` counts from its first
+    (KIP-467)."""
 
     record: int
     message: str
@@ -115,12 +116,12 @@ class NewBatch:
     log_append_time: int
     """The stamp in ms for LogAppendTime topics, else -1."""
     crc: int
-    """As the header has it: checked, or computed where the batch was stamped."""
+    """CRC in the header: checked, or computed where the batch was stamped."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BatchLimits:
-    """What a topic accepts. Timestamps in ms; the difference limits as in KIP-937."""
+    """Limits of what a topic accepts. Timestamps in ms; the difference limits are KIP-937's."""
 
     message_bytes_max: int
     timestamp_before_max_ms: int
@@ -332,7 +333,7 @@ def set_max_timestamp(view: memoryview, max_timestamp: int) -> int:
 def _check_timestamps(
     limits: BatchLimits, now_ms: int, base_timestamp: int, max_timestamp: int
 ) -> None:
-    """What the header alone tells: the first record's timestamp, and the greatest."""
+    """Check what the header alone says: the first record's timestamp, and the greatest."""
     if max_timestamp == NO_TIMESTAMP:
         return
     for timestamp in (base_timestamp, max_timestamp):
@@ -342,7 +343,7 @@ def _check_timestamps(
 
 
 def timestamp_problem(timestamp: int, limits: BatchLimits, now_ms: int) -> str | None:
-    """What is wrong with a record's timestamp, or None. NO_TIMESTAMP is always right."""
+    """Say what is wrong with a record's timestamp, or None. NO_TIMESTAMP is always right."""
     if timestamp == NO_TIMESTAMP:
         return None
     if timestamp < 0:

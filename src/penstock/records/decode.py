@@ -24,7 +24,7 @@ from penstock.records.batch import (
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 DECOMPRESSED_BYTES_MAX: Final = 128 << 20
-"""Of one batch. No size that a frame's header announces is believed; see `_bounded`."""
+"""Bound for one batch. No size that a frame's header announces is believed; see `_bounded`."""
 _FIRST_BUFFER_BYTES_MIN: Final = 64 << 10
 _BUFFER_GROWTH: Final = 4
 _BUFFER_IS_FULL: Final = "failed to write whole buffer"

@@ -186,7 +186,7 @@ def siphash(data: bytes, hash_key: HashKey) -> tuple[int, int]:
 
 
 def _wrapped(value: int) -> int:
-    """As 64-bit arithmetic gives it: deltas may be anything that a client has sent."""
+    """Wrap a sum as 64-bit arithmetic does: a client may have sent any deltas."""
     return (value + (1 << 63) & _MASK) - (1 << 63)
 
 

@@ -48,7 +48,7 @@ def compress_lz4(body: Buffer) -> bytes:
 
 
 def find_blocks(frame: memoryview) -> tuple[list[tuple[int, int, bool]], int] | None:
-    """Where the blocks of a frame lie: (start, end, whether it is compressed), and the most bytes
+    """Find the blocks of a frame: (start, end, whether it is compressed), and the most bytes
     that one of them holds.
 
     None: the frame isn't a single one with independent blocks, or isn't whole; a general decoder

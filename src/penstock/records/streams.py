@@ -5,7 +5,7 @@ memory beyond that and the codec's own window, however much there is. Its end is
 the codec says that all is there, checksums included, and nothing follows: what Kafka's Java client
 or librdkafka would refuse to read is refused here.
 
-| codec | what is taken | memory beside the piece |
+| codec | what is taken | memory besides the piece |
 | --- | --- | --- |
 | none | the bytes as they are | none |
 | gzip | one member (RFC 1952) | 32 KiB |
@@ -14,7 +14,7 @@ or librdkafka would refuse to read is refused here.
 | zstd | one frame (RFC 8878) | its window: at most 128 MiB, and no more than was decompressed |
 
 Kafka's Java client reads no LZ4 frame whose blocks depend on one another, and zstd itself no window
-above 128 MiB unless it is told to; levels from 20 on use such ones. Of several members or frames
+above 128 MiB by default; levels from 20 on use such ones. Of several members or frames
 librdkafka reads the first alone.
 """
 
@@ -39,7 +39,7 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES: Final = 16
 """The magic and two versions of four bytes."""
 PIECE_BYTES: Final = 64 << 10
-"""What is asked for at a time."""
+"""Bytes that are asked for at a time."""
 
 _FED_BYTES: Final = 64 << 10
 """Given to a decompressor at a time: what it has not used yet it copies at each call."""
@@ -138,7 +138,7 @@ class _Gzip:
 
 
 class _Decompressor(Protocol):
-    """What lz4's and zstd's have in common with the standard library's."""
+    """The interface that lz4's and zstd's decompressors share with the standard library's."""
 
     @property
     def eof(self) -> bool: ...

@@ -11,7 +11,7 @@ INT64_BITS: Final = 64
 
 
 class MalformedError(Exception):
-    """What is read is no whole record."""
+    """The bytes aren't a whole record."""
 
 
 def read_raw(data: bytes, position: int, bits: int) -> tuple[int, int]:

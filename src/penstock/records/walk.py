@@ -123,12 +123,12 @@ class RecordWalk:
 
     @property
     def work(self) -> int:
-        """How many records, and headers of them, were walked, or cost as much."""
+        """Count the records, and headers of records, that were walked, or what costs as much."""
         return self._seen - self._spared + self._limits.records_max - self._headers_left
 
     @property
     def decoded_bytes(self) -> int:
-        """How many bytes of records were decompressed."""
+        """Count the bytes of records that were decompressed."""
         return self._decoded_bytes
 
     def advance(

@@ -78,7 +78,7 @@ class BuiltSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """Where the index block is, and its CRC."""
+    """Position of the index block, and its CRC."""
 
     index_position: int
     index_length: int
@@ -178,7 +178,7 @@ def check_header(head: bytes, *, subject: str) -> None:
     if len(head) < HEADER_BYTES:
         raise _corrupt(subject, 0, f"{len(head)} bytes, a header has {HEADER_BYTES}")
     if head[:4] != MAGIC:
-        raise _corrupt(subject, 0, "this is no segment: its magic differs")
+        raise _corrupt(subject, 0, "this isn't a segment: its magic differs")
     if crc32c(head[: _HEADER_FIELDS.size]) != _CRC.unpack_from(head, _HEADER_FIELDS.size)[0]:
         raise _corrupt(subject, 0, "CRC-32C of the header differs")
     _check_version(subject, 0, head[4])
@@ -200,7 +200,7 @@ def parse_footer(tail: bytes, *, size_bytes: int, subject: str) -> Footer:
         raise _corrupt(subject, max(0, at), f"{len(tail)} of {size_bytes} bytes hold no footer")
     tail = tail[-FOOTER_BYTES:]
     if tail[-len(MAGIC) :] != MAGIC:
-        raise _corrupt(subject, at, "this is no segment: the magic at its end differs")
+        raise _corrupt(subject, at, "this isn't a segment: the magic at its end differs")
     if crc32c(tail[: _FOOTER_FIELDS.size]) != _CRC.unpack_from(tail, _FOOTER_FIELDS.size)[0]:
         raise _corrupt(subject, at, "CRC-32C of the footer differs")
     position, length, crc, flags, version = _FOOTER_FIELDS.unpack_from(tail)

@@ -16,7 +16,7 @@ _KEY: Final = re.compile(rf"segments/([0-9a-f]{{2}})/{_NUMBER}-{_NUMBER}-{_NUMBE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentKey:
-    """Who wrote a segment: agent and epoch, and which of its segments it is."""
+    """Names a segment: the agent and epoch that wrote it, and its number among their segments."""
 
     agent: int
     epoch: int
@@ -25,7 +25,7 @@ class SegmentKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKey:
-    """Which job of the pipeline wrote a segment, and the random name of the attempt."""
+    """Names a segment of a job of the pipeline, by the random name of the attempt."""
 
     job: int
     name: str

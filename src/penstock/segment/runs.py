@@ -37,7 +37,7 @@ class RunDescriber:
         self.batch_count = 0
         self.max_timestamp = -1
         self.sum = 0
-        """Of the batches so far (`penstock.records.sums`), with final offsets and labels."""
+        """Sum of the batches so far (`penstock.records.sums`), with final offsets and labels."""
         self._seed = seed
         self._operation = operation
         self._subject = subject

@@ -1,4 +1,4 @@
-"""Work beside requests that no caller waits for: tasks of the event loop, and jobs that come round.
+"""Work of the server itself, which no caller waits for: tasks of the event loop, and periodic jobs.
 
 All of it begins here, or reports here: a failure is counted, has a log line and a place in
 `/v1/status`, and work that the server can't do without takes it out of readiness. What a caller
@@ -84,7 +84,7 @@ KINDS: Final = (
 
 
 class _Record:
-    """How one kind of work fared."""
+    """The failures of one kind of work."""
 
     __slots__ = ("failure_count", "is_failing", "last_error", "takes_readiness", "work")
 
@@ -99,7 +99,7 @@ class _Record:
 
 
 class Background:
-    """How the background work of one event loop fares. Event loop only."""
+    """Counts and logs the failures of one event loop's background work. Event loop only."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {work.name: 0 for work in KINDS}

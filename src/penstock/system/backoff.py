@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again. Pure."""
+"""Says how long to wait before something that failed is tried again. Pure."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -2,8 +2,8 @@
 
 Three times come of one wall clock. What is written is stamped by the later of the wall clock and
 the believed one (`now_ms`), so that a clock in doubt makes nothing look older than it is. What is
-deleted by age goes by the believed one, and waits while there is a doubt (`believed_ms`). Whoever
-must name a time all the same takes the earlier of the two (`least_ms`).
+deleted by age goes by the believed one, and waits while there is a doubt (`believed_ms`). A caller
+that must name a time all the same takes the earlier of the two (`least_ms`).
 """
 
 import logging

@@ -27,10 +27,10 @@ _DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)
 """Write past the page cache (Linux). 0: the system can't, or asks for it in another way."""
 DIRECT_ALIGNMENT: Final = 512
-"""What positions and lengths are multiples of; a disk that wants more refuses, once per file."""
+"""Positions and lengths are multiples of this; a disk that wants more refuses, once per file."""
 _STAGING_BYTES: Final = 4 << 20
 _JOINED_BYTES_MAX: Final = 64 << 10
-"""What is no longer is joined first, which is quicker than part by part."""
+"""Parts of up to this many bytes are joined first, which is quicker than part by part."""
 
 _CAN_MAP: Final = sys.platform == "linux"
 _MAP_BYTES_MIN: Final = 256 << 10
@@ -121,7 +121,7 @@ class PosixFile:
                 view = view[written:]
 
     def write_synced(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """As `write_at`, durable when it returns: where it can be, in one call of the system.
+        """Do as `write_at`, durable when it returns: where the system can, in one call.
 
         Whole blocks go past the page cache: with their copy into aligned memory, writes of 4 KiB
         took 81 us and 36 of CPU instead of 105 and 54, of 1 MiB half the time. Who reads them
@@ -290,7 +290,7 @@ class PosixFile:
 
     def __del__(self) -> None:
         # A reader may drop its last reference while another thread still reads: only the garbage
-        # collector knows when nobody does.
+        # collector knows when the last thread has let go.
         if getattr(self, "_descriptor", -1) >= 0:
             self.close()
 

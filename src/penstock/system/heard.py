@@ -123,7 +123,7 @@ class Heard:
 
 
 def text_of(error: BaseException | str) -> str:
-    """What an error says; its type's name if it says nothing, as a TimeoutError does."""
+    """Return an error's text; its type's name if it has none, as a TimeoutError."""
     return str(error) or type(error).__name__
 
 
@@ -159,7 +159,7 @@ def say_seldom(
 
 
 def swallowed_counts() -> Mapping[str, int]:
-    """How many errors of each cause there were; it goes on counting."""
+    """Return how many errors of each cause there were; the mapping goes on counting."""
     return _PROCESS.counts
 
 

@@ -17,7 +17,7 @@ class DirectoryLock:
     """An exclusive lock on a directory, held until `release` or the process's end.
 
     The lock is flock's, which the kernel drops with the process however it dies; the file `lock`
-    stays and holds the last holder's pid as text, only to be told to whoever is refused.
+    stays and holds the last holder's pid as text, which the refusal of another process names.
     """
 
     __slots__ = ("_descriptor", "directory")

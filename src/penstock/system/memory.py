@@ -1,5 +1,5 @@
-"""What the C library and the garbage collector do, for processes that move many megabytes at a
-time."""
+"""Tunes the C library's allocator and the garbage collector, for processes that move many
+megabytes at a time."""
 
 import ctypes
 import gc

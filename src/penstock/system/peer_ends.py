@@ -3,7 +3,7 @@
 A transport whose reading is paused asks the kernel for nothing: that its peer has reset the
 connection shows only when it is read from, or written to. Here the kernel is asked for the end
 alone, by a queue of events of its own, which the event loop watches as it would a socket. It takes
-no bytes, and works beside any transport.
+no bytes, and works with any transport.
 
 | system | asked for | source |
 | --- | --- | --- |

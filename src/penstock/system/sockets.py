@@ -1,4 +1,4 @@
-"""What sockets are asked and told past the event loop."""
+"""Calls to the kernel about sockets that asyncio doesn't offer."""
 
 import fcntl
 import socket
@@ -39,7 +39,7 @@ def give_up_unreachable_peers(listener: socket.socket, after_ms: int) -> None:
 
 
 def readable_bytes(descriptor: int) -> int:
-    """How many bytes wait in a socket to be received; 0 where it is closed.
+    """Return how many bytes wait in a socket to be received; 0 where it is closed.
 
     Source: tcp(7), SIOCINQ, which is FIONREAD.
     """

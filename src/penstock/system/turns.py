@@ -1,7 +1,7 @@
-"""Turns of the event loop: work that may be long gives way to others after a bounded share of it.
+"""Turns of the event loop: long work yields to other work after a bounded share of a turn.
 
-A turn is one pass of the loop over its callbacks. Whoever works on behalf of a client counts what
-was done (items, bytes, rows of SQL) with `spend`; once a turn's share is used up, by all of them
+A turn is one pass of the loop over its callbacks. Work on behalf of a client counts what it did
+(items, bytes, rows of SQL) with `spend`; once a turn's share is used up, by all such work
 together, each waits for a turn of its own (`wait`), in the order of asking, one a turn. So the loop
 looks after sockets and timers at least as often as two shares take, however many clients ask for
 how much at once; what a share takes is measured in `bench/bench_requests.py`.
@@ -30,7 +30,7 @@ SORT_ITEMS: Final = 1_000
 
 
 class Turns:
-    """What one turn of the loop has room for. Event loop only."""
+    """The share of one turn of the loop, and those that wait for one. Event loop only."""
 
     __slots__ = (
         "_bytes_left",
@@ -71,7 +71,7 @@ class Turns:
         return self._items_left <= 0 or self._bytes_left <= 0 or self._rows_left <= 0
 
     async def wait(self) -> None:
-        """Wait for a turn that nobody else who waited has used."""
+        """Wait for a turn whose share no other waiting work has used."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         self._ask()

@@ -51,7 +51,7 @@ def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterat
     Args:
         position: that of the state.
         sync: make durable what is given before the end: after a crash of the process alone it
-            may only have been written, and whoever applies it builds on it.
+            may only have been written, and the caller that applies it builds on it.
 
     Raises:
         NewerWalError: a newer release wrote a file's header.
@@ -83,7 +83,7 @@ def entries_after(device: Device, position: int, *, sync: bool = True) -> Iterat
 
 
 def _used_files(found: list[FoundFile], device: Device) -> list[_Used]:
-    """Those with entries, by generation. Where the header is damaged the frames tell."""
+    """List files with entries, by generation. Where the header is damaged the frames decide."""
     used: list[_Used] = []
     for file in found:
         if file.header is None:

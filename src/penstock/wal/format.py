@@ -12,7 +12,7 @@ from crc32c import crc32c
 from penstock.model.errors import CorruptDataError
 
 VERSION: Final = 2
-"""What is written; version 1, whose frames carry no entry, is read for ever."""
+"""Version that is written; version 1, whose frames carry no entry, is read for ever."""
 PAGE_BYTES: Final = 4096
 """The header page, and what a write is padded to, so that the kernel reads nothing before it."""
 
@@ -104,7 +104,7 @@ def decode_file_header(data: bytes, *, subject: str) -> FileHeader:
     if data[:FILE_HEADER_BYTES] == _BLANK:
         return FileHeader(0, 0)
     if data[:4] != _FILE_MAGIC:
-        raise _corrupt(subject, "this is no WAL file: its magic differs")
+        raise _corrupt(subject, "this isn't a WAL file: its magic differs")
     if not _file_crc_is_right(data):
         raise _corrupt(subject, "CRC-32C of the file header differs")
     version = data[4]

@@ -1,4 +1,4 @@
-"""Frames of WAL files for whoever looks for bytes that may still lie there. Not for recovery."""
+"""Reads frames of WAL files to look for bytes that may still lie there. Not for recovery."""
 
 from collections.abc import Iterator
 

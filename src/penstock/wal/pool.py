@@ -25,10 +25,10 @@ _SKIPS_MAX: Final = 64
 
 
 def out_of_room(operation: str, subject: str, error: OSError) -> StorageFullError | None:
-    """What passes by itself, as an error that can be tried again; None for any other failure.
+    """Return an error that passes by itself as one that can be tried again; None for others.
 
-    Too many open files are that too: whoever opens the next file has lost nothing by then, and
-    the descriptors are there again as soon as some clients leave.
+    Too many open files pass too: opening the next file failed before anything was lost, and the
+    descriptors are there again as soon as some clients leave.
     """
     if error.errno in _FULL_ERRORS:
         return StorageFullError(operation, subject, f"the disk is full: {error}")
@@ -181,7 +181,7 @@ class FilePool:
                 length = min(len(_ZEROS), self._file_bytes - position)
                 zeros = [_ZEROS if length == len(_ZEROS) else bytes(length)]
                 if self._fsync:
-                    # Past the page cache: nobody reads them.
+                    # Past the page cache: these zeros are never read.
                     file.write_synced(position, zeros)
                 else:
                     file.write_at(position, zeros)

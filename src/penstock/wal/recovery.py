@@ -45,7 +45,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery found, for the log line at start."""
+    """Findings of a recovery, for the log line at start."""
 
     named_frames: int = 0
     """Whole ones."""
@@ -53,7 +53,7 @@ class RecoveryReport:
     cut_frames: int = 0
     """Whole frames past the last named one: written, never acknowledged."""
     damaged: tuple[DamagedStretch, ...] = ()
-    """By generation and position."""
+    """Damaged stretches by generation and position."""
     lost: frozenset[int] = frozenset()
     """Named generations without a file; each is a damaged stretch as well."""
 
@@ -64,7 +64,7 @@ class Recovered:
 
     in_use: dict[int, str]
     other_sizes: set[str]
-    """Those in use that have another size than files have now: never recycled."""
+    """Files in use whose size differs from that of new files: never recycled."""
     free: list[str]
     kept: list[str]
     """Neither in use nor free: they may hold, or hold once more, what the state names."""
@@ -104,7 +104,7 @@ def _look_at(device: Device, name: str, number: int) -> FoundFile:
     file = device.open(name)
     try:
         size_bytes = file.size()
-        # Before the header: beside a writer that begins the file again, a frame that is newer than
+        # Before the header: while a writer begins the file again, a frame that is newer than
         # the header then means damage.
         first = whole_header(file.read_at(FRAMES_START, FRAME_HEADER_BYTES))
         head = file.read_at(0, FILE_HEADER_BYTES)
@@ -125,8 +125,8 @@ def _look_at(device: Device, name: str, number: int) -> FoundFile:
 
 
 def holds_frames(device: Device) -> bool:
-    """Whether anything was ever written to a file in the use that it is in. Nobody can say whether
-    it is still needed but the journal that names it; what can't be read counts."""
+    """Whether anything was ever written to a file in the use that it is in. Only the journal that
+    names it can say whether it is still needed; what can't be read counts."""
     for found in find_files(device):
         if found.header is None:
             return True

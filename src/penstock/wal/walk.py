@@ -49,8 +49,8 @@ class DamagedStretch:
 
 @dataclass(slots=True)
 class FrameWalk:
-    """What a walk found. `named_frames`, `cut_frames`: whole ones up to the named end and past it;
-    past a damaged end none are counted. `damaged`: by position, adjacent ones joined."""
+    """Counts what a walk found. `named_frames`, `cut_frames`: whole ones up to the named end and
+    past it; past a damaged end none are counted. `damaged`: by position, adjacent ones joined."""
 
     named_frames: int = 0
     cut_frames: int = 0

@@ -29,7 +29,7 @@ _PAGE_OF_ZEROS: Final = bytes(PAGE_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class WalPlace:
-    """Where a frame's payload begins: the file's generation and the byte position in it."""
+    """A place in the WAL: a file's generation and the byte position in it."""
 
     generation: int
     position: int
@@ -117,8 +117,8 @@ class WalWriter:
 
     @property
     def active_generation(self) -> int:
-        """What the next frame is written in, or a lower one. Lower generations get no more
-        frames. Any thread."""
+        """The generation that the next frame is written in, or a lower one. Lower generations get
+        no more frames. Any thread."""
         return self._generation
 
     @property
@@ -135,13 +135,13 @@ class WalWriter:
         return in_files + max(0, self._file_bytes - self._position)
 
     def place(self, length: int, *, position: int = 0) -> WalPlace:
-        """Where the next frame's payload will begin, in a file that has room for `length` bytes.
+        """Find where the next frame's payload will begin, in a file with room for `length` bytes.
 
         The entry in a frame names its batches, so their place must be known before it is written.
 
         Args:
             length: 1 to `frame_bytes_max`.
-            position: the journal position that is due next; a file that is begun is told.
+            position: the journal position that is due next; the header of a new file holds it.
 
         Raises:
             StorageFullError: no file is free, the disk is full, or too many files are open.
@@ -257,14 +257,14 @@ class WalWriter:
     # -- files ---------------------------------------------------------------------------------
 
     def _close_active(self) -> None:
-        """End the active generation, also when there is no file to go on in: whoever frees files
-        looks at lower generations only."""
+        """End the active generation, also when there is no file to go on in: only lower generations
+        are looked at when files are freed."""
         if self._file is None:
             return
         self._file.close()
         self._file = None
         self._position = self._file_bytes
-        # First, since whoever then sees the next generation may release this one at once.
+        # First, since another thread that sees the next generation may release this one at once.
         self._pool.closed(self._generation, self._file_name)
         self._generation += 1
 
