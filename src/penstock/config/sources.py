@@ -35,8 +35,7 @@ OTHERS_VARIABLES: Final = frozenset(
 _SECRET: Final = "cluster_secret"  # noqa: S105 - a setting's name
 LIKENESS_MIN: Final = 0.6
 PIPELINE_SECTION: Final = "pipeline"
-"""Section of a TOML file with the settings of `penstock pipeline`, whose variables have its
-prefix."""
+"""Section of a TOML file for `penstock pipeline`, whose variables have its prefix."""
 _PIPELINE_PREFIX: Final = "PENSTOCK_PIPELINE_"
 _SERVICE_LINK: Final = re.compile(
     r"\w+_SERVICE_(HOST|PORT(_\w+)?)=.*|\w+_PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?=.*|=\w+://.*)"

@@ -42,7 +42,7 @@ class GroupDescription:
 
 
 class GroupAdministration:
-    """What is asked about groups from outside."""
+    """Answers what administrators ask about groups."""
 
     def __init__(self, memory: GroupMemory) -> None:
         self._memory = memory

@@ -31,13 +31,13 @@ PAGE_OFFSETS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """What became of a commit: an error for all of it, or per offset 0 or a Refusal."""
+    """The outcome of a commit: an error for all of it, or per offset 0 or a Refusal."""
 
     error: GroupError = GroupError.NONE
     codes: Sequence[int] = ()
     altered_from: Sequence[int | None] | None = None
-    """Per offset the one before it (None: not known), where a client that is no member has altered
-    the offsets of a group that has had members: an administrator's. Else None."""
+    """Per offset the one before it (None: not known), where a client that isn't a member (an
+    administrator's) altered the offsets of a group that has had members. Else None."""
 
 
 class GroupOffsets:
@@ -62,8 +62,8 @@ class GroupOffsets:
     ) -> CommitResult:
         """Store offsets; durable when it returns without an error.
 
-        Returns: GROUP_ID_NOT_FOUND when a member of some generation commits to a group that there
-            is not; old versions' clients are told otherwise by the face.
+        Returns: GROUP_ID_NOT_FOUND when a member of some generation commits to a group that doesn't
+            exist; the Kafka face sends clients of old versions another error.
         """
         refused = self._memory.refused(group_id)
         if refused is not GroupError.NONE:
@@ -199,7 +199,8 @@ class GroupOffsets:
             self._memory.settle(loaded)
 
     def _gone(self, loaded: LoadedGroup) -> GroupError:
-        """Whether the group, since a request began, is another agent's or another value here."""
+        """Return the error for a group that, since a request began, another agent or another value
+        here has replaced; NONE: neither has."""
         group_id = loaded.machine.group_id
         error = self._memory.refused(group_id)
         if error is GroupError.NONE and self._memory.groups.get(group_id) is not loaded:
@@ -209,7 +210,8 @@ class GroupOffsets:
     def begin_deletion(
         self, loaded: LoadedGroup, keys: list[PartitionId], *, seen_ms: Sequence[int] = ()
     ) -> asyncio.Task[GroupError]:
-        """Delete these of a group, whoever reads them, and before all that is committed later.
+        """Delete these offsets of a group before all that is committed later, even if the caller
+        leaves.
 
         Args:
             seen_ms: their commit times; those that were committed to since stay. Without: all go.
@@ -234,7 +236,7 @@ class GroupOffsets:
     def _write(
         self, loaded: LoadedGroup, command: AnyCommand, keep: Callable[[AnyAnswer], _T]
     ) -> asyncio.Task[_T | GroupError]:
-        """Journal a change of a group's offsets and, whoever still waits, keep it in memory."""
+        """Journal a change of a group's offsets; keep it in memory, even if the caller has left."""
 
         async def write() -> _T | GroupError:
             try:

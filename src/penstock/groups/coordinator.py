@@ -64,12 +64,12 @@ class GroupCoordinator:
     ) -> None:
         """
         Args:
-            turns: by which requests of many offsets give way; those of all that the loop serves.
+            turns: by which requests of many offsets yield; those of all that the loop serves.
             now_ms: what offsets and empty groups expire by (`penstock.state.ages`): while it
                 gives None, nothing expires. Without: the clock.
             ownership: which groups are this agent's; None: all of them.
             shows_answers: whether `queries` find all that the committer has answered: what they
-                show without is older than what members and committers were told.
+                show without is older than what members and committers have been answered.
         """
         self.settings = settings or GroupSettings()
         self._random = random
@@ -127,21 +127,22 @@ class GroupCoordinator:
                 await self._turns.wait()
 
     def release(self, is_gone: Callable[[str], bool]) -> None:
-        """Groups became another agent's: whoever waits is told so, and memory forgets them."""
+        """Send the waiting requests of groups that became another agent's there; forget the
+        groups."""
         self._memory.release(is_gone)
 
     def refused(self, group_id: str) -> GroupError:
-        """What everybody who asks for a group is told; NONE: it is served here, now."""
+        """Return the error that any request for a group gets; NONE: it is served here, now."""
         return self._memory.refused(group_id)
 
     async def close(self) -> None:
-        """End: every request that waits is told to look for the coordinator again."""
+        """End: answer every waiting request with the advice to look for the coordinator again."""
         await self._memory.close()
 
     # -- members -------------------------------------------------------------------------------
 
     def new_member_id(self, prefix: str) -> str:
-        """An id that nobody has: the client's id, or the instance's, and a random number."""
+        """Make an unused id: the client's id, or the instance's, and a random number."""
         return f"{prefix}-{self._random.token_bytes(MEMBER_ID_BYTES).hex()}"
 
     async def join(self, group_id: str, join: JoinRequest) -> JoinReply:
@@ -176,7 +177,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> GroupError:
-        """A member lives; what it is told."""
+        """A member lives; return its answer."""
         error = self._refused(group_id)
         if error is not GroupError.NONE:
             return error
@@ -213,8 +214,8 @@ class GroupCoordinator:
     ) -> CommitResult:
         """Store offsets; durable when it returns without an error.
 
-        Returns: GROUP_ID_NOT_FOUND when a member of some generation commits to a group that there
-            is not; old versions' clients are told otherwise by the face.
+        Returns: GROUP_ID_NOT_FOUND when a member of some generation commits to a group that doesn't
+            exist; the Kafka face sends clients of old versions another error.
         """
         return await self._offsets.commit(
             group_id,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.state.read.queries import Queries
 
 ROWS_MAX: Final = 500
-"""Of one command that deletes offsets; groups of fewer are gathered up to as many rows, so that one
-command that deletes groups has less than twice as many."""
+"""Bound for one command that deletes offsets; smaller groups are gathered up to as many rows, so
+that one command that deletes groups has less than twice as many."""
 
 
 class GroupDeletion:
@@ -50,7 +50,7 @@ class GroupDeletion:
         return [errors.get(group_id, unanswered) for group_id in group_ids]
 
     def end(self, loaded: LoadedGroup) -> None:
-        """Make a group dead, which `begin` must be told of in the same turn."""
+        """Make a group dead; the caller passes it to `begin` in the same turn."""
         self._memory.carry_out(loaded, loaded.machine.end(GroupError.COORDINATOR_NOT_AVAILABLE))
 
     def begin(
@@ -71,7 +71,7 @@ class GroupDeletion:
         for loaded in doomed:
             self.end(loaded)
         # A command names the epoch of one shard: one per shard, and all are under way together.
-        # On an embedded server nobody claims shards, and all of them are at epoch 0.
+        # On an embedded server no agent claims shards, and all of them are at epoch 0.
         by_shard: dict[tuple[int, int], list[LoadedGroup]] = {}
         for loaded in doomed:
             epoch = loaded.shard_epoch
@@ -88,7 +88,7 @@ class GroupDeletion:
     async def outcomes(
         self, deletions: Sequence[tuple[list[LoadedGroup], asyncio.Task[GroupError]]]
     ) -> dict[str, GroupError]:
-        """What became of each group, by its id."""
+        """Return how the deletion of each group ended, by its id."""
         found: dict[str, GroupError] = {}
         for groups, deletion in deletions:
             error = await self._journal.finish(deletion)
@@ -127,7 +127,7 @@ class GroupDeletion:
     def _held(
         self, doomed: Sequence[LoadedGroup], errors: dict[str, GroupError]
     ) -> list[LoadedGroup]:
-        """Those that are still the memory's; the others' error is in `errors`.
+        """Return the groups that memory still holds; the others' error is in `errors`.
 
         One that was let go of while others were emptied may be in use again, under the same epoch
         of its shard, with members and offsets that were acknowledged since.

@@ -9,7 +9,7 @@ A version byte, then a MessagePack array. Fields are only ever added at the end,
 | 2 | members: arrays of member id, instance id or nil, client id, client host, session timeout in
 ms, rebalance timeout in ms, protocols (pairs of name and metadata), assignment |
 
-Generation and protocol type stand beside it in the command, for whoever reads rows only.
+The command has generation and protocol type as fields as well, for those who read rows only.
 """
 
 from typing import Final

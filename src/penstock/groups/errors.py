@@ -9,7 +9,7 @@ import enum
 
 
 class GroupError(enum.IntEnum):
-    """What a request of a group's member may be told."""
+    """Errors that a request of a group's member may get."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -41,7 +41,7 @@ _BEGIN: Final = (b"", -1)
 
 @dataclass(slots=True)
 class _Look:
-    """What one look has decided; all of it is begun in the same turn."""
+    """The decisions of one look; all of them are begun in the same turn."""
 
     rows: int = 0
     doomed: dict[LoadedGroup, tuple[int, int]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class GroupExpiry:
         """Delete expired offsets and empty groups of the next `expire_groups_max` groups; call now
         and then.
 
-        Returns: how many groups and offsets the journal was told to delete.
+        Returns: how many groups and offsets the journal was asked to delete.
         """
         deleted, groups_left = 0, self._settings.expire_groups_max
         while groups_left > 0:

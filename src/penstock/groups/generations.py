@@ -1,6 +1,6 @@
 """The generations of one group: gathering members, beginning the next one, journaling it. Pure.
 
-What a member may ask for, and what it is told when it may not, is in `groups/state.py`.
+`groups/state.py` says what a member may ask for, and which error it gets when it may not.
 """
 
 import enum
@@ -31,13 +31,13 @@ EMPTY_SAVE_RETRY_MS: Final = 5_000
 """How long after a failed save of an empty group it is tried again."""
 
 REPLACED: Final = GroupError.REBALANCE_IN_PROGRESS
-"""What a waiting request gets that the same member's next one takes the place of."""
+"""Error of a waiting request when a later one of the same member takes its place."""
 
 OnSaved = Callable[[GroupError], None]
 
 
 class GroupState(enum.Enum):
-    """Where a group is; the values are the names that Kafka's tools show."""
+    """States of a group; the values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -176,7 +176,7 @@ class Generations:
         self._saving_generation = generation
 
         def saved(error: GroupError) -> None:
-            # Otherwise members have come or gone meanwhile, and the syncs were told so.
+            # Otherwise members have come or gone meanwhile, and the syncs were answered so.
             if self.state is GroupState.COMPLETING and generation == self.generation:
                 self._generation_saved(assignments, error)
 
@@ -196,7 +196,7 @@ class Generations:
                 self._reply_assignment(request, member)
 
     def _save_empty(self) -> None:
-        """Journal that nobody is left: nobody waits for it, but offsets expire from then on."""
+        """Journal that no member is left: no request waits, but offsets expire from then on."""
 
         def saved(error: GroupError) -> None:
             if error is not GroupError.NONE and self.state is GroupState.EMPTY:

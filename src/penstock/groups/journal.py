@@ -1,4 +1,4 @@
-"""What the coordinator asks of the journal: commands in tasks that outlive the clients' waiting.
+"""Journals the coordinator's commands, in tasks that outlive the clients' waiting.
 
 A client that goes away in the middle must not leave memory and journal apart.
 """
@@ -58,7 +58,7 @@ class GroupJournal:
         return task.result()
 
     async def commit(self, command: AnyCommand) -> AnyAnswer | GroupError:
-        """Journal a command; its answer, or what a client is told instead."""
+        """Journal a command; its answer, or the error for the client."""
         try:
             (answer,) = await self._committer.commit([command])
         except PenstockError as error:

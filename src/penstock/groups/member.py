@@ -34,7 +34,7 @@ class Member:
         return not self.is_new and (self.join_request is not None or self.sync_request is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
-        """What it says about itself under that protocol."""
+        """Return the metadata that the member sent for a protocol."""
         return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
 
     def vote(self, candidates: Container[str]) -> str:
@@ -42,7 +42,7 @@ class Member:
         return next(p.name for p in self.protocols if p.name in candidates)
 
     def durable(self, assignment: bytes) -> DurableMember:
-        """What is journaled of it with that share."""
+        """Return what the journal keeps of the member, with that share."""
         return DurableMember(
             self.member_id,
             self.instance_id,

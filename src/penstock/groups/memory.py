@@ -91,7 +91,7 @@ class GroupMemory:
         self._settings = settings
         self.ownership = ownership
         self.shows_answers = shows_answers
-        """Whether what is read of the database is as new as what was answered."""
+        """Says whether the database shows all that has been answered."""
         self.closed = False
         self.groups: dict[str, LoadedGroup] = {}
         # Those that could be dropped from memory, the longest unused first.
@@ -104,7 +104,7 @@ class GroupMemory:
         self._in_doubt: set[str] = set()
 
     async def close(self) -> None:
-        """End: every request that waits is told to look for the coordinator again."""
+        """End: answer every waiting request with the advice to look for the coordinator again."""
         self.closed = True
         for loaded in self.groups.values():
             self.carry_out(loaded, loaded.machine.end(GroupError.NOT_COORDINATOR))
@@ -114,7 +114,7 @@ class GroupMemory:
         self._idle.clear()
 
     def refused(self, group_id: str) -> GroupError:
-        """What everybody who asks for a group is told; NONE: it is served here, now."""
+        """Return the error that any request for a group gets; NONE: it is served here, now."""
         if self.closed:
             return GroupError.NOT_COORDINATOR
         error = self.ownership.error(group_id)
@@ -124,7 +124,7 @@ class GroupMemory:
         return error
 
     def release(self, is_gone: Callable[[str], bool]) -> None:
-        """Drop groups that another agent coordinates; whoever waits looks for that one."""
+        """Drop groups that another agent coordinates; send their waiting requests there."""
         for group_id in [group_id for group_id in self.groups if is_gone(group_id)]:
             loaded = self.groups[group_id]
             self.carry_out(loaded, loaded.machine.end(GroupError.NOT_COORDINATOR))
@@ -144,7 +144,7 @@ class GroupMemory:
                 try:
                     self.find(row.group_id, row=row)
                 except CorruptDataError as error:
-                    # Its clients are told at each request; the other groups are well.
+                    # Its clients get the error at each request; the other groups are well.
                     heard(Cause.GROUP_UNREADABLE, error, logger, "left out a group")
         return rows[-1].group_id if len(rows) == PAGE_GROUPS else None
 
@@ -181,8 +181,8 @@ class GroupMemory:
         def fired(timer: Timer, delay_ms: int) -> None:
             unserved_ms = delay_ms - 1000 * self.ownership.served_s()
             if unserved_ms > 0:
-                # Nobody could be heard for all of that time, so nobody's silence is held against
-                # them: it counts from when the group was served again.
+                # No member could be heard for all of that time, so no member's silence counts
+                # against it: it counts from when the group was served again.
                 if timer.kind == "session":
                     machine.session_passed_unheard(timer.member_id)
                 timers.set_again(timer, max(UNSERVED_TURN_MS, math.ceil(unserved_ms)))

@@ -1,4 +1,4 @@
-"""What goes into a group's machine and what comes out of it, as values. Pure.
+"""Events that a group's machine takes and effects that it gives, as values. Pure.
 
 Effects are carried out in the order in which the machine gives them. A `request` is a number that
 the shell gives to a waiting request; each gets exactly one reply.
@@ -55,7 +55,7 @@ class SyncRequest:
 
 
 class Leaver(NamedTuple):
-    """Who shall leave: by member id, or by instance id alone (an administrator's removal)."""
+    """A member that shall leave: by its id, or by instance id alone (an administrator asks)."""
 
     member_id: str
     instance_id: str | None
@@ -94,7 +94,7 @@ class SyncReply:
 
 
 class LeaveResult(NamedTuple):
-    """What became of one who should leave."""
+    """The outcome for one member that should leave."""
 
     member_id: str
     instance_id: str | None

@@ -1,4 +1,4 @@
-"""Which groups this agent coordinates, as the coordinator asks it.
+"""The port that says which groups this agent coordinates.
 
 On an embedded server all of them. In a cluster those of the shards that it has claimed
 (`groups.shards`), and only while the journal answers.
@@ -12,14 +12,14 @@ from penstock.model.errors import PenstockError, RetryableError
 
 
 class Ownership(Protocol):
-    """Who coordinates a group. Event loop only."""
+    """Says which agent coordinates a group. Event loop only."""
 
     def epoch(self, group_id: str) -> int | None:
         """The epoch under which this agent writes a group; None: it isn't this agent's."""
         ...
 
     def error(self, group_id: str) -> GroupError:
-        """What everybody who asks for a group is told; NONE: it is served here, now."""
+        """Return the error that any request for a group gets; NONE: it is served here, now."""
         ...
 
     def served_s(self) -> float:
@@ -47,7 +47,7 @@ class AllGroups:
 
 
 class NotServedError(RetryableError):
-    """A group isn't served here now; `error` is what a client is told."""
+    """A group isn't served here now; `error` is the client's answer."""
 
     def __init__(self, operation: str, subject: str, error: GroupError) -> None:
         super().__init__(operation, subject, f"not served by this agent now: {error.name}")

@@ -1,8 +1,8 @@
-"""Which groups and offsets have expired. Pure.
+"""Decides which groups and offsets have expired. Pure.
 
 The rule is Kafka's (KIP-211): an offset's time counts from when its group became empty; for a
 group that never had members (a simple consumer's), from the commit; in a group of consumers that
-has members, topics that nobody subscribes to count from the commit as well, and all others stay.
+has members, topics without a subscriber count from the commit as well, and all others stay.
 An empty group that is left without offsets goes with them.
 """
 
@@ -14,7 +14,7 @@ from penstock.state.rows import GroupRow, OffsetRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """What to delete of one group: the whole of it, or offsets by (topic id, partition)."""
+    """Rows to delete of one group: the whole of it, or offsets by (topic id, partition)."""
 
     whole_group: bool = False
     offsets: tuple[tuple[bytes, int], ...] = ()
@@ -31,7 +31,7 @@ def expired_of(
     retention_ms: int,
     is_read: Callable[[bytes], bool],
 ) -> Expiry:
-    """What has expired of a group.
+    """Decide what has expired of a group.
 
     Args:
         row: the group.
@@ -57,6 +57,6 @@ def expired_of(
 
 
 def seen_of(row: GroupRow, offsets: Mapping[tuple[bytes, int], OffsetRow]) -> tuple[int, int]:
-    """What the expiry of a whole group is decided by, as `DeleteGroups.seen` carries it."""
+    """Return what decides the expiry of a whole group, in the form of `DeleteGroups.seen`."""
     empty_since_ms = -1 if row.empty_since_ms is None else row.empty_since_ms
     return empty_since_ms, max((offset.commit_ms for offset in offsets.values()), default=-1)

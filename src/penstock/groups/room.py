@@ -1,4 +1,4 @@
-"""Whether there may be one more group. Event loop only.
+"""Decides whether there may be one more group. Event loop only.
 
 The limit is the cluster's, looked at where a group begins: groups are counted in the database, and
 those that began here since are added. They are counted again every COUNTED_EVERY_S, and once

@@ -1,7 +1,7 @@
-"""Which shards of groups an agent should claim. Pure.
+"""Decides which shards of groups an agent should claim. Pure.
 
 Rendezvous hashing over the agents that are live and not being drained proposes one agent per
-shard, the same on every agent that sees the same agents. A proposal is no ownership: that is
+shard, the same on every agent that sees the same agents. A proposal doesn't make an owner: that
 the claim's journal entry.
 """
 
@@ -23,7 +23,7 @@ class ShardPlan:
     """Shards that this agent should own and does not, by how soon it should claim them."""
 
     free: tuple[int, ...] = ()
-    """Nobody's, or an agent's whose epoch is over: their groups wait for an owner."""
+    """Shards without an owner, or whose owner's epoch is over: their groups wait for an owner."""
     drained: tuple[int, ...] = ()
     """An agent's that is being drained: it serves them until they are claimed."""
     moved: tuple[int, ...] = ()
@@ -46,12 +46,12 @@ def shard_candidates(agents: Iterable[Agent]) -> tuple[int, ...]:
 def plan_shards(
     me: int, agents: Iterable[Agent], owner_of_shard: Callable[[int], int | None]
 ) -> ShardPlan:
-    """What to claim.
+    """Decide which shards to claim.
 
     Args:
         me: this agent.
         agents: all that are known.
-        owner_of_shard: the owner by shard; None: nobody.
+        owner_of_shard: the owner by shard; None: it has none.
     """
     by_id = {agent.agent_id: agent for agent in agents}
     candidates = shard_candidates(by_id.values())

@@ -42,7 +42,7 @@ CLAIM_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSettings:
-    """How shards move. Times in milliseconds."""
+    """Settings of how shards move. Times in milliseconds."""
 
     stale_ms: int = 750
     """How old the last reading of the journal's head may be for groups to be served, and for
@@ -141,7 +141,7 @@ class ShardKeeper:
     def coordinator(self, group_id: str) -> int | None:
         """The live agent that coordinates a group; None: none does, one is being found, the one is
         quiet, or this agent doesn't know, since the journal is away from it: clients ask again, or
-        ask another agent. One that is told of an agent that is gone tries to connect to it first,
+        ask another agent. A client that learns the address of an agent that is gone tries it first,
         and asks again later (librdkafka: after 1 s rather than 0.5 s)."""
         if self._is_stale():
             return None
@@ -159,7 +159,7 @@ class ShardKeeper:
         return sorted(self._held)
 
     def owned_by(self, agent: int) -> int:
-        """How many shards an agent owns; one that is drained has none in the end."""
+        """Count the shards of an agent; one that is drained has none in the end."""
         return sum(self._view.shard_owner(shard) == agent for shard in range(GROUP_SHARDS))
 
     def _is_stale(self) -> bool:
@@ -212,7 +212,7 @@ class ShardKeeper:
         self._claim_what_is_due(with_moves=True)
 
     def _claim_soon(self) -> None:
-        """What is nobody's is claimed now; the rest in turns."""
+        """Claim shards without an owner now; the rest in turns."""
         if self._loop is not None:
             self._claim_what_is_due(with_moves=False)
 

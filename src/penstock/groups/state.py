@@ -1,9 +1,10 @@
 """The machine of one classic consumer group: events in, effects out. Pure.
 
 Every method that is an event returns the effects of it, to be carried out in that order. The
-machine has no clock: it asks for timers by name and is told when one fires. docs/groups.md shows
-it as a table. Beneath it, `generations` begins one generation after the other and
-`static_members` lets an instance take its own place.
+machine has no clock: it asks for timers by name, and `timer_fired` is called when one fires.
+docs/groups.md shows it as a table. Beneath it, `generations` begins one generation after the other
+and `static_members` lets an instance take its own place.
+
 Source: the group protocol of Kafka 4 as its clients see it; KIP-134, KIP-345, KIP-394, KIP-814.
 """
 
@@ -157,7 +158,7 @@ class ClassicGroup(StaticMembers):
         return results, self._take()
 
     def commit(self, member_id: str, instance_id: str | None, generation: int) -> GroupError:
-        """Whether such a commit of offsets is allowed now; `commit_seen` follows when it is.
+        """Decide if such a commit of offsets is allowed now; `commit_seen` follows when it is.
 
         Generation -1 without a member is a simple consumer's or an administrator's.
         """
@@ -309,7 +310,7 @@ class ClassicGroup(StaticMembers):
         A client of librdkafka that had no answer for a session forgets its member id and joins
         under another. A rebalance would wait for the former member until that one's session, which
         begins again once groups are served, ends. Where the guess is wrong, the member that was
-        dropped is told so by UNKNOWN_MEMBER_ID, and joins again.
+        dropped learns it by UNKNOWN_MEMBER_ID, and joins again.
         """
         for member in self.roster:
             is_alike = (member.client_id, member.client_host) == (join.client_id, join.client_host)

@@ -1,4 +1,4 @@
-"""Which topics a member subscribes to, from the metadata that consumers send in JoinGroup. Pure.
+"""Reads the topics that a member subscribes to from the metadata of its JoinGroup. Pure.
 
 The consumer protocol's subscription, of which every version begins as version 0 does:
 

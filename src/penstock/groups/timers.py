@@ -27,8 +27,8 @@ class GroupTimers:
         self._fired = fired
         self._deadlines: dict[Timer, float] = {}
         self._delays: dict[Timer, int] = {}
-        # When the loop's timer fires is kept beside it: uvloop gives a plain handle, which does
-        # not know its time, for one that is due at once.
+        # The time at which the loop's timer fires is kept with it: uvloop gives a plain handle,
+        # which does not know its time, for one that is due at once.
         self._wakes: dict[Timer, tuple[float, asyncio.Handle]] = {}
 
     def __len__(self) -> int:

@@ -184,8 +184,7 @@ def column_schema(columns: Collection[str]) -> pa.Schema:
 
 
 def blocks_of(rows: Int64s) -> Int64s:
-    """Return the rows that `parse.find_fields` takes for batches whose blocks lie in the
-    batches."""
+    """Return the rows that `parse.find_fields` takes for batches that hold their blocks."""
     stamped = (rows[:, ATTRIBUTES] & LOG_APPEND_TIME) != 0
     blocks = np.empty((len(rows), parse.BLOCK_COLUMNS), dtype=int64)
     blocks[:, parse.BLOCK_START] = rows[:, POSITION] + HEADER_BYTES

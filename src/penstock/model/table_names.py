@@ -1,5 +1,4 @@
-"""The names of topics' tables: the pipeline makes tables of these names, retention waits for
-them."""
+"""The names of topics' tables: the pipeline makes these, and retention waits for them."""
 
 import re
 from typing import Final

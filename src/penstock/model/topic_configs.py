@@ -107,8 +107,7 @@ def effective(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """A topic's configs, parsed for the log. Sizes in bytes, -1: no limit; times in
-    milliseconds."""
+    """A topic's configs, parsed for the log. Sizes in bytes, -1: no limit; times in ms."""
 
     max_message_bytes: int
     log_append_time: bool

@@ -60,8 +60,8 @@ class Hedged:
         self.hedge_count = 0
 
     async def put(self, key: str, parts: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        """See the port. Where the first of two conditional puts is told that the key exists, the
-        second may have put it."""
+        """See the port. If the first of two conditional puts fails since the key exists, the second
+        may have put it."""
         tries = 0
 
         async def put() -> None:

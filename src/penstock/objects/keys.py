@@ -1,4 +1,4 @@
-"""What a key may be, the same for every store. Pure."""
+"""Checks keys of objects, by rules that are the same for every store. Pure."""
 
 from penstock.model.errors import InvalidRequestError
 

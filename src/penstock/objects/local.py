@@ -39,7 +39,7 @@ T = TypeVar("T")
 STAGING: Final = ".staging"
 _OPEN_FILES_MAX: Final = 128
 _HELD_FILES_MAX: Final = 160
-"""Of which replies under way may hold some that were dropped here."""
+"""Most open files, including those that were dropped here while replies still hold them."""
 _JOIN_PART_BYTES: Final = 2048
 """Below this average, joining parts costs less than a vector entry per part."""
 _WRITE_BYTES: Final = 4 << 20
@@ -47,7 +47,7 @@ _LIST_PAGE: Final = 500
 _NO_LINKS: Final = frozenset(
     {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 )
-"""What linking a file gives where there are no links."""
+"""Errors of a file system without hard links."""
 
 
 class Status(Protocol):
@@ -60,7 +60,7 @@ class Status(Protocol):
 
     @property
     def modified_ms(self) -> int:
-        """Of its last change, ms since the epoch."""
+        """Time of the last change, ms since the epoch."""
         ...
 
 
@@ -112,7 +112,7 @@ class LocalStore:
         self._region_files: weakref.WeakValueDictionary[str, RegionFile] = (
             weakref.WeakValueDictionary()
         )
-        """Those from which regions can be sent, whoever holds them."""
+        """Files from which regions can be sent, while anything holds them."""
         self._staged = itertools.count()
         self._staging_is_clean = False
 
@@ -217,7 +217,8 @@ class LocalStore:
         if self._staging_is_clean:
             return
         with self._lock:
-            # On the first put only: whoever merely reads must not remove what a server writes.
+            # On the first put only: a process that merely reads must not remove what a server
+            # writes.
             if self._staging_is_clean:
                 return
             self._device.make_folder(self._staging)

@@ -47,7 +47,7 @@ _ALLOW_HTTP_VARIABLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What a location does not say. Empty or None: as the environment says.
+    """Options that a location does not say. Empty or None: the environment says.
 
     Args:
         endpoint: http(s)://HOST[:PORT] of a store that is not the cloud's own.
@@ -98,7 +98,7 @@ def open_store(
 
 
 def open_bucket(location: str, *, options: StoreOptions = _DEFAULTS) -> Any:
-    """The store of obstore for a URL that is no local directory's; nothing is tried twice.
+    """Open obstore's store for a URL other than a local directory's; nothing is tried twice.
 
     Raises:
         InvalidRequestError: as `open_store`.
@@ -150,7 +150,7 @@ def open_reliable_store(
     is_local = isinstance(store, LocalStore)
     if not is_local:
         # A local disk has no deadline: what was given up would still be written, and a second
-        # try beside it would only be slower.
+        # try at the same time would only be slower.
         store = Timed(store, seconds=options.request_timeout_s)
     if meter is not None:
         store = Metered(store, clock=clock, meter=meter)
@@ -169,7 +169,7 @@ def store_config(scheme: str, options: StoreOptions, *, shown: str) -> dict[str,
     )
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=options.connect_timeout_s),
-        # Behind `Timed`, which knows how large the payload is: for what nobody waits for any more.
+        # After `Timed`'s deadline, which knows how large the payload is: for abandoned requests.
         "timeout": timedelta(seconds=options.request_timeout_s + _LARGEST_REQUEST_S),
     }
     if endpoint.startswith("http://"):

@@ -1,8 +1,8 @@
 """Objects that a restored cluster inherited: read where its parent keeps them, never written.
 
-A restore gives each inherited object the key `origins/<d>/<its key>`, where d tells the parent's
-URL; so whoever has a key finds its store, and no key of the new cluster can be the same.
-docs/formats/archive.md.
+A restore gives each inherited object the key `origins/<d>/<its key>`, where d is a digest of the
+parent's URL: the key says which store has the object, and no key of the new cluster can be the
+same. docs/formats/archive.md.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _DIGEST_CHARACTERS: Final = 16
 
 
 def origin_digest(url: str) -> str:
-    """How keys tell an origin: 16 hexadecimal digits."""
+    """Return the digest by which keys name an origin: 16 hexadecimal digits."""
     return sha256(url.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 

@@ -37,13 +37,13 @@ _PROBE_S: Final = 0.4
 _LOOK_S: Final = 0.2
 """How often a call that waits looks whether the store came back, at least."""
 _AWAY_S: Final = 1.0
-"""A store that has answered no call well for so long was away: the next success is its return."""
+"""A store that answered no call well for this time was away: the next success is its return."""
 
 
 class Retrying:
     """Decorates a store: RetryableErrors are tried again, after full-jitter exponential backoff.
 
-    A full store is not waited for: whoever puts must know at once, and frees space or holds back.
+    A full store is not waited for: the caller must know at once, and frees space or holds back.
     A store that says that it is asked too much (503 SlowDown) is left alone for longer from the
     first. All calls share a budget of quick retries, which successes refill: once it is used up
     (the store is away, for everybody) each wait is a long one, so that many calls together don't
@@ -182,7 +182,7 @@ class Retrying:
 
 
 class _Budget:
-    """What the calls share: quick retries that are left, in tenths, and what is known of the store.
+    """State that the calls share: quick retries that are left, in tenths, and the store's health.
 
     `return_count`: how often the store came back.
     """
@@ -195,7 +195,7 @@ class _Budget:
         self.return_count = 0
 
     def take_probe(self, now_s: float) -> bool:
-        """Whether the caller should try now whether the store is back; then nobody else does."""
+        """Whether the caller should try now if the store is back; then no other caller does."""
         if now_s - self._probe_s < _PROBE_S:
             return False
         self._probe_s = now_s
@@ -239,7 +239,7 @@ class _Schedule:
         self._slow_down_delay_s = slow_down_delay_s
         self._budget = budget
         self._returns = budget.return_count
-        """As the last try began: one that hung until the store was back goes on soon."""
+        """`return_count` when the last try began: a try that hung until a return goes on soon."""
         self._wait = wait
 
     async def back_off(self, error: RetryableError) -> None:
@@ -264,7 +264,7 @@ class _Schedule:
         self._returns = self._budget.return_count
 
     async def _wait_for_store(self, delay_s: float) -> None:
-        """Wait for so long at most: less if the store comes back, or if it is this call's turn to
+        """Wait at most `delay_s`: less if the store comes back, or if it is this call's turn to
         try."""
         budget, clock = self._budget, self._clock
         until_s = clock.monotonic_s() + delay_s

@@ -46,14 +46,14 @@ _HINTS: Final = {
 
 
 def translate_os_error(operation: str, subject: str, error: OSError) -> PenstockError:
-    """What an OSError of a file means. A failed sync is retriable here: nothing names an object
+    """Translate an OSError of a file. A failed sync is retriable here: nothing names an object
     whose put failed, and the next try writes all bytes again, to a new file."""
     kind = _BY_ERRNO.get(error.errno or 0, RetryableError)
     return kind(operation, subject, error.strerror or str(error))
 
 
 def translate_obstore_error(operation: str, subject: str, error: Exception) -> PenstockError:
-    """What an error of obstore means: by its class's name, since obstore is loaded on demand."""
+    """Translate an error of obstore by its class's name, since obstore is loaded on demand."""
     name = type(error).__name__
     text = str(error)
     kind = _BY_OBSTORE_NAME.get(name, RetryableError)

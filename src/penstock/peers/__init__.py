@@ -1,4 +1,4 @@
-"""What agents of one cluster ask one another: blocks of objects, and runs of WALs.
+"""Calls between the agents of one cluster, for blocks of objects and runs of WALs.
 
 docs/formats/peers.md is the protocol. The serving side of HTTP is `penstock.app.http.peer_routes`.
 """

@@ -157,7 +157,7 @@ class _Connection(asyncio.BufferedProtocol):
 
         Raises:
             PeerAwayError: the connection ended or nothing was heard for too long.
-            RetryableError: it was no answer, or one with an error.
+            RetryableError: the bytes weren't an answer, or were one with an error.
         """
         loop = asyncio.get_running_loop()
         self._reader = reader
@@ -172,7 +172,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._silence = self._waiter = self._reader = None
 
     def idle(self, seconds: float) -> None:
-        """Close by itself after so long."""
+        """Close by itself after `seconds`."""
         self._timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
     def stop_idling(self) -> None:
@@ -203,7 +203,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
         if self._reader is None:
-            self.close()  # bytes that nobody asked for
+            self.close()  # bytes that no request asked for
             return
         if self._silence is not None:
             self._silence.heard()

@@ -19,7 +19,7 @@ REQUEST_BYTES_MAX: Final = 256 << 10
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame of an answer is."""
+    """The kinds of frames in an answer."""
 
     BEAT = 0
     DATA = 1

@@ -61,7 +61,7 @@ class AnswerReader:
         """The answer is whole; nothing more belongs to it."""
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to be received."""
+        """Return the memory into which the next bytes are to be received."""
         if self._frame is not None and self._chunk_left and not self._pending:
             payload = self._frame.payload
             room = min(len(payload) - self._filled, self._chunk_left)
@@ -73,7 +73,7 @@ class AnswerReader:
         """`count` bytes lie at the start of `view`, which `buffer` gave.
 
         Raises:
-            RetryableError: it is no answer of a peer, or another status than 200.
+            RetryableError: it isn't the answer of a peer, or has another status than 200.
         """
         if self._frame is not None and view.obj is self._frame.payload.obj:
             self._filled += count

@@ -68,7 +68,7 @@ async def _answer(
                         yield payload
         yield frame(FrameKind.END)
     finally:
-        # Whoever asked is gone; what is being read is still read, for the next who asks.
+        # The asking agent is gone; what is being read is still read, for the next that asks.
         for read in pending:
             read.cancel()
 

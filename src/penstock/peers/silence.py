@@ -1,4 +1,4 @@
-"""How long a peer has said nothing, as far as this process listened."""
+"""Measures how long a peer has said nothing, as far as this process listened."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _STEPS: Final = 5
 
 
 class Silence:
-    """Calls back once a peer has been silent for so long; begins at once.
+    """Calls back once a peer has been silent for `silence_s`; begins at once.
 
     Time is counted in steps, and a step that comes late counts as one: while the event loop stood
     still nothing could be heard, and its timers may run before what lies in the sockets is read.

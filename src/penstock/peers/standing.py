@@ -1,4 +1,4 @@
-"""What other agents know of one that the journal is away from: asked over the peers' port.
+"""Asks other agents, over the peers' port, about one that the journal is away from.
 
 docs/formats/peers.md has the tables. The asked agent answers from its memory alone.
 """
@@ -20,14 +20,14 @@ PAYLOAD_BYTES_MAX: Final = 64
 
 
 class Asked(NamedTuple):
-    """Whose standing is asked for: an agent in one of its epochs."""
+    """An agent in one of its epochs, whose standing is asked for."""
 
     agent: int
     epoch: int
 
 
 class Standing(NamedTuple):
-    """What an agent knows of another's epoch.
+    """An agent's answer about another's epoch.
 
     head_age_ms: since the journal's head was read at which the answering agent's replica is.
     is_over: the epoch was ended by an entry that the answering agent has applied.

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 BLOCKS_PATH: Final = "/peer/v2/blocks"
 BLOCKS_PATH_UNVERSIONED: Final = "/peer/v1/blocks"
-"""Of releases that know no versions; served to them, and not asked."""
+"""Path of releases that know no versions; served to them, and not asked."""
 AVOID: Final = Backoff(first_s=1.0, most_s=30.0)
 """How long a peer isn't asked that didn't answer."""
 
@@ -47,7 +47,7 @@ class PeerAgent(NamedTuple):
 
 
 class Calls(Protocol):
-    """What is needed of `penstock.peers.client.PeerClient`."""
+    """The part of `penstock.peers.client.PeerClient` that is needed here."""
 
     async def call(
         self,
@@ -72,7 +72,7 @@ class OwnerOf(Protocol):
 
 @dataclass(slots=True)
 class ZoneCounts:
-    """How blocks were got, since the start."""
+    """Counts of blocks since the start, by where they came from."""
 
     own: int = 0
     """Read for ourselves, as their owner."""
@@ -166,7 +166,7 @@ class ZoneStore:
         return await sign_through(self._store, method, keys, seconds)
 
     async def close(self) -> None:
-        """End calls under way; whoever waits for them reads the store."""
+        """End calls under way; callers that wait for them read the store."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -286,10 +286,10 @@ class _Ask:
     wanted: BlockRange
     answer: "asyncio.Future[Versioned | None]"
     version: str | None = None
-    """As the peer said it: "" where the store says none; None: it hasn't said any."""
+    """The peer's answer: "" where the store has no versions; None: it hasn't given one yet."""
 
     def settle(self, found: Versioned | None) -> bool:
-        """Give the answer; false if there is one already, or nobody waits."""
+        """Give the answer; false if there is one already, or the caller has left."""
         if self.answer.done():
             return False
         self.answer.set_result(found)

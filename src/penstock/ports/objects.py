@@ -107,8 +107,7 @@ async def sign_through(
 
 @runtime_checkable
 class VersionedStore(Protocol):
-    """A store that names the version of the bytes that it reads, besides what `ObjectStore`
-    does."""
+    """A store that names the version of the bytes that it reads, on top of `ObjectStore`."""
 
     async def get_versioned(self, key: str, start: int, end: int) -> Versioned:
         """Do as `get_range`, and return the version too, at no further request."""

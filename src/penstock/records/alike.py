@@ -155,8 +155,7 @@ def _columns(data: bytes, at: int, size: int, count: int, varint: tuple[int, int
 
 
 def _count_framed(data: bytes, at: int, frame: _Frame, count: int) -> int:
-    """Count those of `count` records that are framed as the first, with timestamp deltas as
-    wide."""
+    """Count the records, of `count`, framed as the first, with timestamp deltas as wide."""
     for position in frame.fixed:
         if count < RUN_MIN:
             return 0

@@ -72,8 +72,7 @@ class BatchFault(enum.Enum):
 
 
 class RecordError(NamedTuple):
-    """The reason for which one record of a batch is refused; `record` counts from its first
-    (KIP-467)."""
+    """The reason to refuse one record of a batch; `record` counts from its first (KIP-467)."""
 
     record: int
     message: str

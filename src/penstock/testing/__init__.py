@@ -1,4 +1,4 @@
-"""What tests of Penstock, and of adapters that others write for it, are made with.
+"""Tools for tests of Penstock, and of adapters that others write for it.
 
 Nothing in the server imports this package.
 """

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 (a test says what it states by its name)
-"""What every adapter of a port must do: suites that an adapter's test subclasses.
+"""Suites of the ports' rules, which an adapter's test subclasses.
 
 class TestMyStore(ObjectStoreSuite):
     def make_store(self, folder: Path) -> ObjectStore:

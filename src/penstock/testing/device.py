@@ -34,7 +34,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStatus:
-    """What `SimulatedDevice.stat` gives."""
+    """The answer of `SimulatedDevice.stat`."""
 
     size_bytes: int
     modified_ms: int
@@ -201,7 +201,7 @@ class SimulatedDevice:
             self._names[name].data[position] ^= 1 << bit
 
     def used_bytes(self, prefix: str = "") -> int:
-        """What all files take whose names begin so."""
+        """Sum the sizes of all files whose names begin so."""
         with self._lock:
             return sum(
                 len(content.data)

@@ -57,7 +57,7 @@ class InlineExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the base's
-        """Take no more work. There is nobody to wait for."""
+        """Take no more work. No thread has to be waited for."""
         self._closed = True
 
     def _begin(self) -> None:

@@ -26,7 +26,7 @@ _CRASH_GAP_MAX: Final = 33
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalFaults:
-    """How often things go wrong, in thousandths of calls, and how long they take.
+    """Probabilities of faults, in thousandths of calls, and how long calls take.
 
     The default is a journal that answers at the loop's next turn and never fails.
     """
@@ -187,7 +187,7 @@ class SimulatedJournal:
         return True
 
     def holder(self, position: int) -> asyncio.Future[None] | None:
-        """What a seal of this position waits for."""
+        """Return the future that a seal of this position waits for."""
         return self._held.get(position)
 
     def show_seal(self, position: int) -> None:

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 (a test says what it states by its name)
-"""What every journal must do: a suite that an adapter's test subclasses.
+"""The suite of a journal's rules, which an adapter's test subclasses.
 
 class TestMyJournal(JournalSuite):
     @asynccontextmanager

@@ -149,7 +149,7 @@ class SimulatedConnection:
 
     def break_off(self, detail: str) -> None:
         """Lose all connections: all that is under way fails, and reads fail once more, so that
-        whoever follows looks whether it is still the same journal."""
+        the follower looks whether it is still the same journal."""
         self._break_appends(detail)
         self._reads_broken = True
         for reply in self._asked:
@@ -203,7 +203,7 @@ class SimulatedConnection:
     def _commit(self, request: _Append, row: JournalRow, doubled: bool) -> None:  # noqa: FBT001
         server, faults = self._server, self._server.faults
         if request.generation != self._generation:
-            # Nobody waits for it any more. It may be committed all the same, also after it was
+            # No caller waits for it any more. It may be committed all the same, also after it was
             # sent again over a new connection; a server that went away has rolled it back.
             lives = request.server_life == server.life and server.chance(500)
             server.end_transaction(row.position, row if lives else None)
@@ -267,7 +267,7 @@ class SimulatedConnection:
                 reply.set_result(result)
 
     def _in_order(self, before_s: float) -> float:
-        """When a message arrives that is sent now, behind the one that arrives at `before_s`."""
+        """Return when a message sent now arrives: after the one that arrives at `before_s`."""
         now_s = asyncio.get_running_loop().time()
         # Timers of one time may swap.
         return max(before_s + _TICK_S, now_s + self._server.seconds(self._server.faults.delay_ms))
@@ -290,7 +290,7 @@ def _settle(future: "asyncio.Future[None]") -> None:
 def _fail(future: "asyncio.Future[Any]", error: PenstockError) -> None:
     if not future.done():
         future.set_exception(error)
-        # A caller that has gone away is no news for the event loop's handler.
+        # The event loop's handler needn't hear of a caller that has gone away.
         future.exception()
 
 

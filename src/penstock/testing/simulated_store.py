@@ -25,7 +25,7 @@ class _Object:
 
 
 class SimulatedBucket:
-    """What all agents share. `list_lag_s`: how far listings may lag behind."""
+    """The store that all agents share. `list_lag_s`: how far listings may lag."""
 
     def __init__(self, loop: VirtualLoop, *, list_lag_s: float = 0.0) -> None:
         self._loop = loop
@@ -40,7 +40,7 @@ class SimulatedBucket:
         """Called with each key before it goes, for checkers."""
 
     def next_version(self) -> int:
-        """Of an object that is put, whatever its bytes; the ETag."""
+        """Make the version of an object that is put, whatever its bytes; the ETag."""
         return next(self._versions)
 
     async def put(self, key: str, data: bytes, *, if_absent: bool) -> None:
@@ -73,7 +73,7 @@ class SimulatedBucket:
                 self._gone[key] = (found, self._loop.time())
 
     async def list(self, prefix: str, after: str = "") -> list[ObjectInfo]:
-        """What a listing gives now."""
+        """Return what a listing gives now."""
         self._check("list", prefix)
         seen_s = self._loop.time() - self.list_lag_s
         gone = {key: value for key, (value, gone_s) in self._gone.items() if gone_s > seen_s}

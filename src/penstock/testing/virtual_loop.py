@@ -29,7 +29,7 @@ T = TypeVar("T")
 STEPS_MAX: Final = 3_000_000
 """Callbacks of one run: more mean that something turns in circles."""
 STEP_S: Final = 1e-6
-"""What one callback takes, so that turning in circles makes time pass as well."""
+"""Time that one callback takes, so that turning in circles makes time pass as well."""
 CLOSED_TIMES_MAX: Final = 10
 """How often a coroutine left waiting is closed: each `finally` that waits takes one more."""
 START_MS: Final = 1_700_000_000_000
@@ -73,7 +73,7 @@ class _Future(asyncio.Future[Any]):
 
 
 class _Task(asyncio.Task[Any]):
-    """As `_Future`. Knows its node, for dumps."""
+    """A task that hashes as `_Future` does. Knows its node, for dumps."""
 
     def __init__(self, coro: Any, *, loop: "VirtualLoop", **options: Any) -> None:
         self.number = loop.next_number()
@@ -110,7 +110,7 @@ class _Handle(asyncio.Handle):
 
 
 class _TimerHandle(asyncio.TimerHandle):
-    """As `_Handle`."""
+    """A handle of a timer, made as `_Handle` is."""
 
     __slots__ = ()
 
@@ -146,12 +146,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace = 0
         """Depends on every callback so far, by its node and time: equal runs have equal traces."""
         self.faults: list[str] = []
-        """What went wrong unhandled: exceptions of callbacks and of forgotten tasks."""
+        """Unhandled errors: exceptions of callbacks and of forgotten tasks."""
         self._kept: list[object] = []
         self._watched: list[_Task] = []
         """Tasks of nodes that may fail yet, or have failed and nothing has taken their error."""
         self._doubtful: set[_Task] = set()
-        """Those of `_watched` that had failed at the last `note_forgotten`."""
+        """Tasks of `_watched` that had failed at the last `note_forgotten`."""
         self._executor = InlineExecutor(random)
         self.set_exception_handler(_note_fault)
         # A task of a dead node is kept, lest its coroutine be closed and run `finally` clauses.
@@ -173,7 +173,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     @contextmanager
     def on(self, node: Node) -> Iterator[None]:
-        """What is scheduled inside belongs to `node`."""
+        """Let what is scheduled inside belong to `node`."""
         token = _NODE.set(node)
         try:
             yield
@@ -278,8 +278,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         node.ready.append(handle)
 
     def _run_once(self) -> None:
-        """Run all there is until somebody stops the loop: one callback at a time, whose node is
-        drawn."""
+        """Run all there is until `stop` is called: one callback at a time, whose node is drawn."""
         timers, active, below = self._timers, self._active, self._random.below
         while not self._stopping:  # type: ignore[attr-defined]
             while timers and timers[0][2]._cancelled:  # noqa: SLF001
@@ -333,7 +332,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._watched, self._doubtful = watched, doubtful
 
     def dump(self) -> str:
-        """Who waits for what."""
+        """List which task waits for what."""
         lines = []
         for task in sorted(
             (task for task in asyncio.all_tasks(self) if isinstance(task, _Task)),
