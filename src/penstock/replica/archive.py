@@ -149,7 +149,7 @@ class Archive:
         return sorted(name for name in found if name is not None)
 
     async def header(self, name: SnapshotName | StretchName) -> ArchiveHeader:
-        """What an object says of itself, checked against its name and this cluster.
+        """Read the header of an object, and check it against the object's name and this cluster.
 
         Raises:
             NotFoundError: it is gone.
@@ -205,7 +205,7 @@ class Archive:
                 partial(_compress, path, packed, info, self._cluster_id)
             )
             with packed.open("rb") as file:
-                # Mapped, not read: it may be larger than memory. Unmapped once nobody has a view:
+                # Mapped, not read: it may be larger than memory. Unmapped once no view is left:
                 # a put that was given up may still be under way.
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             await self._store.put(name.key, [encode_header(header), memoryview(mapped)])
@@ -300,7 +300,7 @@ class Archive:
         await self.check(target, expected_crc=header.payload_crc)
 
     async def lost(self, history: int) -> list[SnapshotName | StretchName]:
-        """What is archived of a lost history."""
+        """List what is archived of a lost history."""
         prefix = lost_prefix(history)
         found = [parse_lost_key(info.key) async for info in self._store.list(prefix)]
         return [name for name in found if name is not None]

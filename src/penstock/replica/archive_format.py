@@ -18,10 +18,10 @@ from penstock.replica.marks import RowMark
 SNAPSHOTS_PREFIX: Final = "archive/snapshots/"
 JOURNAL_PREFIX: Final = "archive/journal/"
 LOST_PREFIX: Final = "archive/lost/"
-"""What belongs to histories that the journal has lost, by their numbers."""
+"""Prefix of the objects of histories that the journal has lost, by their numbers."""
 ARCHIVE_VERSION: Final = 2
-"""Of snapshots, whose header has a mark since then. Stretches are of version 1: their rows are
-their marks."""
+"""Version of snapshots, whose header has a mark since then. Stretches are of version 1: their
+rows are their marks."""
 STRETCH_BYTES_MAX: Final = 16 << 20
 """Bytes of a stretch's rows before compression: it is made and read in memory whole."""
 STRETCH_READ_BYTES_MAX: Final = 256 << 20
@@ -41,7 +41,7 @@ _LOST_KEY: Final = re.compile(r"archive/lost/(\d{8})/(.+)")
 
 
 class ArchiveKind(enum.IntEnum):
-    """What an object of the archive is."""
+    """The kinds of objects in the archive."""
 
     SNAPSHOT = 1
     STRETCH = 2
@@ -49,7 +49,7 @@ class ArchiveKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveHeader:
-    """What an object says of itself. Times in ms since the epoch."""
+    """The fields that an object begins with. Times in ms since the epoch."""
 
     kind: ArchiveKind
     cluster_id: str
@@ -62,17 +62,17 @@ class ArchiveHeader:
     payload_crc: int
     digest: bytes = bytes(32)
     mark: RowMark | None = None
-    """Of a snapshot: of the last journal row that it holds. None: it says nothing of that."""
+    """In a snapshot: the mark of the last journal row that it holds. None: the header has none."""
 
     @property
     def header_bytes(self) -> int:
-        """Where the payload begins."""
+        """The position in the object at which the payload begins."""
         return HEADER_BYTES if self.mark is None else MARKED_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotName:
-    """What a snapshot's key says."""
+    """A snapshot's key, parsed."""
 
     position: int
     digest_hex: str
@@ -88,7 +88,7 @@ class SnapshotName:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StretchName:
-    """What a stretch's key says: rows [first, last], both included."""
+    """A stretch's key, parsed: rows [first, last], both included."""
 
     first: int
     last: int
@@ -108,7 +108,7 @@ class StretchName:
 
 
 def lost_prefix(history: int) -> str:
-    """Where lies what is archived of a lost history."""
+    """Return the prefix of what is archived of a lost history."""
     return f"{LOST_PREFIX}{history:08d}/"
 
 
@@ -171,12 +171,12 @@ def decode_header(data: Buffer, *, kind: ArchiveKind, subject: str) -> ArchiveHe
     """
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
-        raise _damaged(subject, f"{len(view)} bytes are no header")
+        raise _damaged(subject, f"{len(view)} bytes, a header has at least {HEADER_BYTES}")
     # The version says how long the header is, and is itself covered by the CRC-32C.
     version = view[len(_MAGIC)]
     size = HEADER_BYTES if version != ARCHIVE_VERSION else MARKED_HEADER_BYTES
     if len(view) < size:
-        raise _damaged(subject, f"{len(view)} bytes are no header")
+        raise _damaged(subject, f"{len(view)} bytes, a header of this version has {size}")
     raw = bytes(view[: size - _CRC.size])
     (crc,) = _CRC.unpack(view[size - _CRC.size : size])
     if raw[: len(_MAGIC)] != _MAGIC or crc32c(raw) != crc:

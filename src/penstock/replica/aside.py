@@ -1,7 +1,7 @@
 """Replicas that are set aside: they have applied rows which the journal has lost.
 
 Such a replica names acknowledged records that no row of the journal names any more, so it is
-renamed, not dropped, and kept beside the new one until its lost history is closed. One that is
+renamed, not dropped, and kept next to the new one until its lost history is closed. One that is
 damaged is kept as well: an operator may still get records' places out of it. Blocking.
 """
 

@@ -1,6 +1,6 @@
-"""Where a restored log begins: the row before its journal's first one names a snapshot.
+"""The beginning of a restored log: the row before its journal's first one names a snapshot.
 
-A restored state lies at position 1, and its journal begins at 2. The row at 1 is no entry: it is
+A restored state lies at position 1, and its journal begins at 2. The row at 1 isn't an entry: it is
 never read as one, nor applied. Table of its bytes, and what an agent does with it:
 docs/formats/cluster-journal.md, "A restored journal". Why: docs/decisions/0018.
 """
@@ -16,8 +16,8 @@ from penstock.ports.journal import Journal, JournalHead
 from penstock.replica.archive_format import SnapshotName
 
 RESTORED_POSITION: Final = 1
-"""Of a restored log's state. Not 0: a journal that begins with the first position is taken to give
-all of the state, without any snapshot."""
+"""Position of a restored log's state. Not 0: a journal that begins with the first position is
+taken to give all of the state, without any snapshot."""
 
 _KIND: Final = 0xFF
 """No version of an entry, of any state machine."""
@@ -39,7 +39,7 @@ class Beginning:
 
     @property
     def snapshot(self) -> SnapshotName:
-        """Where the archive has it."""
+        """The snapshot's name in the archive."""
         return SnapshotName(self.position, self.digest.hex()[:_DIGEST_HEX])
 
 
@@ -50,7 +50,7 @@ def encode_beginning(beginning: Beginning) -> bytes:
 
 
 def is_beginning(body: bytes) -> bool:
-    """Whether a row's body is no entry and no seal, but says where the journal begins."""
+    """Whether a row's body says where the journal begins, and isn't an entry or a seal."""
     return body[:1] == bytes([_KIND])
 
 
@@ -80,7 +80,8 @@ def decode_beginning(body: bytes, *, position: int) -> Beginning:
 
 
 async def read_beginning(journal: Journal, head: JournalHead) -> Beginning | None:
-    """Where a journal says that it begins; None: at its first row, or nothing says so any more,
+    """Read where a journal says that it begins; None: at its first row, or nothing says so any
+    more,
     since two later snapshots are archived.
 
     Raises:

@@ -33,7 +33,7 @@ DATABASE_SUFFIXES: Final = ("", "-wal", "-shm")
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapped:
-    """Where a replica now is. `snapshot`: what it was made of."""
+    """The snapshot that a replica was made of, and where the replica is now."""
 
     snapshot: SnapshotName
     position: int

@@ -19,11 +19,11 @@ from penstock.system.files import sync_descriptor
 
 BUSY_TIMEOUT_S: Final = 5.0
 _CACHE_KIB_MAX: Final = 16 << 10
-"""Of the connection that writes: what a large commit needs of every tree."""
+"""Cache of the connection that writes: enough for what a large commit needs of every tree."""
 _CACHE_KIB_KEPT: Final = 4 << 10
-"""What `trim_cache` leaves. With 2 MiB, commits over 640 partitions took twice the CPU."""
+"""Cache that `trim_cache` leaves. With 2 MiB, commits over 640 partitions took twice the CPU."""
 FREE_BYTES_MIN: Final = 8 << 20
-"""What a volume must have free before a transaction begins (see `check_space`)."""
+"""Free space that a volume needs before a transaction begins (see `check_space`)."""
 FREE_BYTES_MIN_TO_FREE: Final = FREE_BYTES_MIN // 4
 """The same for an entry that is a step towards deleting something."""
 
@@ -112,7 +112,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             uri=True,
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,
-            # For closing alone: whoever ends a server does so for threads that are gone.
+            # For closing alone: a server's end closes connections of threads that are gone.
             check_same_thread=False,
         )
     except sqlite3.Error as error:
@@ -187,7 +187,7 @@ def check_space(directory: str, *, entry_bytes: int, frees_space: bool = False) 
 def translate(
     error: sqlite3.Error | UnicodeDecodeError, operation: str, subject: str
 ) -> PenstockError:
-    """What an error of a statement (not of COMMIT) means for the caller."""
+    """Translate an error of a statement (not of COMMIT) for the caller."""
     if isinstance(error, UnicodeDecodeError):
         # SQLite's own words about a damaged schema: it quotes what it has found.
         return CorruptDataError(operation, subject, str(error), "restore it from a backup")

@@ -1,8 +1,8 @@
 """The note that a replica differs from the others', and what the next start does about it.
 
-It lies beside the replica, since the replica itself is what is wrong. The agent writes it and ends;
+It lies next to the replica, since the replica itself is wrong. The agent writes it and ends;
 the next start sets the replica aside and makes another; once that is found equal the note is
-removed. A second difference is no flipped bit any more, and the agent does not start again.
+removed. A second difference can't be a flipped bit, and the agent does not start again.
 """
 
 import json
@@ -54,7 +54,7 @@ def read_difference(path: Path) -> Difference | None:
         return None
     except (ValueError, TypeError) as error:
         raise CorruptDataError(
-            "read note", str(note), str(error), "remove it, and the replica beside it"
+            "read note", str(note), str(error), "remove it, and the replica next to it"
         ) from error
 
 

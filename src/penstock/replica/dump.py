@@ -16,7 +16,7 @@ from penstock.replica.database import REPLICA_TABLES
 PAGE_ROWS: Final = 500
 """Rows that are encoded at once; below 65,536."""
 DIGEST_VERSION: Final = 1
-"""Of what `table_digests` hashes: digests of different versions say nothing of one another."""
+"""Version of what `table_digests` hashes: digests of different versions can't be compared."""
 
 
 def state_tables(connection: sqlite3.Connection, *, schema: str = "main") -> list[str]:
@@ -85,5 +85,5 @@ def _rows(connection: sqlite3.Connection, table: str) -> sqlite3.Cursor:
 
 
 def _array_header_bytes(count: int) -> int:
-    """Of a MessagePack array: fixarray below 16 items, array 16 below 65,536."""
+    """Count the bytes of a MessagePack array's header: fixarray, or array 16 from 16 items on."""
     return 1 if count < 16 else 3

@@ -1,8 +1,8 @@
 """A follower: applies a shared journal to a replica, row by row, for any state machine.
 
 Rows become visible out of order. Only a dense prefix is applied; a gap that lingers is sealed,
-which waits for whoever holds its position. When the journal is away the follower tries again by
-itself, and then first looks whether the journal still holds what was applied here.
+which waits for the append that holds its position. When the journal is away the follower tries
+again by itself, and then first looks whether the journal still holds what was applied here.
 
 Applying and committing run in the given executor, but for small batches; everything else on the
 event loop. One commit per batch, without a sync: what a power cut takes is read again.
@@ -56,7 +56,7 @@ class FollowerSettings:
     gap_poll_ms: int = 2
     """Between looks at a gap."""
     head_ms: int = 1_000
-    """Reads of the head that nobody asked for (they compare clocks, too)."""
+    """Between reads of the head that no caller asked for (they compare clocks, too)."""
     backoff: Backoff = BACKOFF
     full_again_ms: int = 1_000
     """Between commits, at least, while the disk is full: each that fails has all that waits for it
@@ -64,7 +64,7 @@ class FollowerSettings:
 
 
 class FollowingReplica(Protocol[OutcomeT]):
-    """What a follower needs of `penstock.replica.Replica`."""
+    """The part of `penstock.replica.Replica` that a follower needs."""
 
     @property
     def position(self) -> int:
@@ -129,7 +129,7 @@ class Follower(Generic[OutcomeT]):
     ) -> None:
         """
         Args:
-            replica: nobody else writes to it.
+            replica: only this follower writes to it.
             executor: of one thread; None: the loop's own.
             deliver: called on the event loop with each applied batch, in order.
             on_reading: called with each head that was read.
@@ -296,8 +296,9 @@ class Follower(Generic[OutcomeT]):
     def _apply_rows(
         self, rows: list[JournalRow]
     ) -> tuple[list[Followed[OutcomeT]], StorageFullError | None]:
-        """In the executor. What was applied is told, also when there was no space for the rest, or
-        to commit it: the replica applies it again by itself if its transaction was lost.
+        """Apply rows, in the executor. What was applied is returned, also when there was no space
+        for the rest, or to commit it: the replica applies it again by itself if its transaction was
+        lost.
 
         Returns:
             What was applied, and why the rest was not; None: all was.

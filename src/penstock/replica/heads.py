@@ -25,7 +25,7 @@ class HeadReading:
 
 @dataclass(slots=True)
 class _Round:
-    """Those who share one reading; `began_s`: monotonic time before it."""
+    """Callers that share one reading; `began_s`: monotonic time before it."""
 
     target: int
     began_s: float
@@ -33,7 +33,7 @@ class _Round:
 
 
 class ConfirmedHeads:
-    """Reads heads for those who ask, and every `interval_s` for nobody."""
+    """Reads heads for those who ask, and every `interval_s` without being asked."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class ConfirmedHeads:
     ) -> None:
         """
         Args:
-            position: what is applied and told here.
+            position: the last one that is applied and delivered here.
             is_same: whether the journal is known to hold what is applied here. Nothing is confirmed
-                before; whoever finds it out calls `moved`.
+                before; the caller that finds it out calls `moved`.
             wanted: called when the replica is to reach a head soon.
-            answered: called with what became of each read of the journal.
+            answered: called after each read of the journal, with its error or None.
             on_reading: called with each reading.
         """
         self._journal = journal
@@ -183,5 +183,5 @@ def journal_older(position: int, found: str) -> JournalOlderError:
 def _refuse(asker: "asyncio.Future[None]", error: PenstockError) -> None:
     if not asker.done():
         asker.set_exception(error)
-        # Who asked may have gone away meanwhile, which is no news for the loop's handler.
+        # The caller may have gone away meanwhile: the loop's handler needn't hear of the error.
         asker.exception()

@@ -30,7 +30,7 @@ class LostRow:
     position: int
     mark: RowMark | None
     found: str
-    """What the journal holds instead."""
+    """Description of what the journal holds instead."""
 
 
 class PresentHistory:
@@ -46,7 +46,7 @@ class PresentHistory:
         self._archive = archive
         self.head = head
         self.lost: list[LostRow] = []
-        """What was found to be of a lost history."""
+        """Rows that were found to be of a lost history."""
 
     async def lost_snapshot(self, header: ArchiveHeader) -> str:
         """Return why a snapshot is of a lost history; "": nothing says so."""

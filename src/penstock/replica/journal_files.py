@@ -87,15 +87,15 @@ class JournalFiles:
         self._synced = 0
         self._failure: FatalStorageError | None = None
         self.format_version = 0
-        """What the headers of new files say; see `FileHeader`."""
+        """The format version in the headers of new files; see `FileHeader`."""
         self.agent_id = 0
         """The agent whose journal it is; 0: unknown."""
         self.cluster_id = ""
         """The cluster whose journal it is; empty: unknown."""
         self.damaged: list[tuple[str, str]] = []
-        """What was found damaged, or in the way, when the files were opened: where and what."""
+        """Damage, or strange files, found when the files were opened: where and what."""
         self.newest_name = ""
-        """Of the file with the highest number, whole or not; empty: there is none."""
+        """Name of the file with the highest number, whole or not; empty: there is none."""
 
     @classmethod
     def open(cls, device: Device, *, fsync: bool = True) -> "JournalFiles":

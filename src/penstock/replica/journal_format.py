@@ -101,7 +101,7 @@ def decode_file_header(data: Buffer, *, subject: str) -> FileHeader:
     """
     raw = bytes(memoryview(data)[:FILE_HEADER_BYTES])
     if len(raw) < FILE_HEADER_BYTES:
-        raise _damaged(subject, f"{len(raw)} bytes are no header")
+        raise _damaged(subject, f"{len(raw)} bytes, a header has {FILE_HEADER_BYTES}")
     (crc,) = _CRC.unpack_from(raw, _FILE.size)
     magic, version, first, chain, format_version, agent_id, name = _FILE.unpack_from(raw)
     if magic != _FILE_MAGIC or crc32c(raw[: _FILE.size]) != crc:
@@ -142,7 +142,7 @@ def decode_block_header(data: Buffer, *, subject: str) -> BlockHeader:
     """
     raw = bytes(memoryview(data)[:BLOCK_HEADER_BYTES])
     if len(raw) < BLOCK_HEADER_BYTES:
-        raise _damaged(subject, f"{len(raw)} bytes are no block")
+        raise _damaged(subject, f"{len(raw)} bytes, the header of a block has {BLOCK_HEADER_BYTES}")
     magic, count, first, length, payload_crc, chain = _BLOCK.unpack_from(raw)
     (link,) = _CRC.unpack_from(raw, _BLOCK.size)
     if magic != _BLOCK_MAGIC or (crc32c(raw[: _BLOCK.size]) or 1) != link or not count:

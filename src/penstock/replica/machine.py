@@ -1,4 +1,4 @@
-"""What a service writes to become a replicated one: tables, and how an entry changes them."""
+"""The interface of a replicated service's state machine: tables, and how an entry changes them."""
 
 import sqlite3
 from typing import Protocol, TypeVar

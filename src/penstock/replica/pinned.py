@@ -64,7 +64,7 @@ class PinnedState:
         try:
             with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copied:
                 self._connection.backup(copied, pages=_PAGES_PER_STEP)
-                # A reader of a file in WAL mode would have to write beside it.
+                # A reader of a file in WAL mode would have to write files next to it.
                 copied.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
             target.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ _CHECKPOINT_FORCED_BYTES: Final = 64 << 20
 _LOG_PAGES_MAX: Final = 4096
 """Pages of SQLite's WAL, 16 MiB, past which a checkpoint sees to it that it begins again."""
 _LEFT_PAGES_MAX: Final = 1024
-"""Of them, 4 MiB: how many a checkpoint may leave for a copy that holds up the appends."""
+"""Pages, 4 MiB, that a checkpoint may leave for a copy that holds up the appends."""
 
 _CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 
@@ -220,11 +220,11 @@ class Replica(Generic[OutcomeT]):
                         heard(Cause.DATABASE_FULL, full, logger, saying)
                     raise
                 except BaseException as error:
-                    # Applied, and nobody knows whether it is durable: it must never be committed.
+                    # Applied, and it is unknown whether it is durable: it must never be committed.
                     self._transaction.failure = f"an entry could not be written: {error}"
                     raise
         if self._transaction.uncheckpointed_bytes > _CHECKPOINT_FORCED_BYTES:
-            # Whoever should call `checkpoint` does not: the WAL must still not grow for ever.
+            # `checkpoint` isn't being called as it should: the WAL must still not grow for ever.
             # The entry is committed: whatever goes wrong here must not look as if it were not.
             try:
                 self.checkpoint()
@@ -279,7 +279,7 @@ class Replica(Generic[OutcomeT]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether another thread commits just now, so that whoever appends would wait."""
+        """Whether another thread commits just now, so that an append would wait."""
         return self._lock.locked()
 
     @property
@@ -356,7 +356,7 @@ class Replica(Generic[OutcomeT]):
             ).fetchone()
         return None if row is None else row[0]
 
-    # -- beside the writer ---------------------------------------------------------------------
+    # -- next to the writer --------------------------------------------------------------------
 
     @property
     def checkpoint_due(self) -> bool:
@@ -407,7 +407,7 @@ class Replica(Generic[OutcomeT]):
         try:
             connection = connect_writer(self.path, fsync=True)
             try:
-                # Passive waits for nobody: what a reader still needs stays for the next one.
+                # Passive waits for no reader: what one still needs stays for the next checkpoint.
                 ((_, log_pages, copied_pages),) = connection.execute(_CHECKPOINT)
                 # With more left a reader is long at it. Should it end just now, hundreds of MB
                 # would be copied while nothing can be appended.

@@ -38,8 +38,8 @@ _SNAPSHOT_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotInfo:
-    """What a snapshot says of itself. `digest`: SHA-256 of the canonical dump; `mark`: of the last
-    journal row that it holds, None where the journal is in the same file or nothing was applied."""
+    """A snapshot's description of itself. `digest`: SHA-256 of the canonical dump; `mark`: of the
+    last journal row that it holds, None where the file has the journal or nothing was applied."""
 
     position: int
     time_ms: int
@@ -161,11 +161,11 @@ def verify_snapshot(
 def read_snapshot_info(
     path: Path, *, application_id: int | None = None, format_version: int | None = None
 ) -> SnapshotInfo:
-    """What a snapshot says of itself; its rows are not read.
+    """Read a snapshot's description of itself; its rows are not read.
 
     Raises:
         NotFoundError: there is no such file.
-        CorruptDataError: it is no snapshot.
+        CorruptDataError: the file isn't a snapshot.
         InvalidRequestError: it belongs to another program or to a newer release.
     """
     connection = connect_reader(path)

@@ -31,7 +31,7 @@ class _Done(msgspec.Struct, frozen=True, kw_only=True):
 def write_snapshot_apart(
     live: Path, target: Path, *, apart_bytes: int = APART_BYTES
 ) -> SnapshotInfo:
-    """As `write_snapshot`, in another process if the database is large. Blocking.
+    """Do as `write_snapshot`, in another process if the database is large. Blocking.
 
     Raises:
         RetryableError: the process was ended, or took far too long.

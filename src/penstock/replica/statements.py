@@ -1,7 +1,7 @@
 """Writing many rows by few statements. Pure, but for the connection that it is given.
 
 Each statement gives up the interpreter's lock and has to get it back, which takes milliseconds
-while another thread computes: a commit of eighty single rows took 50 ms beside an upload.
+while another thread computes: a commit of eighty single rows took 50 ms during an upload.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """The open transaction of a replica: what is applied in it, and how it ends.
 
-Not thread-safe: whoever uses it holds the replica's lock.
+Not thread-safe: callers hold the replica's lock.
 """
 
 import logging
@@ -32,7 +32,7 @@ _REPLAY_ENTRIES_MAX: Final = 256
 """Entries per transaction when a journal's tail is applied."""
 
 _COMMIT_BYTES: Final = 24 << 10
-"""What a small commit adds to SQLite's WAL, about: six pages."""
+"""Bytes that a small commit adds to SQLite's WAL, about: six pages."""
 
 _SET_LOCAL: Final = "INSERT OR REPLACE INTO local VALUES (?, ?)"
 
@@ -56,7 +56,7 @@ class Transaction(Generic[OutcomeT]):
         position, time_ms: of the last entry that the database has applied.
         fsync: whether `append` is durable, by a sync.
         keeps_journal: whether entries are kept, or the position alone.
-        journal: where entries are kept beside the database; None: nowhere.
+        journal: where entries are kept besides the database; None: nowhere.
         keeps_mark: whether the mark of the last entry is kept with the position, in one COMMIT.
     """
 
@@ -88,7 +88,7 @@ class Transaction(Generic[OutcomeT]):
         """Whether pages that were changed may be written before COMMIT. Not once the disk was full:
         the transaction would be lost to it."""
         self._is_synced = fsync
-        """What `PRAGMA synchronous` says: whether COMMIT syncs."""
+        """Whether COMMIT syncs, as `PRAGMA synchronous` was set last."""
         self.is_begun = False
         self._rows: list[_Row] = []
         """Entries applied in the open transaction."""
@@ -170,7 +170,7 @@ class Transaction(Generic[OutcomeT]):
         try:
             self.begin(synced=False)
             for row in self._undone:
-                # Deterministic: the outcome is the one that was told already.
+                # Deterministic: the outcome is the one that was delivered already.
                 self._machine.apply(*row)
             for item in self._locals.items():
                 self._connection.execute(_SET_LOCAL, item)
@@ -253,8 +253,8 @@ class Transaction(Generic[OutcomeT]):
                 "UPDATE replica SET position = ?, time_ms = ?", (self.position, self.time_ms)
             )
         if self._keeps_mark:
-            # Whoever commits, a snapshot in the middle of a page as well: a mark of an earlier
-            # entry would not tell that the journal came back older than this one.
+            # At each commit, also when a snapshot makes one in the middle of a page: a mark of an
+            # earlier entry would not show that the journal came back older than this one.
             mark = RowMark(self.position, self._stamp_ms, crc32c(self._rows[-1][2]))
             self._connection.execute(_SET_LOCAL, (LOCAL_MARK, mark.text))
 
@@ -313,7 +313,7 @@ class Transaction(Generic[OutcomeT]):
             self._connection.execute(f"PRAGMA cache_spill = {'ON' if may else 'OFF'}")
 
     def fail(self, operation: str, error: sqlite3.Error) -> PenstockError:
-        """What an error of SQLite's means; after some, nothing may be written any more."""
+        """Translate an error of SQLite; after some, nothing may be written any more."""
         translated = translate(error, operation, str(self._path))
         if isinstance(translated, FatalStorageError | CorruptDataError):
             self.failure = str(translated)

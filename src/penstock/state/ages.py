@@ -1,4 +1,4 @@
-"""By which time ages are measured: nothing is old by one clock alone."""
+"""Says by which time ages are measured: nothing is old by one clock alone."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What applying commands answers, and why it refuses. Pure.
+"""The answers of applied commands, and the reasons of refusals. Pure.
 
 Answers are kept with an agent's last entries, so that a repeat of an entry gets the same: on the
 wire each is a MessagePack array (docs/formats/journal.md), fields are only ever added at the end.
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class Refusal(enum.IntEnum):
-    """Why apply refused something. The Kafka face maps each to an error code."""
+    """The reasons for which apply refuses. The Kafka face maps each to an error code."""
 
     UNKNOWN_TOPIC = 1
     UNKNOWN_PARTITION = 2
@@ -52,7 +52,7 @@ class Refusal(enum.IntEnum):
     INPUT_CHANGED = 28
     """A run that was to be replaced isn't there as it was listed."""
     INVALID_REPLACEMENT = 29
-    """What is to replace runs doesn't lie within them."""
+    """The runs that would replace others don't lie within them."""
     STALE_WRITE = 30
     """A later batch of the writer is committed."""
     WRITER_IN_USE = 31
@@ -91,7 +91,7 @@ class TopicCreated(Answer, frozen=True, tag="topic"):
 
 
 class ProducerIds(Answer, frozen=True, tag="pids"):
-    """A block [first, first + count) of producer ids that nobody else gets."""
+    """A block [first, first + count) of producer ids that no other producer gets."""
 
     first: int
     count: int
@@ -118,7 +118,7 @@ class Relayed(Answer, frozen=True, tag="relay"):
 
 
 class BatchStatus(enum.IntEnum):
-    """What became of one batch."""
+    """The outcome of one batch."""
 
     STORED = 0
     DUPLICATE = 1
@@ -134,7 +134,7 @@ class RunsCommitted(Answer, frozen=True, tag="runs"):
 
 
 class SegmentStored(Answer, frozen=True, tag="segment"):
-    """How many of the listed runs still existed and now lie in the segment."""
+    """Counts the listed runs that still existed and now lie in the segment."""
 
     moved: int
 
@@ -146,7 +146,7 @@ class LogTrimmed(Answer, frozen=True, tag="trim"):
 
 
 class LeftoversCleared(Answer, frozen=True, tag="clear"):
-    """How many rows were deleted, and whether any are left."""
+    """Counts the rows that were deleted, and says whether any are left."""
 
     rows: int
     is_left: bool

@@ -1,5 +1,4 @@
-"""What applying an entry changed, as values: the state machine's report to whoever keeps a view.
-Pure.
+"""The state machine's report of what an entry changed, for those that keep a view. Values. Pure.
 
 The thread that applies entries hands these to the event loop, where `view.StateView` and the
 log's caches follow them. They are not durable and not part of any format.

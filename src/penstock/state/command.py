@@ -1,4 +1,4 @@
-"""What all commands of the journal have in common. Pure."""
+"""The base of all commands of the journal. Pure."""
 
 from msgspec import Struct
 

@@ -120,7 +120,7 @@ class NoteLostHistory(Command, frozen=True, tag="history+"):
     """The first position that isn't known to be the same in both histories."""
     end: int
     stamp_ms: int
-    """Of the lost row at `end`, by which the history is known again."""
+    """Stamp of the lost row at `end`, by which the history is known again."""
     crc: int
     """CRC-32C of its body."""
     reason: int
@@ -128,8 +128,9 @@ class NoteLostHistory(Command, frozen=True, tag="history+"):
 
 
 class CloseHistory(Command, frozen=True, tag="history-"):
-    """What a lost history alone names need not be kept any more. Answer: Done, also if the history
-    is closed, or Refused (UNKNOWN_HISTORY; HISTORY_GREW if more was noted past `seen_position`)."""
+    """Declares that what a lost history alone names need not be kept any more. Answer: Done, also
+    if the history is closed, or Refused (UNKNOWN_HISTORY; HISTORY_GREW if more was noted past
+    `seen_position`)."""
 
     history: int
     seen_position: int
@@ -146,7 +147,7 @@ class AskDigest(Command, frozen=True, tag="digest?"):
     """
 
     seen_position: int
-    """Of the last one that the proposer knows of; 0: of none."""
+    """Position of the last request that the proposer knows of; 0: it knows none."""
 
 
 class ReportDigest(Command, frozen=True, tag="digest!"):

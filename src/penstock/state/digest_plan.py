@@ -1,9 +1,9 @@
-"""What an agent does about the digests of one position. Pure.
+"""Decides what an agent does about the digests of one position. Pure.
 
-Who differs from the majority of the live agents is wrong, and bootstraps. Without a majority
-nobody knows who is wrong, and all of them stop writing. A majority is more than half of the live
-agents that answered comparably or have yet to answer: an answer that is missing could make another
-majority, and one bad agent must never stop the good ones.
+An agent that differs from the majority of the live agents is wrong, and bootstraps. Without a
+majority it is unknown which is wrong, and all of them stop writing. A majority is more than half of
+the live agents that answered comparably or have yet to answer: an answer that is missing could make
+another majority, and one bad agent must never stop the good ones.
 """
 
 import enum
@@ -19,11 +19,11 @@ class Verdict(enum.Enum):
     NOT_ASKED = enum.auto()
     """There is no round, or it is not of this agent's epoch."""
     WAITING = enum.auto()
-    """Of this agent's answer, or of others'."""
+    """This agent's answer is missing, or others' are."""
     ALONE = enum.auto()
-    """Nobody else answered comparably, and nobody will."""
+    """No other agent answered comparably, and none will."""
     EQUAL = enum.auto()
-    """It is of the majority, and nobody differs so far."""
+    """It is of the majority, and no agent differs so far."""
     MAJORITY = enum.auto()
     """It is of the majority, and others differ, who bootstrap."""
     MINORITY = enum.auto()
@@ -39,7 +39,7 @@ class DigestRound:
     position: int = 0
     """0: nothing was ever asked for."""
     epochs: dict[int, int] = field(default_factory=dict)
-    """Of the agents that were live then, by id."""
+    """Epochs of the agents that were live then, by id."""
     answers: dict[int, StateDigest] = field(default_factory=dict)
 
 
@@ -89,9 +89,9 @@ def judge(found: DigestRound, *, me: int, live: Mapping[int, int]) -> Judged:
 
 
 def left_split(found: DigestRound) -> Judged | None:
-    """The split that the last round ended with, whoever lives now; None: it did not.
+    """Find the split that the last round ended with, whichever agents live now; None: it did not.
 
-    For an agent that starts: what nobody has resolved is not resolved by a restart.
+    For an agent that starts: a restart doesn't resolve what no operator has resolved.
     """
     for agent in found.answers:
         judged = judge(found, me=agent, live=found.epochs)

@@ -19,7 +19,7 @@ ENTRY_VERSION: Final = 1
 
 class Entry(Struct, frozen=True, array_like=True, kw_only=True):
     """One append of one agent: (agent, epoch, n) is its key, `stamp_ms` the agent's own clock. The
-    journal's stamp, of the database where there is one, lies beside the body."""
+    journal's stamp, of the database where there is one, lies next to the body."""
 
     agent: int
     epoch: int

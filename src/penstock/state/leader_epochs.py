@@ -15,7 +15,7 @@ from penstock.state.meta import LEADER_EPOCH
 EpochStart = tuple[int, int]
 """An epoch and the offset of its first record. Those of a partition ascend in both."""
 FIRST_EPOCH: Final[tuple[EpochStart, ...]] = ((0, 0),)
-"""Of a partition that was never restored."""
+"""Epochs of a partition that was never restored."""
 
 
 def epoch_starts(rows: Sequence[EpochStart]) -> tuple[EpochStart, ...]:

@@ -3,8 +3,8 @@
 A counter of `meta` says what the state gives out next. What the parent of a restored log gave out
 after the moment is still in use out there, and another restore of the same backup gives out
 numbers, too. So a restore moves every counter on to a place of its own
-(`penstock.state.restored`). `Tables.set_meta` takes no name that isn't listed here: whoever adds
-one decides which of the two it is, and docs/formats/journal.md ("What is given out") lists it.
+(`penstock.state.restored`). `Tables.set_meta` takes no name that isn't listed here: a new one is
+listed as a counter or not, and docs/formats/journal.md ("What is given out") names it.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FEATURE_LEVEL: Final = "feature_level"
 NEXT_TOPIC_KEY: Final = "next_topic_key"
 NEXT_PRODUCER_ID: Final = "next_producer_id"
 LAST_WAL_GENERATION: Final = "last_wal_generation"
-"""Of the embedded server's WAL, which has the key 0."""
+"""Last generation of the embedded server's WAL, which has the key 0."""
 NEXT_WAL_KEY: Final = "next_wal_key"
 """Keys aren't given out twice: a late commit may name that of a WAL that is gone."""
 NEXT_JOB: Final = "next_job"

@@ -17,12 +17,12 @@ class OpenJob(Command, frozen=True, tag="job+"):
     """
 
     kind: str
-    """What it does: compaction, read, write, table, verify, ..."""
+    """Kind of work: compaction, read, write, table, verify, ..."""
     name: str
     """For people: who runs it."""
     lease_ms: int
-    """Anybody may close it when it wasn't renewed for so long, by journal time. At most a week,
-    however much is asked for."""
+    """Any agent may close the job when it wasn't renewed for this time, by journal time. At most a
+    week, however much is asked for."""
     age_max_ms: int
     """Past it no renewal is accepted: the bound on how long deletion waits for it. At most 30
     days, however much is asked for."""
@@ -39,7 +39,7 @@ class CloseJob(Command, frozen=True, tag="job-"):
 
     job: int
     seen_renewed_ms: int = -1
-    """-1: its owner ends it. Else: somebody found its lease over, and last saw it renewed then."""
+    """-1: its owner ends it. Else: an agent found its lease over, and last saw it renewed then."""
 
 
 class OutputObject(Struct, frozen=True, array_like=True, kw_only=True):
@@ -104,7 +104,7 @@ class WriteRun(Struct, frozen=True, array_like=True, kw_only=True):
     position: int
     batches: list[int]
     crcs: bytes = b""
-    """As in `RunCommit`."""
+    """See `RunCommit`."""
 
 
 class CommitWrite(Command, frozen=True, tag="write"):
@@ -121,7 +121,7 @@ class CommitWrite(Command, frozen=True, tag="write"):
     writer_id: str
     batch_id: int
     incarnation: str
-    """Of the writer's checkpoint: another one with the same writer id is refused."""
+    """Incarnation of the writer's checkpoint: another with the same writer id is refused."""
     objects: list[OutputObject]
     runs: list[WriteRun]
 
@@ -134,8 +134,8 @@ class ExpireWriters(Command, frozen=True, tag="writers-"):
 
 
 class SaveTable(Command, frozen=True, tag="table"):
-    """How far a table has followed a topic: what retention waits for. All of it: a partition that
-    isn't listed counts as not followed. Answer: Done or Refused (UNKNOWN_TOPIC, MALFORMED)."""
+    """Saves how far a table has followed a topic, for which retention waits. All of it: a partition
+    that isn't listed counts as not followed. Answer: Done or Refused (UNKNOWN_TOPIC, MALFORMED)."""
 
     topic_id: bytes
     table: str

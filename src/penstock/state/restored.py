@@ -1,4 +1,4 @@
-"""What a restore does to a state so that nothing which it gives out was, or will be, given out by
+"""Prepares a restored state so that nothing which it gives out was, or will be, given out by
 its parent or by another restore of the same backup.
 
 Counters go on at a random place above where they stood: two restores that know nothing of each

@@ -38,14 +38,14 @@ class StoredRun(Struct, frozen=True, gc=False):
     origin: str = ""
     """The store of another cluster that the object lies in; empty: this cluster's own."""
     leader_epoch: int = 0
-    """What the batches are labelled with where their base offsets are not final: in a WAL or a raw
-    object. In others they have labels of their own."""
+    """Label of the batches where their base offsets are not final: in a WAL or a raw object. In
+    other objects they have labels of their own."""
     sum: int | None = None
-    """Of its batches (`penstock.records.sums`); None: it was stored below feature level 4."""
+    """Sum of its batches (`penstock.records.sums`); None: it was stored below feature level 4."""
 
     @property
     def wal_key(self) -> int:
-        """Of the WAL; 0: the embedded server's, or an object."""
+        """Key of the WAL; 0: the embedded server's, or an object."""
         return self.generation >> GENERATION_BITS
 
     @property
@@ -68,7 +68,7 @@ class ObjectRow:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """What is known of a producer in a partition (DescribeProducers)."""
+    """The state of a producer in a partition (DescribeProducers)."""
 
     producer_id: int
     epoch: int
@@ -98,7 +98,7 @@ class OffsetRow:
 
 
 class AgentStatus(enum.IntEnum):
-    """What an agent may be given."""
+    """Says what an agent may be given."""
 
     LIVE = 0
     DRAINING = 1
@@ -143,7 +143,7 @@ class Wal:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard of groups. `agent` 0: nobody's now; `epoch` is the owner's epoch at its claim."""
+    """A shard of groups. `agent` 0: it has no owner; `epoch` is the owner's epoch at its claim."""
 
     shard: int
     shard_epoch: int
@@ -188,7 +188,7 @@ class WriterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """How far a table has followed a topic: next offsets by partition, and since when it has."""
+    """Says how far a table has followed a topic: next offsets by partition, and since when."""
 
     topic_id: bytes
     table: str
@@ -231,7 +231,7 @@ class RunRows:
 
 
 class LostReason(enum.IntEnum):
-    """By what a lost history was found."""
+    """The ways to find a lost history."""
 
     REPLICA = 1
     """A replica had applied rows that the journal does not hold."""
@@ -242,7 +242,7 @@ class LostReason(enum.IntEnum):
 
 
 class HistoryOutcome(enum.IntEnum):
-    """What became of a lost history."""
+    """The outcomes of a lost history."""
 
     OPEN = 0
     APPENDED = 1

@@ -53,7 +53,7 @@ class ProducerState:
 
 
 def judge(state: ProducerState, epoch: int, sequence: int, count: int) -> tuple[BatchStatus, int]:
-    """What becomes of a batch of a known producer.
+    """Decide what becomes of a batch of a known producer.
 
     Returns:
         (STORED, 0); (DUPLICATE, the first one's base offset); or (REFUSED, a Refusal).

@@ -1,4 +1,4 @@
-"""What a replica's state hashes to, as the journal carries it (docs/formats/journal.md)."""
+"""The digest of a replica's state, as the journal carries it (docs/formats/journal.md)."""
 
 from typing import Final
 
@@ -14,10 +14,10 @@ class StateDigest(Struct, frozen=True, array_like=True, kw_only=True):
     another."""
 
     digest_version: int
-    """Of what is hashed (`penstock.replica.dump.DIGEST_VERSION`)."""
+    """Version of what is hashed (`penstock.replica.dump.DIGEST_VERSION`)."""
     feature_level: int
     """The level that is on, as the replica has it."""
     format_version: int
-    """Of the replica's tables."""
+    """Version of the replica's tables."""
     tables: list[tuple[str, bytes]]
     """SHA-256 of each table's rows, by name, sorted."""

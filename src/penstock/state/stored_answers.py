@@ -54,7 +54,7 @@ SENTENCES: Final[dict[Refusal, str]] = {
     Refusal.HISTORY_GREW: "more of the lost history was found",
     Refusal.CLOCKS_DISAGREE: "the clocks do not agree on the time",
 }
-"""By reason, for answers that were read from the state. Rewording one changes no state."""
+"""Sentences by reason, for answers read from the state. Rewording one changes no state."""
 
 
 def sentence(reason: int) -> str:

@@ -24,8 +24,8 @@ from penstock.state.stored_answers import as_if_stored, decode_stored, encode_st
 
 PRODUCERS_CACHED_MAX: Final = 20_000
 PARTITIONS_CACHED_MAX: Final = 250_000
-"""Of 250 bytes each. Where commits go over more partitions than these in turn, each run reads one
-again: 1.9 us of 7."""
+"""Bound of rows with 250 bytes each. Where commits go over more partitions than these in turn,
+each run reads one again: 1.9 us of 7."""
 GROUPS_CACHED_MAX: Final = 20_000
 
 _NEW_HEAD: Final = (
@@ -118,7 +118,7 @@ class Tables:
         self.topics_by_id: dict[bytes, TopicRow] = {}
         self.topics_by_name: dict[str, TopicRow] = {}
         self._seeds: dict[int, int] = {}
-        """Of topics by key, for new runs: with the leader epoch."""
+        """Seeds for the sums of new runs, with the leader epoch, by topic key."""
         self.partitions: dict[int, PartitionRow] = {}
         self.producers: dict[tuple[int, int], ProducerState] = {}
         self.agents: dict[int, AgentRow] = {}
@@ -405,7 +405,7 @@ class Tables:
         self._new_entries[slot_key] = (epoch, n, position, answers, self.stores_reasons)
 
     def stored_answers(self, agent_id: int, epoch: int, n: int) -> list[AnyAnswer] | None:
-        """What one of the agent's last entries was answered; None: it is none of those."""
+        """Return the answers of one of the agent's last entries; None: it isn't one of the last."""
         slot_key = agent_id * STORED_ENTRIES + n % STORED_ENTRIES
         new = self._new_entries.get(slot_key)
         if new is not None:

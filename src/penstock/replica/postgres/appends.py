@@ -136,7 +136,7 @@ class Appends:
 
 
 def _position(rows: ResultRows) -> int | None:
-    """What the statement returned; None: no position."""
+    """Return the position that the statement returned; None: none."""
     try:
         return read_int8(rows[0][0])
     except (IndexError, struct.error):

@@ -42,7 +42,7 @@ async def begin_journal(
         cluster_id = await _begin(url, name, beginning, settings)
     if cluster_id != beginning.cluster_id:
         raise ConflictError(
-            "restore", name, f"somebody made such a journal just now, of cluster {cluster_id}"
+            "restore", name, f"another process has just made this journal, of cluster {cluster_id}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a database must promise before it may hold a journal: that a commit is durable."""
+"""Checks a database's promise, before it may hold a journal, that a commit is durable."""
 
 import logging
 

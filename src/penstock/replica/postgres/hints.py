@@ -1,8 +1,8 @@
 """Hints that there are rows, by NOTIFY: coalesced, few, and never on the path of an append.
 
 A NOTIFY takes a lock of the whole instance when it commits and wakes every listener, so that one
-per append would cost more than the appends. Whoever reads was woken by the last hint and reads
-often for a while; so none is sent shortly after another, whoever sent that one.
+per append would cost more than the appends. A reader was woken by the last hint and reads
+often for a while; so no hint is sent shortly after another agent's or this one's.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Hints:
         self._read_s = asyncio.get_running_loop().time()
 
     def close(self) -> None:
-        """Hear no more; whoever waits returns."""
+        """Hear no more; all that wait return."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -44,7 +44,8 @@ class PostgresJournal:
             f"SET lock_timeout = {settings.lock_timeout_ms}",
         )
         # No statement timeout: on a server with synchronous standbys it would end the wait for
-        # them, and what was not replicated would be visible. An append waits for nobody's lock.
+        # them, and what was not replicated would be visible. An append waits for no lock of
+        # another.
         self._append_lane = lane(
             statements=[statements.append],
             setup=("SET statement_timeout = 0", f"SET lock_timeout = {settings.lock_timeout_ms}"),

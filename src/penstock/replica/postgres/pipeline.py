@@ -235,7 +235,7 @@ async def connect(
     defaults: dict[str, str | int] = {
         "connect_timeout": timeout_s,
         "application_name": "penstock",
-        # Of several hosts, the one that is no standby.
+        # Of several hosts, the one that isn't a standby.
         "target_session_attrs": "read-write",
         "tcp_user_timeout": timeout_s * 1000,
         **KEEPALIVE,
@@ -297,7 +297,7 @@ def _settle(future: "asyncio.Future[ResultRows]", outcome: ResultRows | Retryabl
         return
     if isinstance(outcome, RetryableError):
         future.set_exception(outcome)
-        # Who asked may have gone away meanwhile, which is no news for the loop's handler.
+        # The caller may have gone away meanwhile: the loop's handler needn't hear of the error.
         future.exception()
     else:
         future.set_result(outcome)

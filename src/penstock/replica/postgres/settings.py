@@ -1,4 +1,4 @@
-"""Deadlines of the journal on PostgreSQL, and what each connection is told."""
+"""Deadlines of the journal on PostgreSQL, and the settings of each connection."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +25,7 @@ class PostgresSettings:
     """After it the connection is given up and the outcome unknown."""
     call_timeout_s: float = 5.0
     lock_timeout_ms: int = 3_000
-    """Server side: how long a seal waits for whoever holds its position."""
+    """Server side: how long a seal waits for the append that holds its position."""
     backoff: Backoff = CONNECT_AGAIN
     """Between attempts to connect; calls in between fail at once."""
     notifies: bool = True
@@ -33,7 +33,7 @@ class PostgresSettings:
     notify_ms: int = 2
     """From the first append to the hint that covers it and those after it."""
     notify_quiet_ms: int = 50
-    """No hint is sent within this time of another: whoever got that one reads often enough."""
+    """No hint is sent within this time of another: the readers that it woke read often enough."""
     busy_poll_ms: int = 3
     """From read to read, where hints are left out, while `busy_ms` have not passed since a row:
     reading and applying included, else a follower at 1,000 rows/s lagged by as much again."""

@@ -1,4 +1,4 @@
-"""The tables of a journal: read, or created by whoever needs them first."""
+"""The tables of a journal: read, or created by the first agent that needs them."""
 
 from typing import Any, Final, Protocol
 
@@ -9,8 +9,8 @@ from penstock.replica.postgres.statements import FORMAT_VERSION, Statements
 
 _UNDEFINED_TABLE: Final = "42P01"
 _CREATE_TRIES: Final = 5
-"""Of several that create one journal at once, those who come second are told so in many ways, by
-each database in its own; each failure means that another got further."""
+"""When several processes create one journal at once, all but the first fail, with errors that
+differ from database to database; each failure means that another got further."""
 
 
 class FirstRows(Protocol):
@@ -50,7 +50,8 @@ async def open_tables(
             sql, parameters = first_rows()
             await connection.execute(sql.encode(), parameters)
         except psycopg.Error as error:
-            # Somebody else's creation, if there is a journal now; else what is raised at last.
+            # Another process has created it, if there is a journal now; else what is raised at
+            # last.
             failure = error
         info = await _read_info(connection, statements)
     if info is None:

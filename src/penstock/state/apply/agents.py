@@ -56,7 +56,7 @@ def next_epoch(tables: Tables, agent_id: int, *, floor: int) -> int:
 
 
 def heartbeat(_context: ApplyContext, _command: Heartbeat) -> AnyAnswer:
-    """Nothing beside what every entry does: move its agent's last position."""
+    """Do only what every entry does: move its agent's last position."""
     return Done()
 
 

@@ -1,4 +1,4 @@
-"""What a command is applied in: the tables, its place in the journal, and what it changed."""
+"""The context in which a command is applied: tables, its place in the journal, what it changed."""
 
 from penstock.state.changes import Change
 from penstock.state.tables import Tables

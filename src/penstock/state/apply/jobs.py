@@ -118,7 +118,7 @@ def renew_job(context: ApplyContext, command: RenewJob) -> AnyAnswer:
 
 
 def close_job(context: ApplyContext, command: CloseJob) -> AnyAnswer:
-    """By its owner always; by others once it is over."""
+    """End a job: its owner may at any time, others once its lease is over."""
     row = find_job(context.tables, command.job)
     if row is None:
         return Done()
@@ -150,7 +150,7 @@ def last_commit(tables: Tables, row: JobRow) -> AnyAnswer:
 def refuse_objects(
     context: ApplyContext, job: int, objects: Sequence[OutputObject]
 ) -> Refused | None:
-    """Why a job may not name objects now; None: it may, all of them."""
+    """Say why a job may not name objects now; None: it may name all of them."""
     seen: set[str] = set()
     for listed in objects:
         key = parse_job_key(listed.key)

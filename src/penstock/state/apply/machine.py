@@ -52,7 +52,7 @@ Handler = Callable[[ApplyContext, Any], AnyAnswer]
 
 
 def _from_level(level: int, handler: Handler) -> Handler:
-    """Of a feature level: refused before that is switched on."""
+    """Make a handler refuse its command before the feature level is switched on."""
 
     def apply(context: ApplyContext, command: AnyCommand) -> AnyAnswer:
         found = context.tables.meta_int("feature_level")
@@ -111,7 +111,7 @@ _HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
 
 
 class Standing(enum.IntEnum):
-    """What an entry's key made of it."""
+    """The ways in which an entry's key decides about it."""
 
     APPLIED = enum.auto()
     REPEATED = enum.auto()
@@ -122,7 +122,7 @@ class Standing(enum.IntEnum):
 
 @dataclass(slots=True)
 class EntryOutcome:
-    """What became of one entry. `answers`: one per command."""
+    """The outcome of one entry. `answers`: one per command."""
 
     standing: Standing
     answers: list[AnyAnswer]
@@ -140,7 +140,7 @@ class LogMachine:
     def __init__(self) -> None:
         self._tables: Tables | None = None
         self._decoded: tuple[bytes, Entry] | None = None
-        """What `journal_time` has decoded, for `apply`, which gets the same bytes."""
+        """Entry that `journal_time` has decoded, for `apply`, which gets the same bytes."""
 
     @property
     def tables(self) -> Tables:
@@ -208,7 +208,7 @@ class LogMachine:
     def apply(self, position: int, time_ms: int, body: bytes) -> EntryOutcome:
         """See `StateMachine`."""
         if not body:
-            # The seal of a position that nobody took in the end.
+            # The seal of a position that no entry took in the end.
             return EntryOutcome(Standing.APPLIED, [], [])
         decoded, self._decoded = self._decoded, None
         if decoded is not None and decoded[0] is body:
@@ -261,7 +261,7 @@ HANDLERS: Final[dict[type[AnyCommand], Handler]] = {
     kind: _from_level(LEVEL_OF[kind], handler) if LEVEL_OF[kind] > 1 else handler
     for kind, handler in {**_HANDLERS, Relay: relay}.items()
 }
-"""By type of command, each behind its level."""
+"""Handlers by type of command; each refuses below its feature level."""
 
 
 def _settle_unusual(tables: Tables, entry: Entry, agent: AgentRow | None) -> EntryOutcome | None:

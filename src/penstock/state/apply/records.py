@@ -209,7 +209,7 @@ def announce_heads(context: ApplyContext, touched: Iterable[int]) -> None:
 
 
 def refuse_object(context: ApplyContext, key: str) -> Refused | None:
-    """Why no command may name this object now; None: it may."""
+    """Say why no command may name this object now; None: any may."""
     known = context.tables.object_state(key)
     if known is None:
         return None

@@ -1,6 +1,6 @@
-"""Applying ReplaceRuns: runs of objects give way to a job's, or stay where anything has changed.
+"""Applying ReplaceRuns: a job's runs replace those of objects, which stay where anything changed.
 
-Whoever changed an input is seen here: retention that trimmed it, another job, the deletion of the
+Any change of an input is seen here: retention that trimmed it, another job, the deletion of the
 topic. What a partition has lost meanwhile can't come back by a job that read it before.
 """
 

@@ -2,7 +2,7 @@
 
 A copy must be the run that the state names, whole, by everything that the state knows of it. What
 was encoded again from a table is other batches with the same records: these offsets are noted, so
-that nobody takes them for what producers have sent. Offsets never change.
+that they are not taken for batches that producers have sent. Offsets never change.
 """
 
 from itertools import pairwise

@@ -223,8 +223,8 @@ def condemn_objects(context: ApplyContext, command: CondemnObjects) -> AnyAnswer
     A key that is condemned before its command arrives is refused then, so an agent that stalled
     between put and commit can't name what is gone. An object that a restored cluster inherited
     (`origin`) is never condemned: without a live run it is forgotten. What an open job may have
-    put and not named yet is left alone, whoever took it for an orphan; so is every key that was
-    never named while a lost history is open.
+    put and not named yet is left alone, even if an agent takes it for an orphan; so is every key
+    that was never named while a lost history is open.
     """
     tables = context.tables
     # An unknown key may be what a history that the journal has lost names: of acknowledged records.

@@ -13,7 +13,7 @@ from penstock.state.schema import CLUSTER_LEVEL
 
 
 def claim_shard(context: ApplyContext, command: ClaimShard) -> AnyAnswer:
-    """The entry's agent owns it from here on, if nobody claimed it since it looked."""
+    """Make the entry's agent the owner, unless another agent has claimed the shard meanwhile."""
     cluster = context.tables.cluster
     if not 0 <= command.shard < GROUP_SHARDS:
         return Refused(Refusal.STALE_SHARD, f"there is no shard {command.shard}")
@@ -27,7 +27,7 @@ def claim_shard(context: ApplyContext, command: ClaimShard) -> AnyAnswer:
 
 
 def free_shards(context: ApplyContext, agent_id: int) -> None:
-    """The agent's epoch is over: its shards are nobody's until they are claimed."""
+    """End the ownership of an agent whose epoch is over: its shards wait for another claim."""
     cluster = context.tables.cluster
     for shard in sorted(cluster.shards):
         row = cluster.shards[shard]
@@ -40,7 +40,7 @@ def free_shards(context: ApplyContext, agent_id: int) -> None:
 def refuse_shard(
     context: ApplyContext, group_ids: Iterable[str], shard_epoch: int
 ) -> Refused | None:
-    """Why a group command with this shard epoch is refused; None: it isn't.
+    """Say why a group command with this shard epoch is refused; None: it isn't.
 
     Several groups are refused together, if the shard of any is at another epoch.
     """

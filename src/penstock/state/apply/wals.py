@@ -31,7 +31,7 @@ def claim_wal(context: ApplyContext, command: ClaimWal) -> AnyAnswer:
 
 
 def refuse_wal(context: ApplyContext, place: int) -> Refused | None:
-    """Why the entry may not name runs in this WAL file; None: it may, and the file is noted.
+    """Say why the entry may not name runs in this WAL file; None: it may, and the file is noted.
 
     Args:
         place: WAL key << 32 | generation, of a WAL with a key above 0.

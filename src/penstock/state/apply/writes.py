@@ -1,7 +1,7 @@
 """Applying what writers outside of the agents write: exactly once per (writer, batch).
 
-The last batch of each writer is state, with its answer: whoever lost the answer, or replays the
-batch after a restart, gets it again, and the objects of the replay are named by nothing.
+The last batch of each writer is state, with its answer: a writer that lost the answer, or replays
+the batch after a restart, gets it again, and the objects of the replay are named by nothing.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from penstock.state.sequences import ProducerState, judge
 from penstock.state.tables import Tables
 
 NAME_CHARACTERS_MAX: Final = 1000
-"""Of a writer's id, its incarnation, a table's name."""
+"""Bound for a writer's id, its incarnation, a table's name."""
 
 
 def is_name(text: str) -> bool:
@@ -104,7 +104,7 @@ def _refuse_writer(command: CommitWrite, writer: tuple[str, int, bytes] | None) 
 
 
 def _refuse_runs(context: ApplyContext, command: CommitWrite) -> Refused | None:
-    """Why not all batches of the write can be stored; None: they can."""
+    """Say why not all batches of the write can be stored; None: they can."""
     tables = context.tables
     producers: dict[tuple[int, int], ProducerState] = {}
     for run in command.runs:
@@ -122,7 +122,7 @@ def _refuse_runs(context: ApplyContext, command: CommitWrite) -> Refused | None:
 
 
 def _fault(run: WriteRun, command: CommitWrite) -> str:
-    """What is wrong with a run's numbers; empty: nothing."""
+    """Say what is wrong with a run's numbers; empty: nothing."""
     batches = run.batches
     if not is_number(run.partition_key):
         return f"partition key {run.partition_key}"
@@ -204,7 +204,7 @@ def _store(context: ApplyContext, command: CommitWrite) -> list[int]:
 
 
 def _starts(tables: Tables, runs: Sequence[WriteRun]) -> dict[int, int]:
-    """By partition, in the order of first use, the next offset."""
+    """Return the next offset by partition, in the order of first use."""
     starts: dict[int, int] = {}
     for run in runs:
         partition = tables.partition(run.partition_key)

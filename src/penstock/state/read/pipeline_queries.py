@@ -102,7 +102,7 @@ _decode_offsets: Final = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
 
 class _Statements(Protocol):
-    """What `Queries` gives."""
+    """The part of `Queries` that these methods use."""
 
     def _execute(
         self, statement: str, parameters: tuple[Any, ...] | dict[str, int] = ()
@@ -181,16 +181,16 @@ class PipelineQueries(_Statements):
     def compaction_backlog(
         self, after: int, *, limit: int, newest_max: int, small_bytes: int
     ) -> list[Backlog]:
-        """By partition, past `after` (-1 to begin): of its newest runs that lie in objects, at
-        most `newest_max` of them, those shorter than `small_bytes`. Costs that many rows a
-        partition, however many runs there are."""
+        """List, by partition past `after` (-1 to begin), runs shorter than `small_bytes` among its
+        newest runs in objects, at most `newest_max` of those. Costs that many rows a partition,
+        however many runs there are."""
         rows = self._execute(
             _BACKLOG, {"after": after, "limit": limit, "runs": newest_max, "small": small_bytes}
         )
         return [Backlog(PartitionKey(key), count, size) for key, count, size in rows]
 
     def clean_rows(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, CleanRow]:
-        """What is compacted by key, of those partitions that ever were."""
+        """Return what is compacted by key, of those partitions that ever were."""
         if not self._has_pipeline:
             return {}
         found: dict[PartitionKey, CleanRow] = {}
@@ -231,7 +231,7 @@ class PipelineQueries(_Statements):
     # -- writers -------------------------------------------------------------------------------
 
     def writer(self, writer_id: str) -> WriterRow | None:
-        """What is known of a writer."""
+        """Return the state of a writer; None: it has never written."""
         if not self._has_pipeline:
             return None
         rows = self._execute(
@@ -256,7 +256,7 @@ class PipelineQueries(_Statements):
     # -- tables --------------------------------------------------------------------------------
 
     def table_rows(self, topic_id: bytes | None = None) -> list[TableRow]:
-        """How far tables are: all of them, or those of one topic."""
+        """Return how far tables are: all of them, or those of one topic."""
         if not self._has_pipeline:
             return []
         if topic_id is None:

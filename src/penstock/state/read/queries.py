@@ -143,7 +143,7 @@ class Queries(PipelineQueries, LossQueries):
         return self._has_leftovers and bool(self._execute("SELECT 1 FROM leftovers LIMIT 1"))
 
     def leftover_runs(self) -> dict[str, int]:
-        """How many runs of deleted topics each object holds, by key. Reads all runs in objects."""
+        """Count the runs of deleted topics in each object, by key. Reads all runs in objects."""
         return dict(
             self._execute(
                 "SELECT o.key, count(*) FROM object_runs AS r JOIN objects AS o USING (object_id)"
@@ -213,7 +213,7 @@ class Queries(PipelineQueries, LossQueries):
     # -- objects -------------------------------------------------------------------------------
 
     def unreferenced_objects(self, *, limit: int) -> list[str]:
-        """Keys of objects without a live run that nobody has condemned yet."""
+        """List keys of objects without a live run that are not condemned yet."""
         rows = self._execute(
             "SELECT key FROM objects WHERE live_runs = 0 AND condemned_position IS NULL"
             " ORDER BY object_id LIMIT ?",
@@ -246,7 +246,7 @@ class Queries(PipelineQueries, LossQueries):
         return bool(self._execute("SELECT 1 FROM objects WHERE key = ?", (key,)))
 
     def known_objects(self, keys: Sequence[str]) -> set[str]:
-        """Those of the keys whose objects the state has, live or condemned."""
+        """Return the keys whose objects the state has, live or condemned."""
         known: set[str] = set()
         for start in range(0, len(keys), KEYS_PER_STATEMENT):
             page = keys[start : start + KEYS_PER_STATEMENT]
@@ -319,7 +319,7 @@ class Queries(PipelineQueries, LossQueries):
         return GroupRow(*rows[0]) if rows else None
 
     def group_count(self, most: int) -> int:
-        """How many groups there are; counts no further than `most`."""
+        """Count the groups, but no further than `most`."""
         rows = self._execute("SELECT count(*) FROM (SELECT 1 FROM groups LIMIT ?)", (most,))
         return int(rows[0][0])
 
@@ -405,7 +405,7 @@ class Queries(PipelineQueries, LossQueries):
     # -- leader epochs -------------------------------------------------------------------------
 
     def leader_epoch(self) -> int:
-        """Of all partitions; 0: the log was never restored."""
+        """Return the leader epoch of all partitions; 0: the log was never restored."""
         epoch = self._meta(LEADER_EPOCH, 0)
         assert isinstance(epoch, int)
         return epoch
@@ -465,7 +465,7 @@ class Queries(PipelineQueries, LossQueries):
         )
 
     def integrity_problems(self) -> list[str]:
-        """What SQLite's own check finds wrong; empty when nothing. Reads the whole file."""
+        """List what SQLite's own check finds wrong; empty when nothing. Reads the whole file."""
         found = [text for (text,) in self._execute("PRAGMA integrity_check")]
         return [] if found == ["ok"] else found
 

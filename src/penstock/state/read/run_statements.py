@@ -89,14 +89,14 @@ _VERSION_1: Final = (
     ("o.raw, o.origin, max(o.raw - 1, 0)", "0, '', 0"),
     ("raw, origin", "0, ''"),
 )
-"""What a file of version 1 has instead. It is brought to this one by whoever opens it to write;
+"""Replacements for a file of version 1. Opening such a file to write upgrades it;
 verifying a directory or a backup only reads it."""
 _VERSIONS_1_TO_4: Final = (
     (", coalesce(sum, -1)", ", -1"),
     (", r.sum", ", NULL"),
     (", sum", ", NULL"),
 )
-"""What files of these versions have instead."""
+"""Replacements for files of these versions."""
 
 _OF_RUNS: Final = (
     RUNS_FROM,
@@ -109,7 +109,7 @@ _SUMS_VERSION: Final = 5
 
 
 def statements_of_version(version: int) -> dict[str, str]:
-    """What to execute in place of statements, in a file of an older version."""
+    """Return what to execute in place of statements, in a file of an older version."""
     if version >= _SUMS_VERSION:
         return {}
     old = {

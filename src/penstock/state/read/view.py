@@ -1,8 +1,8 @@
 """The state as the event loop sees it: topics, heads, agents and shards in memory, kept up by
 changes.
 
-No SQL after `load`. Whoever applies entries hands its changes over in order; readers on the same
-thread see all of an entry or nothing.
+No SQL after `load`. The code that applies entries hands its changes over in order; readers on the
+same thread see all of an entry or nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -193,8 +193,11 @@ class StateView:
         return self._heads.get(key)
 
     def seed(self, key: PartitionKey) -> int | None:
-        """What the sums of a partition's runs start from (`penstock.records.sums`); None: there is
-        no such topic."""
+        """Return the seed of the sums of a partition's runs (`penstock.records.sums`).
+
+        Returns:
+            None: the topic does not exist.
+        """
         topic = self._by_key.get(topic_key_of(key))
         return None if topic is None else partition_seed(topic.topic_id, partition_of(key))
 
@@ -215,12 +218,12 @@ class StateView:
         return self._last_positions.get(agent_id, 0)
 
     def shard_owner(self, shard: int) -> int | None:
-        """The agent that owns a shard of groups; None: nobody does now."""
+        """The agent that owns a shard of groups; None: none does now."""
         found = self._shards.get(shard)
         return None if found is None else found.owner
 
     def shard_epoch(self, shard: int) -> int:
-        """How often the shard was claimed; commands about its groups carry this."""
+        """Count the claims of the shard; commands about its groups carry this number."""
         found = self._shards.get(shard)
         return 0 if found is None else found.shard_epoch
 
