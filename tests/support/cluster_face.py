@@ -27,6 +27,7 @@ from penstock.log.fetch.waiters import Waiters
 from penstock.membership.membership import Membership, MembershipSettings
 from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey, partition_key
+from penstock.model.steps import at_once
 from penstock.order.cluster_order import AgentIdentity, ClusterOrder, ClusterOrderSettings
 from penstock.order.local_order import Applied
 from penstock.ports.journal import Journal, JournalRow
@@ -338,7 +339,7 @@ class ClusterAgent:
                 reply = await reply
             encoded = body_of(reply)
         else:
-            decoded = schema.decode_request(api, version, body)
+            decoded = at_once(schema.taken_steps(api, version, body))
             encoded = await encoded_answer(await handler.handle(context, decoded))
         response_type = getattr(schema.response_types(api, version), f"{entry.name}Response")
         response, size = entity_reader(response_type)(encoded, 0)

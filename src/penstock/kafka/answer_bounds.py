@@ -8,11 +8,12 @@ answer is made. What JoinGroup and SyncGroup answer is known only once their rou
 handlers reserve it then.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from penstock.kafka.admin.resources import topic_entries
 from penstock.kafka.context import RequestContext
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.produce_codec import STEP_ITEMS, TEXTS_BYTES_MAX, ProduceRequest
 from penstock.model.steps import Steps
 from penstock.records.batch import RecordError
@@ -46,12 +47,13 @@ _ECHOES: Final = {
 }
 """Bytes of the answer for each of the request, where items are answered by numbers."""
 _MESSAGES: Final = {
-    "create_topics": "topics",
-    "create_partitions": "topics",
-    "alter_configs": "resources",
-    "incremental_alter_configs": "resources",
+    "create_topics": ("topics",),
+    "create_partitions": ("topics",),
+    "delete_topics": ("topics", "topic_names"),
+    "alter_configs": ("resources",),
+    "incremental_alter_configs": ("resources",),
 }
-"""Where each item may get a message: the name of the items."""
+"""Where each item may get a message: the names that the items have in one version or another."""
 
 
 def text_bytes(text: str | None) -> int:
@@ -61,7 +63,7 @@ def text_bytes(text: str | None) -> int:
     return 5 + (len(text) if text.isascii() else 4 * len(text))
 
 
-def bound_of(context: RequestContext, module: str, request: Any, frame_bytes: int) -> int:
+def bound_of(context: RequestContext, module: str, request: Entity, frame_bytes: int) -> int:
     """The most bytes that follow from a request's items; what the catalog adds isn't in it.
 
     Args:
@@ -76,9 +78,11 @@ def bound_of(context: RequestContext, module: str, request: Any, frame_bytes: in
         each = TEXT_BYTES
         if module == "create_topics" and context.api_version >= CONFIGS_FROM:
             each += _configs_bytes(context)
-        return BASE_BYTES + REPEATED * frame_bytes + each * len(getattr(request, items))
-    special = _SPECIAL.get(module)
-    return 0 if special is None else special(request, frame_bytes)
+        return BASE_BYTES + REPEATED * frame_bytes + each * _count(request, items)
+    if module == "find_coordinator":
+        keys = 1 + _count(request, ("coordinator_keys",))
+        return BASE_BYTES + 2 * frame_bytes + (NODE_BYTES + TEXT_BYTES) * keys
+    return 0
 
 
 def explanation_bytes(message: str, record_errors: Iterable[RecordError]) -> int:
@@ -110,17 +114,5 @@ def _configs_bytes(context: RequestContext) -> int:
     return sum(text_bytes(entry.name) + text_bytes(entry.value) + 4 for entry in entries)
 
 
-def _delete_topics(request: Any, frame_bytes: int) -> int:
-    items: Sequence[Any] = getattr(request, "topics", ()) or getattr(request, "topic_names", ())
-    return BASE_BYTES + REPEATED * frame_bytes + TEXT_BYTES * len(items)
-
-
-def _find_coordinator(request: Any, frame_bytes: int) -> int:
-    keys = getattr(request, "coordinator_keys", ())
-    return BASE_BYTES + 2 * frame_bytes + (NODE_BYTES + TEXT_BYTES) * (1 + len(keys))
-
-
-_SPECIAL: Final[dict[str, Callable[[Any, int], int]]] = {
-    "delete_topics": _delete_topics,
-    "find_coordinator": _find_coordinator,
-}
+def _count(request: Entity, names: Iterable[str]) -> int:
+    return sum(len(getattr(request, name, ())) for name in names)

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.kafka.alarm import Alarm
 
 if TYPE_CHECKING:
     from penstock.model.errors import PenstockError
@@ -73,9 +75,9 @@ class ConnectionState:
 
     def __init__(self, connection_id: int, sink: "ReplySink") -> None:
         self.id = connection_id
-        self.last_fetch: Any = None
-        self.last_produce: Any = None
-        self.fetch_alarm: Any = None
+        self.last_fetch: object = None
+        self.last_produce: object = None
+        self.fetch_alarm: Alarm | None = None
         self.produces: deque[Unhanded] = deque()
         self.items = 0
         self.principal: str = "User:ANONYMOUS"

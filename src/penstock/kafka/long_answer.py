@@ -4,7 +4,7 @@
 the entity holds less than was reserved.
 """
 
-from typing import Any
+import asyncio
 
 from penstock.kafka.replies import (
     PIECE_BYTES,
@@ -13,7 +13,7 @@ from penstock.kafka.replies import (
     AnyReply,
     PiecedReply,
 )
-from penstock.kafka.wire.encode import encode_in_steps, length_in_steps, pieces_of
+from penstock.kafka.wire.encode import Entity, encode_in_steps, length_in_steps, pieces_of
 from penstock.system.turns import Turns
 
 
@@ -28,7 +28,7 @@ class LongAnswer:
 
     __slots__ = ("entity", "held_bytes")
 
-    def __init__(self, entity: Any, *, held_bytes: int) -> None:
+    def __init__(self, entity: Entity, *, held_bytes: int) -> None:
         self.entity = entity
         self.held_bytes = held_bytes
 
@@ -43,3 +43,8 @@ class LongAnswer:
             byte_count=byte_count,
             held_bytes=self.held_bytes,
         )
+
+
+Answer = Entity | LongAnswer | asyncio.Future[None]
+"""What a handler gives: an entity of the request's version, or room to wait for before it is called
+again."""

@@ -8,7 +8,7 @@ Source of the ranges: Kafka 4.2's message files; floors by KIP-896.
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +25,8 @@ class Api:
     versions_max: int
     flexible_from: int
     advertised_min: int
+    shapes: tuple[int, ...]
+    """The versions whose kio classes its handler takes, ascending: see `taken_version`."""
     of_groups: bool = False
     """Its bytes count in the reserve of group calls: a member that can't send it in time loses its
     place. Clients begin with some of them, so that these are here as well."""
@@ -36,7 +38,12 @@ class Api:
     raw: bool = False
     """Known once the module is imported: it takes and gives bytes."""
 
-    def load(self) -> Any:
+    def taken_version(self, version: int) -> int:
+        """The version whose kio class a request is read into: what it lacks has its default there,
+        as in Kafka's own classes, so that handlers ask for no field whether it is there."""
+        return next(shape for shape in self.shapes if shape >= version)
+
+    def load(self) -> ModuleType:
         """The handler module, imported on first use."""
         if self.handler is None:
             module = importlib.import_module(f"penstock.kafka.handlers.{self.module}")
@@ -96,6 +103,16 @@ OF_GROUPS: Final = frozenset(
 )
 
 
+_SHAPES: Final = {
+    "OffsetCommit": (9, 10),
+    "OffsetFetch": (7, 9, 10),
+    "FindCoordinator": (3, 6),
+    "LeaveGroup": (2, 5),
+    "DeleteTopics": (5, 6),
+}
+"""Versions after which Kafka has replaced fields: a topic's name by its id, one group by many."""
+
+
 def _api(key: int, name: str, module: str, first: int, last: int, flexible: int) -> Api:
     return Api(
         key=key,
@@ -107,6 +124,7 @@ def _api(key: int, name: str, module: str, first: int, last: int, flexible: int)
         # KAFKA-18659: librdkafka before 2.6.1 switches compression and the newer record format
         # off unless Produce is advertised from 0; requests below 3 are refused all the same.
         advertised_min=0 if key == PRODUCE_KEY else first,
+        shapes=_SHAPES.get(name, (last,)),
         of_groups=name in OF_GROUPS,
         overlaps=key == PRODUCE_KEY,
         stage=f"request:{name}",

@@ -20,6 +20,7 @@ from penstock.kafka.registry import APIS, BY_MODULE
 from penstock.kafka.settings import KafkaSettings
 from penstock.kafka.wire import schema
 from penstock.model.ids import PartitionKey
+from penstock.model.steps import at_once
 from penstock.order.local_order import Order
 from penstock.state.answers import AnyAnswer, Refusal
 from penstock.state.commands import AnyCommand, CreateTopic
@@ -225,8 +226,7 @@ def call_handler(broker: Broker, api: str, version: int, request: Any) -> Any:
             if asyncio.isfuture(reply):
                 reply = await reply
             return body_of(reply)
-        decoded = schema.decode_request(api, version, body)
-        assert decoded == request
+        decoded = at_once(schema.taken_steps(api, version, body))
         return await encoded_answer(await handler.handle(context, decoded))
 
     encoded = asyncio.run(run())

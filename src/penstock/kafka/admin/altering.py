@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs but for what each makes of a resource's configs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
@@ -16,20 +16,28 @@ from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
-from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.state.commands import AlterClusterConfigs, AlterTopicConfigs, AnyCommand
 
+if TYPE_CHECKING:
+    from kio.schema.alter_configs.v2 import request as whole
+    from kio.schema.incremental_alter_configs.v1 import request as incremental
 
-class NewConfigs(Protocol):
+Resource = TypeVar(
+    "Resource", bound="whole.AlterConfigsResource | incremental.AlterConfigsResource"
+)
+Resource_contra = TypeVar("Resource_contra", contravariant=True)
+
+
+class NewConfigs(Protocol[Resource_contra]):
     """What an API makes of a resource."""
 
     def __call__(
-        self, resource: Any, current: Mapping[str, str], *, of_topic: bool
+        self, resource: Resource_contra, current: Mapping[str, str], *, of_topic: bool
     ) -> dict[str, str]:
         """The resource's configs after the alteration.
 
         Args:
-            resource: kio's AlterConfigsResource.
             current: its own configs now.
             of_topic: whether it is a topic rather than the cluster.
 
@@ -40,19 +48,23 @@ class NewConfigs(Protocol):
 
 
 async def alter(
-    context: RequestContext, request: Any, new_configs: NewConfigs, response_type: Any
+    context: RequestContext,
+    resources: Sequence[Resource],
+    new_configs: NewConfigs[Resource],
+    response_type: type[Entity],
+    *,
+    validate_only: bool,
 ) -> EncodedParts:
     """Alter configs of several resources in one commit, or only check that they could be.
 
     Args:
-        request: kio's AlterConfigsRequest or IncrementalAlterConfigsRequest.
+        resources: the request's.
         response_type: kio's AlterConfigsResourceResponse of the request's API and version.
 
     Returns:
         An encoded array of `response_type`, one for each of the request's resources.
     """
-    resources = request.resources
-    outcomes = await _outcomes(context, resources, new_configs, apply=not request.validate_only)
+    outcomes = await _outcomes(context, resources, new_configs, apply=not validate_only)
     responses = ArrayWriter(response_type)
     async for resource, outcome in context.broker.turns.each(zip(resources, outcomes, strict=True)):
         responses.add(
@@ -65,7 +77,11 @@ async def alter(
 
 
 async def _outcomes(
-    context: RequestContext, resources: Sequence[Any], new_configs: NewConfigs, *, apply: bool
+    context: RequestContext,
+    resources: Sequence[Resource],
+    new_configs: NewConfigs[Resource],
+    *,
+    apply: bool,
 ) -> list[Outcome]:
     turns = context.broker.turns
     twice = await turns.run(duplicates((one.resource_type, one.resource_name) for one in resources))
@@ -101,7 +117,10 @@ async def _outcomes(
 
 
 def _command(
-    context: RequestContext, resource: Any, new_configs: NewConfigs, certainty: fresh.Certainty
+    context: RequestContext,
+    resource: Resource,
+    new_configs: NewConfigs[Resource],
+    certainty: fresh.Certainty,
 ) -> AnyCommand | None:
     """The command that alters one resource; None when nothing changes.
 
@@ -112,7 +131,8 @@ def _command(
     names = [config.name for config in resource.configs]
     if len(set(names)) != len(names):
         raise ItemError(ErrorCode.INVALID_REQUEST, "a config is named twice")
-    if resource.resource_type == ResourceType.TOPIC:
+    kind: int = resource.resource_type
+    if kind == ResourceType.TOPIC:
         topic = view.topic(resource.resource_name)
         if topic is None:
             raise certainty.refusal(unknown_topic(resource.resource_name))
@@ -122,7 +142,7 @@ def _command(
         if not change.set and not change.unset:
             return None
         return AlterTopicConfigs(topic_id=topic.topic_id, set=change.set, unset=change.unset)
-    if resource.resource_type == ResourceType.BROKER:
+    if kind == ResourceType.BROKER:
         if not check_broker_name(resource.resource_name, context.broker.node_id):
             raise ItemError(
                 ErrorCode.INVALID_REQUEST,
@@ -137,5 +157,5 @@ def _command(
         return AlterClusterConfigs(set=change.set, unset=change.unset)
     raise ItemError(
         ErrorCode.INVALID_REQUEST,
-        f"configs of resource type {resource.resource_type} cannot be altered here",
+        f"configs of resource type {kind} cannot be altered here",
     )

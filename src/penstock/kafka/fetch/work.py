@@ -11,9 +11,9 @@ from typing import Final, cast
 from typing_extensions import Buffer
 
 from penstock.kafka import confirmed as fresh
+from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
-from penstock.kafka.fetch.alarm import Alarm
 from penstock.kafka.fetch.damaged_batch import damaged_batch, wants_damaged_batch
 from penstock.kafka.fetch.session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchSessions
 from penstock.kafka.fetch.targets import Target, find_targets

@@ -1,7 +1,8 @@
 """CreatePartitions 0 to 3: raise partition counts. They are never lowered, as in Kafka."""
 
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
@@ -10,16 +11,23 @@ from penstock.kafka.admin.topic_plan import added_partitions
 from penstock.kafka.admin.topic_room import TopicRoom
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.state.commands import CreatePartitions
 
+if TYPE_CHECKING:
+    from kio.schema.create_partitions.v3.request import (
+        CreatePartitionsRequest,
+        CreatePartitionsTopic,
+    )
+
 API_KEY: Final = 37
 VERSIONS: Final = range(4)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "CreatePartitionsRequest") -> Answer:
     """Add partitions in one commit, or only check; an outcome per topic."""
     types = response_types("create_partitions", context.api_version)
     turns = context.broker.turns
@@ -44,7 +52,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 async def _plan_all(
-    context: RequestContext, request: Any, twice: set[str], certainty: fresh.Certainty
+    context: RequestContext,
+    request: "CreatePartitionsRequest",
+    twice: AbstractSet[str],
+    certainty: fresh.Certainty,
 ) -> list[CreatePartitions | Outcome]:
     """For each topic the command, or why there is none."""
     plans: list[CreatePartitions | Outcome] = []
@@ -62,7 +73,7 @@ async def _plan_all(
 
 def _plan(
     context: RequestContext,
-    topic: Any,
+    topic: "CreatePartitionsTopic",
     room: TopicRoom,
     node_ids: set[int],
     certainty: fresh.Certainty,

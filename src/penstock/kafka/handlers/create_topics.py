@@ -5,10 +5,12 @@ Ids are random UUIDs. A replication factor above the number of brokers is refuse
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import repeat
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
@@ -24,18 +26,22 @@ from penstock.kafka.admin.topic_plan import (
 from penstock.kafka.admin.topic_room import TopicRoom, check_request
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
-from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import folded
 from penstock.state.commands import CreateTopic
+
+if TYPE_CHECKING:
+    from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 
 API_KEY: Final = 19
 VERSIONS: Final = range(2, 8)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "CreateTopicsRequest") -> Answer:
     """Create topics, or only check that they could be."""
     types = response_types("create_topics", context.api_version)
     turns = context.broker.turns
@@ -66,7 +72,10 @@ _Shown = dict[tuple[tuple[str, str], ...], EncodedParts]
 
 
 async def _plan_all(
-    context: RequestContext, request: Any, twice: set[str], certainty: fresh.Certainty
+    context: RequestContext,
+    request: "CreateTopicsRequest",
+    twice: AbstractSet[str],
+    certainty: fresh.Certainty,
 ) -> list[CreateTopic | Outcome]:
     """For each topic the command, or why there is none."""
     plans: list[CreateTopic | Outcome] = []
@@ -88,7 +97,7 @@ async def _plan_all(
     return plans
 
 
-async def _check_request(context: RequestContext, request: Any) -> None:
+async def _check_request(context: RequestContext, request: "CreateTopicsRequest") -> None:
     settings, partitions = context.broker.settings, 0
     async for topic in context.broker.turns.each(request.topics):
         if topic.assignments:
@@ -102,7 +111,7 @@ async def _check_request(context: RequestContext, request: Any) -> None:
 
 def _plan(
     context: RequestContext,
-    topic: Any,
+    topic: "CreatableTopic",
     others: Mapping[str, str],
     room: TopicRoom,
     node_ids: set[int],
@@ -127,7 +136,9 @@ def _plan(
     except ItemError as error:
         # What it collides with may have been deleted.
         raise certainty.refusal(error) from None
-    assignments = {one.partition_index: one.broker_ids for one in topic.assignments}
+    assignments: dict[int, Sequence[int]] = {
+        one.partition_index: one.broker_ids for one in topic.assignments
+    }
     if len(assignments) != len(topic.assignments):
         raise ItemError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
     count = partition_count(
@@ -154,14 +165,14 @@ def _plan(
 
 def _result(
     context: RequestContext,
-    types: Any,
+    types: ModuleType,
     name: str,
     plan: CreateTopic | Outcome,
     outcome: Outcome,
     shown: _Shown,
     *,
     validated_only: bool,
-) -> Any:
+) -> Entity:
     if isinstance(plan, Outcome) or outcome.error is not ErrorCode.NONE:
         return build(
             types.CreatableTopicResult,
@@ -173,7 +184,7 @@ def _result(
             replication_factor=-1,
             configs=(),
         )
-    configs: tuple[Any, ...] | EncodedParts = ()
+    configs: tuple[Entity, ...] | EncodedParts = ()
     if context.api_version >= 5:
         own = tuple(plan.configs.items())
         if own not in shown:

@@ -1,14 +1,18 @@
 """DeleteGroups 0 to 2: delete groups without members, with their offsets."""
 
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.lines import LINES_MAX, note_changes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
 API_KEY: Final = 42
 VERSIONS: Final = (0, 2)
@@ -16,7 +20,7 @@ COMMIT_GROUPS: Final = 250
 """Groups that one deadline of the journal is for."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DeleteGroupsRequest") -> Answer:
     """Delete some in each commit; an outcome for each."""
     types = response_types("delete_groups", context.api_version)
     group_ids = list(dict.fromkeys(request.groups_names))

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import TIMEOUT_MAX_S, TIMEOUT_MIN_S
 from penstock.kafka.admin.lines import LINES_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code, refusal_code
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import duplicates
 from penstock.kafka.partitions import find_partition
 from penstock.kafka.wire.arrays import ArrayWriter
@@ -19,6 +21,9 @@ from penstock.model.errors import PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.model.topic_configs import topic_settings
 
+if TYPE_CHECKING:
+    from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
+
 API_KEY: Final = 21
 VERSIONS: Final = range(3)
 
@@ -26,7 +31,7 @@ HIGH_WATERMARK: Final = -1
 NO_WATERMARK: Final = -1
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DeleteRecordsRequest") -> Answer:
     """Delete records below the given offsets; the new log start offset per partition."""
     types = response_types("delete_records", context.api_version)
     turns = context.broker.turns
@@ -68,7 +73,10 @@ _Place = tuple[str, int]
 
 
 async def _plan(
-    context: RequestContext, request: Any, twice: set[_Place], certainty: fresh.Certainty
+    context: RequestContext,
+    request: "DeleteRecordsRequest",
+    twice: AbstractSet[_Place],
+    certainty: fresh.Certainty,
 ) -> tuple[dict[_Place, ErrorCode], dict[_Place, tuple[PartitionKey, int]]]:
     """By topic name and partition: why nothing is deleted, or below which offset it is."""
     refused: dict[_Place, ErrorCode] = dict.fromkeys(twice, ErrorCode.INVALID_REQUEST)
@@ -88,7 +96,10 @@ async def _plan(
 
 
 def _check(
-    context: RequestContext, topic_name: str, partition: Any, certainty: fresh.Certainty
+    context: RequestContext,
+    topic_name: str,
+    partition: "DeleteRecordsPartition",
+    certainty: fresh.Certainty,
 ) -> PartitionKey | ErrorCode:
     view = context.broker.view
     key = find_partition(view, topic_name, partition.partition_index)

@@ -1,17 +1,21 @@
 """DeleteTopics 1 to 6: by name, from version 6 on also by id."""
 
 import uuid
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import Outcome, duplicates
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.state.commands import DeleteTopic
+
+if TYPE_CHECKING:
+    from kio.schema.delete_topics import v5, v6
 
 API_KEY: Final = 20
 VERSIONS: Final = range(1, 7)
@@ -22,16 +26,18 @@ class _Asked(NamedTuple):
     topic_id: uuid.UUID | None
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(
+    context: RequestContext, request: "v5.DeleteTopicsRequest | v6.DeleteTopicsRequest"
+) -> Answer:
     """Delete topics in one commit; an outcome for each."""
     types = response_types("delete_topics", context.api_version)
     turns = context.broker.turns
-    if context.api_version >= 6:
+    if hasattr(request, "topics"):
         asked = [_Asked(one.name, one.topic_id) async for one in turns.each(request.topics)]
     else:
         asked = [_Asked(name, None) async for name in turns.each(request.topic_names)]
 
-    async def look(certainty: fresh.Certainty) -> list[Any]:
+    async def look(certainty: fresh.Certainty) -> list[_Found | Outcome]:
         return [_find(context, one, certainty) async for one in turns.each(asked)]
 
     found = await fresh.settled(context, look)

@@ -1,11 +1,16 @@
 """DescribeCluster 0 to 2: the brokers; any of them is a controller (KIP-700)."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.placement.zones import zone_of
+
+if TYPE_CHECKING:
+    from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 
 API_KEY: Final = 60
 VERSIONS: Final = range(3)
@@ -14,11 +19,11 @@ BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DescribeClusterRequest") -> Answer:
     """Describe the cluster as clients may see it."""
     types = response_types("describe_cluster", context.api_version)
     broker = context.broker
-    endpoints = getattr(request, "endpoint_type", BROKERS)
+    endpoints = request.endpoint_type
     error, message = ErrorCode.NONE, None
     if endpoints == CONTROLLERS:
         error = ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -26,7 +31,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     elif endpoints != BROKERS:
         error = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         message = f"endpoint type {endpoints} is unknown"
-    brokers: tuple[Any, ...] = ()
+    brokers: tuple[Entity, ...] = ()
     if error is ErrorCode.NONE:
         brokers = tuple(
             build(

@@ -5,7 +5,8 @@ A resource that is named more than once is described once, with all configs that
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.resources import (
@@ -19,13 +20,16 @@ from penstock.kafka.admin.resources import (
 from penstock.kafka.answer_bounds import BASE_BYTES, REPEATED, TEXT_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
-from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.long_answer import Answer, LongAnswer
 from penstock.kafka.outcomes import CHEAP, ItemError
 from penstock.kafka.replies import SMALL_ANSWER_BYTES
-from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.primitives import count_bytes
 from penstock.kafka.wire.schema import build, encode_response, response_types
 from penstock.model.topic_configs import TOPIC_CONFIGS, TopicConfig
+
+if TYPE_CHECKING:
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
 
 API_KEY: Final = 32
 VERSIONS: Final = range(1, 5)
@@ -41,7 +45,7 @@ ENCODED_MAX: Final = 1_000
 """Values of configs that are kept while a request is answered."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DescribeConfigsRequest") -> Answer:
     """Describe each resource, or say why not."""
     description = _Description(context, request)
     bound = await description.bound()
@@ -58,7 +62,7 @@ class _Description:
     """One request. What is said of a config is encoded once for each value: most topics have most
     configs as the defaults have them, and a console asks for all topics."""
 
-    def __init__(self, context: RequestContext, request: Any) -> None:
+    def __init__(self, context: RequestContext, request: "DescribeConfigsRequest") -> None:
         self._context = context
         self._request = request
         self._types = response_types("describe_configs", context.api_version)
@@ -90,7 +94,7 @@ class _Description:
                 found += 2 * (text_bytes(value) + text_bytes(key))
         return found
 
-    async def look(self, certainty: fresh.Certainty) -> Any:
+    async def look(self, certainty: fresh.Certainty) -> Entity:
         """Describe as of now, each resource once."""
         turns = self._context.broker.turns
         results = []
@@ -184,9 +188,8 @@ class _Description:
         return encoded
 
 
-def _config(types: Any, entry: ConfigEntry, request: Any) -> Any:
+def _config(types: ModuleType, entry: ConfigEntry, request: "DescribeConfigsRequest") -> Entity:
     synonyms = entry.synonyms if request.include_synonyms else ()
-    documented = getattr(request, "include_documentation", False)
     return build(
         types.DescribeConfigsResourceResult,
         name=entry.name,
@@ -199,5 +202,5 @@ def _config(types: Any, entry: ConfigEntry, request: Any) -> Any:
             for one in synonyms
         ),
         config_type=entry.type,
-        documentation=entry.documentation if documented else None,
+        documentation=entry.documentation if request.include_documentation else None,
     )

@@ -5,7 +5,8 @@ A group that is not there is "Dead"; from version 6 on it is GROUP_ID_NOT_FOUND 
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.administration import MemberDescription
 from penstock.groups.errors import GroupError
@@ -14,9 +15,14 @@ from penstock.groups.ownership import told
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 
 API_KEY: Final = 15
 VERSIONS: Final = (0, 6)
@@ -29,7 +35,7 @@ MEMBER_BYTES: Final = 12
 """Lengths of metadata and assignment, and tags."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DescribeGroupsRequest") -> Answer:
     """Describe each group by itself."""
     types = response_types("describe_groups", context.api_version)
     turns = context.broker.turns
@@ -45,13 +51,14 @@ async def handle(context: RequestContext, request: Any) -> Any:
             away = GroupError.COORDINATOR_NOT_AVAILABLE
             described.append(_absent(types, group_id, away, None, state=""))
             continue
-        described.append(_described(context, types, group_id))
-        if turns.spend(len(described[-1].members), rows=1):
+        group, member_count = _described(context, types, group_id)
+        described.append(group)
+        if turns.spend(member_count, rows=1):
             await turns.wait()
     return build(types.DescribeGroupsResponse, groups=tuple(described))
 
 
-def _member(types: Any, member: MemberDescription) -> Any:
+def _member(types: ModuleType, member: MemberDescription) -> Entity:
     return build(
         types.DescribedGroupMember,
         member_id=member.member_id,
@@ -85,17 +92,18 @@ async def _bound(context: RequestContext, group_ids: Iterable[str]) -> int:
     return found
 
 
-def _described(context: RequestContext, types: Any, group_id: str) -> Any:
+def _described(context: RequestContext, types: ModuleType, group_id: str) -> tuple[Entity, int]:
+    """Describe a group, and count its members."""
     try:
         group = context.broker.groups.describe(group_id)
     except PenstockError as failure:
-        return _absent(types, group_id, told(failure), None, state="")
+        return _absent(types, group_id, told(failure), None, state=""), 0
     if group is None:
         missing = context.api_version >= NOT_FOUND_FROM
         error = GroupError.GROUP_ID_NOT_FOUND if missing else GroupError.NONE
         message = f"Group {group_id} not found." if missing else None
-        return _absent(types, group_id, error, message, state=GroupState.DEAD.value)
-    return build(
+        return _absent(types, group_id, error, message, state=GroupState.DEAD.value), 0
+    described = build(
         types.DescribedGroup,
         error_code=GroupError.NONE,
         error_message=None,
@@ -106,11 +114,12 @@ def _described(context: RequestContext, types: Any, group_id: str) -> Any:
         members=MadeItems(group.members, partial(_member, types)),
         authorized_operations=OPERATIONS_UNKNOWN,
     )
+    return described, len(group.members)
 
 
 def _absent(
-    types: Any, group_id: str, error: GroupError, message: str | None, *, state: str
-) -> Any:
+    types: ModuleType, group_id: str, error: GroupError, message: str | None, *, state: str
+) -> Entity:
     return build(
         types.DescribedGroup,
         error_code=error,

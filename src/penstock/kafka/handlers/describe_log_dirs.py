@@ -7,16 +7,20 @@ and usable bytes are unknown (-1): most bytes are in an object store, which has 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
+
+if TYPE_CHECKING:
+    from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 
 API_KEY: Final = 35
 VERSIONS: Final = range(1, 5)
@@ -26,7 +30,7 @@ PAGE_PARTITIONS: Final = 250
 """Partitions whose sizes are looked up in one go."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DescribeLogDirsRequest") -> Answer:
     """Sizes of the asked partitions; those that do not exist are left out, as in Kafka."""
     types = response_types("describe_log_dirs", context.api_version)
     view = context.broker.view
@@ -71,7 +75,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.DescribeLogDirsResponse, error_code=ErrorCode.NONE, results=(result,))
 
 
-async def _wanted(context: RequestContext, request: Any) -> Mapping[str, Collection[int]]:
+async def _wanted(
+    context: RequestContext, request: "DescribeLogDirsRequest"
+) -> Mapping[str, Collection[int]]:
     """Partitions by their topic's name."""
     view, turns = context.broker.view, context.broker.turns
     if request.topics is None:

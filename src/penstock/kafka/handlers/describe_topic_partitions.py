@@ -6,17 +6,24 @@ partitions, and its cursor says where the next one begins.
 
 import uuid
 from functools import partial
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.topic_names import NAME_LENGTH_MAX
 from penstock.placement.zones import zone_of
+from penstock.state.read.view import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 
 API_KEY: Final = 75
 VERSIONS: Final = range(1)
@@ -27,7 +34,7 @@ PAGE_PARTITIONS_MAX: Final = 2000
 """Kafka's max.request.partition.size.limit."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "DescribeTopicPartitionsRequest") -> Answer:
     """One page."""
     waiting = context.reserve_answer(await _bound(context, request))
     if waiting is not None:
@@ -35,10 +42,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await fresh.settled(context, partial(_page, context, request))
 
 
-async def _bound(context: RequestContext, request: Any) -> int:
+async def _bound(context: RequestContext, request: "DescribeTopicPartitionsRequest") -> int:
     """The most bytes of the answer."""
-    limit: int = request.response_partition_limit
-    partitions = max(1, min(limit, PAGE_PARTITIONS_MAX))
+    partitions = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     named = 0
     async for topic in context.broker.turns.each(request.topics):
         named += TOPIC_BYTES + text_bytes(topic.name)
@@ -49,12 +55,14 @@ async def _bound(context: RequestContext, request: Any) -> int:
     return BASE_BYTES + NAME_LENGTH_MAX + found
 
 
-async def _page(context: RequestContext, request: Any, certainty: fresh.Certainty) -> Any:
+async def _page(
+    context: RequestContext, request: "DescribeTopicPartitionsRequest", certainty: fresh.Certainty
+) -> Entity:
     types = response_types("describe_topic_partitions", context.api_version)
     view = context.broker.view
     turns = context.broker.turns
-    asked = request.topics or list(view.topics())
-    names = {topic.name async for topic in turns.each(asked)}
+    named = (topic.name for topic in request.topics or list(view.topics()))
+    names: set[str] = {name async for name in turns.each(named)}
     first_partition = 0
     cursor = request.cursor
     if cursor is not None:
@@ -87,7 +95,7 @@ async def _page(context: RequestContext, request: Any, certainty: fresh.Certaint
     )
 
 
-def _unknown(name: str, certainty: fresh.Certainty) -> dict[str, Any]:
+def _unknown(name: str, certainty: fresh.Certainty) -> dict[str, object]:
     error = unknown_topic(name).outcome.error
     return {
         "error_code": certainty.no(error, ErrorCode.LEADER_NOT_AVAILABLE),
@@ -97,7 +105,9 @@ def _unknown(name: str, certainty: fresh.Certainty) -> dict[str, Any]:
     }
 
 
-def _topic(context: RequestContext, types: Any, topic: Any, start: int, end: int) -> dict[str, Any]:
+def _topic(
+    context: RequestContext, types: ModuleType, topic: Topic, start: int, end: int
+) -> dict[str, object]:
     broker = context.broker
     leaders = broker.nodes.leaders(zone_of(context.client_id))
     led_by = leaders.of_topic(topic.topic_id, start, end)

@@ -7,22 +7,25 @@ at UNSUPPORTED_VERSION librdkafka asks again until its time is over. Share group
 version 6) are not served.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.net.unserved import Unserved, note_unserved
 from penstock.kafka.nodes import Node
 from penstock.kafka.outcomes import Outcome
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 
+if TYPE_CHECKING:
+    from kio.schema.find_coordinator import v3, v6
+
 API_KEY: Final = 10
 VERSIONS: Final = (0, 6)
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
-MANY_KEYS_FROM: Final = 4
 NO_NODE: Final = -1
 
 _FOUND: Final = Outcome()
@@ -43,19 +46,22 @@ _UNSERVED: Final = {
 }
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(
+    context: RequestContext, request: "v3.FindCoordinatorRequest | v6.FindCoordinatorRequest"
+) -> Answer:
     """Name the agents of groups."""
     types = response_types("find_coordinator", context.api_version)
-    key_type = getattr(request, "key_type", GROUP)
-    if context.api_version < MANY_KEYS_FROM:
-        return build(types.FindCoordinatorResponse, **_place(context, key_type, request.key))
+    if not hasattr(request, "coordinator_keys"):
+        return build(
+            types.FindCoordinatorResponse, **_place(context, request.key_type, request.key)
+        )
     coordinators = ArrayWriter(types.Coordinator)
     async for key in context.broker.turns.each(dict.fromkeys(request.coordinator_keys)):
-        coordinators.add(key=key, **_place(context, key_type, key))
+        coordinators.add(key=key, **_place(context, request.key_type, key))
     return build(types.FindCoordinatorResponse, coordinators=coordinators.encoded())
 
 
-def _place(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+def _place(context: RequestContext, key_type: int, key: str) -> dict[str, object]:
     outcome = {GROUP: _FOUND, TRANSACTION: _NO_TRANSACTIONS}.get(key_type, _UNKNOWN_TYPE)
     node: Node | None = None
     if outcome in _UNSERVED:

@@ -1,21 +1,25 @@
 """Heartbeat 0 to 4: a member lives, and hears whether it has to join again."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 API_KEY: Final = 12
 VERSIONS: Final = (0, 4)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "HeartbeatRequest") -> Answer:
     """Begin the member's session again."""
     error = context.broker.groups.heartbeat(
         request.group_id,
         request.member_id,
-        getattr(request, "group_instance_id", None),
+        request.group_instance_id,
         request.generation_id,
     )
     if error:

@@ -5,14 +5,18 @@ one that it had (KIP-360), as in Kafka. Transactional ids are refused until ther
 """
 
 import logging
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.net.unserved import Unserved, note_unserved
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.system.heard import Cause, heard
+
+if TYPE_CHECKING:
+    from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 API_KEY: Final = 22
 VERSIONS: Final = range(6)
@@ -22,7 +26,7 @@ NO_PRODUCER_ID: Final = -1
 logger = logging.getLogger(__name__)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "InitProducerIdRequest") -> Answer:
     """Allocate a producer id."""
     producer_id, epoch, error = NO_PRODUCER_ID, -1, ErrorCode.NONE
     if request.transactional_id is None:

@@ -8,15 +8,21 @@ static members (KIP-345); 9 may skip the assignment (KIP-814).
 
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.messages import JoinedMember, JoinReply, JoinRequest, Protocol
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import MadeItems
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from kio.schema.join_group.v9.request import JoinGroupRequest
 
 API_KEY: Final = 11
 VERSIONS: Final = (0, 9)
@@ -32,7 +38,7 @@ MEMBER_BYTES: Final = 8
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "JoinGroupRequest") -> Answer:
     """Join, and wait for the others."""
     version, groups = context.api_version, context.broker.groups
     if len(request.protocols) > PROTOCOLS_MAX:
@@ -41,7 +47,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
             f"group {request.group_id}",
             f"{len(request.protocols)} protocols are offered, {PROTOCOLS_MAX} are allowed",
         )
-    instance_id = getattr(request, "group_instance_id", None)
+    instance_id = request.group_instance_id
     client_id = context.client_id or ""
     session_timeout_ms = request.session_timeout // MILLISECOND
     # Version 0 has no time of its own for rebalancing.
@@ -82,7 +88,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
     )
 
 
-def _member(types: Any, member: JoinedMember) -> Any:
+def _member(types: ModuleType, member: JoinedMember) -> Entity:
     return build(
         types.JoinGroupResponseMember,
         member_id=member.member_id,

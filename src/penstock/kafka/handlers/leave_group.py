@@ -1,13 +1,17 @@
 """LeaveGroup 0 to 5: members leave, many in one request from version 3 on (KIP-345)."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.messages import Leaver, LeaveResult
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.leave_group import v2, v5
 
 API_KEY: Final = 13
 VERSIONS: Final = (0, 5)
@@ -17,14 +21,16 @@ LEAVERS_AT_ONCE: Final = 500
 """Members that leave between two turns of the event loop."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(
+    context: RequestContext, request: "v2.LeaveGroupRequest | v5.LeaveGroupRequest"
+) -> Answer:
     """Let members go; each has its own outcome."""
-    batch = context.api_version >= BATCH_FROM
     turns = context.broker.turns
-    leavers = [Leaver(request.member_id, None)] if not batch else []
-    if batch:
+    if hasattr(request, "members"):
         every = turns.each(request.members)
         leavers = [Leaver(one.member_id, one.group_instance_id) async for one in every]
+    else:
+        leavers = [Leaver(request.member_id, None)]
     error, results = GroupError.NONE, list[LeaveResult]()
     for start in range(0, len(leavers), LEAVERS_AT_ONCE):
         some = leavers[start : start + LEAVERS_AT_ONCE]
@@ -41,7 +47,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
         if settled is not doubt:
             error, results = settled, []
     types = response_types("leave_group", context.api_version)
-    if not batch:
+    if context.api_version < BATCH_FROM:
         if error is GroupError.NONE:
             error = results[0].error
         return build(types.LeaveGroupResponse, error_code=error)

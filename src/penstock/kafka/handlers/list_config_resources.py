@@ -3,14 +3,18 @@
 Version 0 is the former ListClientMetricsResources (KIP-714), of which there are none here.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka.admin.resources import ResourceType
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
 
 API_KEY: Final = 74
 VERSIONS: Final = range(2)
@@ -18,7 +22,7 @@ RESOURCE_BYTES: Final = 2
 """Type and tags."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "ListConfigResourcesRequest") -> Answer:
     """List topics and the broker."""
     types = response_types("list_config_resources", context.api_version)
     broker = context.broker

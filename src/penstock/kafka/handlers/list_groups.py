@@ -1,16 +1,20 @@
 """ListGroups 0 to 5: the groups that this broker coordinates; filtered by state from version 4 on
 (KIP-518), by type from 5 on (KIP-848). Filters don't look at upper and lower case, as in Kafka."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.ownership import told
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from kio.schema.list_groups.v5.request import ListGroupsRequest
 
 API_KEY: Final = 16
 VERSIONS: Final = (0, 5)
@@ -20,11 +24,11 @@ GROUP_BYTES: Final = 40
 """State, type and tags."""
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "ListGroupsRequest") -> Answer:
     """List the groups that pass the filters; no filter passes all."""
     types = response_types("list_groups", context.api_version)
-    states = {state.lower() for state in getattr(request, "states_filter", ())}
-    kinds = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    states = {state.lower() for state in request.states_filter}
+    kinds = {kind.lower() for kind in request.types_filter}
     if kinds and GROUP_TYPE not in kinds:
         return build(types.ListGroupsResponse, error_code=GroupError.NONE, groups=())
     if not await fresh.confirm(context):

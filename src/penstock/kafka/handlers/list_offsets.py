@@ -16,11 +16,12 @@ tries again.
 """
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import duplicates
 from penstock.kafka.partitions import find_partition, leader_epoch_error
 from penstock.kafka.wire.arrays import ArrayWriter
@@ -28,6 +29,9 @@ from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import CorruptDataError, PenstockError
 from penstock.model.ids import PartitionKey
 from penstock.state.leader_epochs import epoch_of_offset
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
 
 API_KEY: Final = 2
 VERSIONS: Final = range(1, 12)
@@ -59,10 +63,10 @@ class _Found(NamedTuple):
     leader_epoch: int = -1
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "ListOffsetsRequest") -> Answer:
     """Look all partitions up."""
     types = response_types("list_offsets", context.api_version)
-    committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+    committed = request.isolation_level == READ_COMMITTED
     known = await fresh.confirm(context)
     turns = context.broker.turns
     twice = await turns.run(
@@ -116,14 +120,14 @@ class _Lookup(NamedTuple):
 
 
 def _find(
-    context: RequestContext, topic_name: str, partition: Any, *, committed: bool
+    context: RequestContext, topic_name: str, partition: "ListOffsetsPartition", *, committed: bool
 ) -> _Found | _Lookup:
     """Answer from what is in memory, or say what must be looked up."""
     broker, log = context.broker, context.broker.log
     key = find_partition(broker.view, topic_name, partition.partition_index)
     if key is None:
         return _Found(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    stale = leader_epoch_error(getattr(partition, "current_leader_epoch", -1), broker.epoch)
+    stale = leader_epoch_error(partition.current_leader_epoch, broker.epoch)
     if stale is not ErrorCode.NONE:
         return _Found(stale)
     wanted = partition.timestamp

@@ -14,9 +14,9 @@ known", until there are ACLs. Topic ids are understood from version 12 on (KIP-5
 
 import asyncio
 import struct
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.asked_topics import create_asked
@@ -98,14 +98,14 @@ _Outcome = AnyReply | asyncio.Future[None]
 
 
 def _later(
-    context: RequestContext, body: memoryview, work: Coroutine[Any, Any, _Outcome]
+    context: RequestContext, body: memoryview, work: Awaitable[_Outcome]
 ) -> "asyncio.Future[AnyReply]":
     # Owned by the connection, which cancels it when its peer is gone.
     return asyncio.get_running_loop().create_task(_until_room(context, body, work))
 
 
 async def _until_room(
-    context: RequestContext, body: memoryview, work: Coroutine[Any, Any, _Outcome]
+    context: RequestContext, body: memoryview, work: Awaitable[_Outcome]
 ) -> AnyReply:
     found = await work
     while isinstance(found, asyncio.Future):

@@ -4,9 +4,10 @@ Answered once the offsets are journaled. `retention_time` (versions 2 to 4) is i
 retention, a setting, holds for all.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.committing import CommitResult
 from penstock.groups.errors import GroupError
@@ -14,9 +15,21 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, refusal_code
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
+from penstock.kafka.wire.encode import Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.state.commands import OffsetWrite
+
+if TYPE_CHECKING:
+    from kio.schema.offset_commit.v9 import request as v9
+    from kio.schema.offset_commit.v10 import request as v10
+
+    from penstock.state.read.view import Topic
+
+    _Request = v9.OffsetCommitRequest | v10.OffsetCommitRequest
+    _Partition = v9.OffsetCommitRequestPartition | v10.OffsetCommitRequestPartition
+    _Topic = v9.OffsetCommitRequestTopic | v10.OffsetCommitRequestTopic
 
 API_KEY: Final = 8
 VERSIONS: Final = (2, 10)
@@ -27,7 +40,7 @@ TOPIC_IDS_FROM: Final = 10
 _TOO_LARGE: Final = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "_Request") -> Answer:
     """Commit what can be committed; each partition has its own outcome."""
     version, broker = context.api_version, context.broker
     writes, errors = await fresh.settled(context, partial(_plan, context, request))
@@ -35,8 +48,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
         request.group_id,
         writes,
         member_id=request.member_id,
-        instance_id=getattr(request, "group_instance_id", None),
-        generation=_generation(request),
+        instance_id=request.group_instance_id,
+        # kio's classes of all versions name the field for both protocols.
+        generation=request.generation_id_or_member_epoch,
     )
     if result.error is GroupError.NONE:
         if result.altered_from is not None:
@@ -72,7 +86,9 @@ def _note_altered(
 
 
 async def _plan(
-    context: RequestContext, request: Any, certainty: fresh.Certainty
+    context: RequestContext,
+    request: "_Request",
+    certainty: fresh.Certainty,
 ) -> tuple[list[OffsetWrite], list[int | None]]:
     """What to write, and an error per partition in the request's order; None: it is written, and
     the journal says."""
@@ -86,9 +102,11 @@ async def _plan(
     writes: list[OffsetWrite] = []
     errors: list[int | None] = []
     turns = context.broker.turns
-    async for topic in turns.each(request.topics):
+    asked: Sequence[_Topic] = request.topics
+    async for topic in turns.each(asked):
         known = _find_topic(context, topic)
-        async for partition in turns.each(topic.partitions):
+        partitions: Sequence[_Partition] = topic.partitions
+        async for partition in turns.each(partitions):
             metadata = partition.committed_metadata or ""
             if known is None:
                 errors.append(certainty.no(unknown_topic, away))
@@ -103,7 +121,7 @@ async def _plan(
                         topic_id=known.topic_id,
                         partition=partition.partition_index,
                         offset=partition.committed_offset,
-                        leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                        leader_epoch=partition.committed_leader_epoch,
                         metadata=metadata,
                     )
                 )
@@ -114,30 +132,29 @@ def _stored(code: int) -> ErrorCode:
     return refusal_code(code) if code else ErrorCode.NONE
 
 
-def _generation(request: Any) -> int:
-    # The field is named for both protocols from version 9 on, in kio's classes of all versions.
-    generation: int = request.generation_id_or_member_epoch
-    return generation
-
-
-def _find_topic(context: RequestContext, topic: Any) -> Any:
+def _find_topic(context: RequestContext, topic: "_Topic") -> "Topic | None":
     view = context.broker.view
-    if context.api_version >= TOPIC_IDS_FROM:
+    if hasattr(topic, "topic_id"):
         return None if topic.topic_id is None else view.topic_by_id(topic.topic_id.bytes)
     return view.topic(topic.name)
 
 
-async def _response(context: RequestContext, request: Any, outcomes: list[int]) -> Any:
+async def _response(
+    context: RequestContext,
+    request: "_Request",
+    outcomes: list[int],
+) -> Entity:
     types, turns = response_types("offset_commit", context.api_version), context.broker.turns
     errors = iter(outcomes)
     topics = ArrayWriter(types.OffsetCommitResponseTopic)
-    async for topic in turns.each(request.topics):
-        partitions = ArrayWriter(types.OffsetCommitResponsePartition)
-        async for partition in turns.each(topic.partitions):
-            partitions.add(partition_index=partition.partition_index, error_code=next(errors))
-        topics.add(
-            name=getattr(topic, "name", None),
-            topic_id=getattr(topic, "topic_id", None),
-            partitions=partitions.encoded(),
+    asked: Sequence[_Topic] = request.topics
+    async for topic in turns.each(asked):
+        answers = ArrayWriter(types.OffsetCommitResponsePartition)
+        partitions: Sequence[_Partition] = topic.partitions
+        async for partition in turns.each(partitions):
+            answers.add(partition_index=partition.partition_index, error_code=next(errors))
+        name, topic_id = (
+            (None, topic.topic_id) if hasattr(topic, "topic_id") else (topic.name, None)
         )
+        topics.add(name=name, topic_id=topic_id, partitions=answers.encoded())
     return build(types.OffsetCommitResponse, topics=topics.encoded())

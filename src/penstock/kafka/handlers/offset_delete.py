@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import PartitionId
@@ -10,14 +10,18 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.lines import SHOWN_MAX, note_changes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 API_KEY: Final = 47
 VERSIONS: Final = (0, 0)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "OffsetDeleteRequest") -> Answer:
     """Delete offsets; an error for the group, or one for each partition."""
     types = response_types("offset_delete", context.api_version)
     turns = context.broker.turns
@@ -53,7 +57,7 @@ async def handle(context: RequestContext, request: Any) -> Any:
 
 
 async def _places(
-    context: RequestContext, request: Any, certainty: fresh.Certainty
+    context: RequestContext, request: "OffsetDeleteRequest", certainty: fresh.Certainty
 ) -> list[tuple[str, int, PartitionId | ErrorCode]]:
     """Topic name and number of each partition, with what it is to the journal."""
     places: list[tuple[str, int, PartitionId | ErrorCode]] = []

@@ -11,7 +11,8 @@ Answers are of the present: a group's offsets must not go back when its coordina
 
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.groups.errors import GroupError
 from penstock.groups.offsets import CommittedOffset, PartitionId
@@ -20,12 +21,24 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import CHEAP
 from penstock.kafka.wire.arrays import ArrayWriter
-from penstock.kafka.wire.encode import EncodedParts
+from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.schema import build, response_types
 from penstock.model.errors import PenstockError
 from penstock.model.topic_names import NAME_LENGTH_MAX
+
+if TYPE_CHECKING:
+    from kio.schema.offset_fetch.v7 import request as v7
+    from kio.schema.offset_fetch.v9 import request as v9
+    from kio.schema.offset_fetch.v10 import request as v10
+
+    _Request = v7.OffsetFetchRequest | v9.OffsetFetchRequest | v10.OffsetFetchRequest
+    _Group = v9.OffsetFetchRequestGroup | v10.OffsetFetchRequestGroup
+    _RequestTopic = (
+        v7.OffsetFetchRequestTopic | v9.OffsetFetchRequestTopics | v10.OffsetFetchRequestTopics
+    )
 
 API_KEY: Final = 9
 VERSIONS: Final = (1, 10)
@@ -59,7 +72,7 @@ class _Topic(NamedTuple):
 _Offsets = Mapping[PartitionId, CommittedOffset]
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "_Request") -> Answer:
     """Look the offsets of all groups up."""
     version = context.api_version
     types = response_types("offset_fetch", version)
@@ -71,9 +84,10 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return await _look_up(context, types, request, known=known)
 
 
-async def _look_up(context: RequestContext, types: Any, request: Any, *, known: bool) -> Any:
-    version = context.api_version
-    if version < GROUPS_FROM:
+async def _look_up(
+    context: RequestContext, types: ModuleType, request: "_Request", *, known: bool
+) -> Entity:
+    if not hasattr(request, "groups"):
         asked = await _joined(context, request.topics)
         error, topics, offsets = await _of_group(context, request.group_id, asked, known=known)
         return build(
@@ -104,10 +118,11 @@ async def _look_up(context: RequestContext, types: Any, request: Any, *, known: 
     return build(types.OffsetFetchResponse, groups=groups.encoded())
 
 
-async def _bound(context: RequestContext, request: Any) -> int:
+async def _bound(context: RequestContext, request: "_Request") -> int:
     """The most bytes of the answer."""
     turns = context.broker.turns
-    groups = request.groups if context.api_version >= GROUPS_FROM else (request,)
+    groups: Sequence[_Group | v7.OffsetFetchRequest]
+    groups = request.groups if hasattr(request, "groups") else (request,)
     asked: dict[str, int] = {}
     found = BASE_BYTES
     async for group in turns.each(groups):
@@ -117,7 +132,8 @@ async def _bound(context: RequestContext, request: Any) -> int:
         partitions = 0
         for topic in group.topics:
             partitions += len(topic.partition_indexes)
-            found += TOPIC_BYTES + text_bytes(getattr(topic, "name", None))
+            name = None if hasattr(topic, "topic_id") else topic.name
+            found += TOPIC_BYTES + text_bytes(name)
         asked[group.group_id] = partitions + asked.get(group.group_id, 0)
         if turns.spend(len(group.topics) // CHEAP):
             await turns.wait()
@@ -144,11 +160,11 @@ _Asked = dict[str | uuid.UUID | None, dict[int, None]]
 
 
 async def _joined_groups(
-    context: RequestContext, groups: Sequence[Any]
+    context: RequestContext, groups: "Sequence[_Group]"
 ) -> AsyncIterator[tuple[str, _Asked | None]]:
     """Each group once, with all that is asked of it: what is committed may be ten thousand times
     as long as its name."""
-    topics: dict[str, list[Any] | None] = {}
+    topics: dict[str, list[_RequestTopic] | None] = {}
     async for group in context.broker.turns.each(groups):
         if group.topics is None:
             topics[group.group_id] = None  # all of them
@@ -160,17 +176,17 @@ async def _joined_groups(
         yield group_id, await _joined(context, asked)
 
 
-async def _joined(context: RequestContext, topics: Sequence[Any] | None) -> _Asked | None:
+async def _joined(
+    context: RequestContext, topics: "Sequence[_RequestTopic] | None"
+) -> _Asked | None:
     """Each topic and partition once; None asks for all."""
     if topics is None:
         return None
-    by_id = context.api_version >= TOPIC_IDS_FROM
     turns = context.broker.turns
     asked: _Asked = {}
     async for topic in turns.each(topics):
-        asked.setdefault(topic.topic_id if by_id else topic.name, {}).update(
-            dict.fromkeys(topic.partition_indexes)
-        )
+        name = topic.topic_id if hasattr(topic, "topic_id") else topic.name
+        asked.setdefault(name, {}).update(dict.fromkeys(topic.partition_indexes))
         if turns.spend(len(topic.partition_indexes) // CHEAP):
             await turns.wait()
     return asked
@@ -246,8 +262,8 @@ def _asked(context: RequestContext, name: str | uuid.UUID | None, numbers: Itera
 
 async def _topics(
     context: RequestContext,
-    topic_type: Any,
-    partition_type: Any,
+    topic_type: type[Entity],
+    partition_type: type[Entity],
     topics: list[_Topic],
     offsets: _Offsets,
 ) -> EncodedParts:

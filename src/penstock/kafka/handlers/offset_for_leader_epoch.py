@@ -6,15 +6,22 @@ constant: the current one ends at the high watermark, an earlier one where the r
 and a later one is unknown (KIP-320). Answers are of the present, as those of ListOffsets.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.partitions import find_partition, leader_epoch_error
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.state.leader_epochs import end_of_epoch
+
+if TYPE_CHECKING:
+    from kio.schema.offset_for_leader_epoch.v4.request import (
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderPartition,
+    )
 
 API_KEY: Final = 23
 VERSIONS: Final = range(2, 5)
@@ -22,7 +29,7 @@ VERSIONS: Final = range(2, 5)
 UNDEFINED: Final = -1
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "OffsetForLeaderEpochRequest") -> Answer:
     """The end of the asked epoch, per partition."""
     types = response_types("offset_for_leader_epoch", context.api_version)
     turns = context.broker.turns
@@ -36,7 +43,9 @@ async def handle(context: RequestContext, request: Any) -> Any:
     return build(types.OffsetForLeaderEpochResponse, topics=topics.encoded())
 
 
-def _end(context: RequestContext, topic_name: str, asked: Any, *, known: bool) -> dict[str, Any]:
+def _end(
+    context: RequestContext, topic_name: str, asked: "OffsetForLeaderPartition", *, known: bool
+) -> dict[str, object]:
     broker = context.broker
     epoch, end = UNDEFINED, UNDEFINED
     key = find_partition(broker.view, topic_name, asked.partition)

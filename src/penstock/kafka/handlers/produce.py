@@ -55,13 +55,9 @@ class _Produce(ProduceWork):
 
     __slots__ = ("_items", "reply")
 
-    def __init__(self, context: RequestContext) -> None:
-        super().__init__(context)
-        self._items = 0
-        self.reply = LateReply(loop=asyncio.get_running_loop())
-
     def start(self, request: ProduceRequest) -> None:
         """Check the batches, and hand them to the log as soon as it is this request's turn."""
+        self.reply = LateReply(loop=asyncio.get_running_loop())
         self._acks, self._timeout_ms = request.acks, request.timeout_ms
         items = 0
         for topic in request.topics:

@@ -5,28 +5,32 @@ has room for it. From version 5 on the member says which
 protocol it believes in (KIP-559).
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.groups.messages import SyncRequest
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
+from penstock.kafka.long_answer import Answer
 from penstock.kafka.wire.schema import build, response_types
+
+if TYPE_CHECKING:
+    from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 API_KEY: Final = 14
 VERSIONS: Final = (0, 5)
 
 
-async def handle(context: RequestContext, request: Any) -> Any:
+async def handle(context: RequestContext, request: "SyncGroupRequest") -> Answer:
     """Wait for the assignment."""
     reply = await context.broker.groups.sync(
         request.group_id,
         SyncRequest(
             member_id=request.member_id,
-            instance_id=getattr(request, "group_instance_id", None),
+            instance_id=request.group_instance_id,
             generation=request.generation_id,
-            protocol_type=getattr(request, "protocol_type", None),
-            protocol_name=getattr(request, "protocol_name", None),
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
             assignments={
                 one.member_id: bytes(one.assignment)
                 async for one in context.broker.turns.each(request.assignments)

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from types import ModuleType
+from typing import Final
 
 from penstock.kafka.answer_bounds import bound_of
 from penstock.kafka.context import RequestContext
-from penstock.kafka.long_answer import LongAnswer
+from penstock.kafka.long_answer import Answer, LongAnswer
 from penstock.kafka.registry import Api
 from penstock.kafka.replies import AnyReply, LateReply, Reply
 from penstock.kafka.wire import schema
+from penstock.kafka.wire.encode import Entity
 from penstock.model.errors import RetryableError
 
 LONG_REQUEST_BYTES: Final = 1 << 20
@@ -47,7 +49,7 @@ class Exchange:
         """What follows the header. None: ApiVersions in a version that is not served (KIP-511)."""
         self.frame_bytes = frame_bytes
         self.started_s = started_s
-        self.pending: asyncio.Future[Any] | None = None
+        self.pending: asyncio.Future[Reply] | asyncio.Future[AnyReply] | None = None
         self.ready = False
         self.error: BaseException | None = None
         self.reply: AnyReply = None
@@ -91,7 +93,7 @@ class Exchange:
                 pending.taker = None
             pending.cancel()
 
-    async def _handle(self, handler: Any, body: memoryview) -> AnyReply:
+    async def _handle(self, handler: ModuleType, body: memoryview) -> AnyReply:
         context, turns = self.context, self.context.broker.turns
         while True:
             if self.frame_bytes < LONG_REQUEST_BYTES:
@@ -100,10 +102,10 @@ class Exchange:
                 async with context.broker.long_requests:
                     request, waiting = await self._decode(body)
             if waiting is None:
-                response = await handler.handle(context, request)
-                if type(response) is LongAnswer:
+                response: Answer = await handler.handle(context, request)
+                if isinstance(response, LongAnswer):
                     return await response.reply(turns)
-                if not asyncio.isfuture(response):
+                if not isinstance(response, asyncio.Future):
                     if context.reserved_bytes:
                         long = LongAnswer(response, held_bytes=context.reserved_bytes)
                         return await long.reply(turns)
@@ -113,7 +115,7 @@ class Exchange:
             del request
             await waiting
 
-    async def _decode(self, body: memoryview) -> tuple[Any, asyncio.Future[None] | None]:
+    async def _decode(self, body: memoryview) -> tuple[Entity, asyncio.Future[None] | None]:
         """The request, with its answer reserved; or what to wait for before it is decoded again."""
         context, name = self.context, self.api.module
         turns, version = context.broker.turns, context.api_version
@@ -126,7 +128,7 @@ class Exchange:
         self.ready = True
         changed()
 
-    def _replied(self, changed: Callable[[], None], future: "asyncio.Future[Any]") -> None:
+    def _replied(self, changed: Callable[[], None], future: "asyncio.Future[AnyReply]") -> None:
         self.pending = None
         if future.cancelled():
             self.error = RetryableError("serve", self.api.name, "it was cancelled")

@@ -6,9 +6,15 @@ written: where that is there anyway, and long (a member's metadata).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Generic, TypeVar, overload
 
-from penstock.kafka.wire.encode import LONG_PART_BYTES, EncodedParts, PartsBuffer, entity_writer
+from penstock.kafka.wire.encode import (
+    LONG_PART_BYTES,
+    EncodedParts,
+    Entity,
+    PartsBuffer,
+    entity_writer,
+)
 from penstock.kafka.wire.primitives import count_bytes
 from penstock.kafka.wire.schema import build
 
@@ -23,13 +29,13 @@ class ArrayWriter:
 
     __slots__ = ("_count", "_item_type", "_out", "_write")
 
-    def __init__(self, item_type: Any) -> None:
+    def __init__(self, item_type: type[Entity]) -> None:
         self._item_type = item_type
         self._write = entity_writer(item_type)
         self._count = 0
         self._out = PartsBuffer()
 
-    def add(self, **fields: Any) -> None:
+    def add(self, **fields: object) -> None:
         """Add an item; its arrays may be `EncodedParts`. As `schema.build`, fields that its version
         does not have are left out."""
         out = self._out
@@ -45,7 +51,10 @@ class ArrayWriter:
         return EncodedParts((length, *self._out.parts))
 
 
-class MadeItems(Sequence[Any]):
+_Source = TypeVar("_Source")
+
+
+class MadeItems(Sequence[Entity], Generic[_Source]):
     """An array whose items are made when they are written, some at a time.
 
     Args:
@@ -55,7 +64,7 @@ class MadeItems(Sequence[Any]):
 
     __slots__ = ("_make", "_sources")
 
-    def __init__(self, sources: Sequence[Any], make: Callable[[Any], Any]) -> None:
+    def __init__(self, sources: Sequence[_Source], make: Callable[[_Source], Entity]) -> None:
         self._sources = sources
         self._make = make
 
@@ -63,10 +72,10 @@ class MadeItems(Sequence[Any]):
         return len(self._sources)
 
     @overload
-    def __getitem__(self, place: int) -> Any: ...
+    def __getitem__(self, place: int) -> Entity: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Any]: ...
-    def __getitem__(self, place: int | slice) -> Any:
+    def __getitem__(self, place: slice) -> Sequence[Entity]: ...
+    def __getitem__(self, place: int | slice) -> Entity | Sequence[Entity]:
         if isinstance(place, slice):
             return MadeItems(self._sources[place], self._make)
         return self._make(self._sources[place])

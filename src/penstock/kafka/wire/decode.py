@@ -98,27 +98,29 @@ class Cursor:
 Reader = Callable[[Cursor], Any]
 
 
-def decode(entity_type: type, body: Buffer) -> Any:
+def decode(entity_type: type, body: Buffer, made_type: type | None = None) -> Any:
     """Read one entity from the start of a body.
 
-    Bytes behind the last field are ignored, as Kafka does: clients have been seen to send some.
+    Bytes after the last field are ignored, as Kafka does: clients have been seen to send some.
 
     Args:
         entity_type: a kio dataclass of a request.
         body: the request after its header.
+        made_type: the class of another version to make of it: what it alone has gets its default,
+            what it has not is read and left out. None: `entity_type`.
 
     Raises:
         MalformedRequestError: the bytes are not that entity.
     """
-    return entity_reader(entity_type)(Cursor(body))
+    return entity_reader(entity_type, made_type)(Cursor(body))
 
 
-def decode_in_steps(entity_type: type, body: Buffer) -> Steps[Any]:
+def decode_in_steps(entity_type: type, body: Buffer, made_type: type | None = None) -> Steps[Any]:
     """Decode as `decode` does, some items of the request's arrays at a time."""
     cursor = Cursor(body)
-    read = None if cursor.end <= AT_ONCE_BYTES else stepped_reader(entity_type)
+    read = None if cursor.end <= AT_ONCE_BYTES else stepped_reader(entity_type, made_type)
     if read is None:
-        entity = entity_reader(entity_type)(cursor)
+        entity = entity_reader(entity_type, made_type)(cursor)
         yield 1 + ITEMS_MAX - cursor.items_left
     else:
         entity = yield from read(cursor)
@@ -129,12 +131,12 @@ SteppedReader = Callable[[Cursor], Steps[Any]]
 
 
 @cache
-def stepped_reader(entity_type: type) -> SteppedReader | None:
+def stepped_reader(entity_type: type, made_type: type | None = None) -> SteppedReader | None:
     """The reader of a kio dataclass that has arrays, compiled once per type; None: it has none."""
-    flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
-    plain, tagged, tagged_defaults = _field_readers(entity_type)
+    fields = _Fields(entity_type, made_type)
+    plain, make = fields.plain, fields.make
     arrays = {
-        field.name: _stepped_array(field, flexible=flexible)
+        field.name: _stepped_array(field, fields.made_item(field), flexible=fields.flexible)
         for field in dataclasses.fields(entity_type)
         if field.metadata.get("tag") is None
         and typing.get_origin(without_none(field.type)[0]) is tuple
@@ -147,48 +149,74 @@ def stepped_reader(entity_type: type) -> SteppedReader | None:
         for name, reader in plain:
             array = arrays.get(name)
             values[name] = reader(cursor) if array is None else (yield from array(cursor))
-        if flexible:
-            values.update(tagged_defaults)
-            _read_tagged(cursor, tagged, values)
-        return entity_type(**values)
+        return make(cursor, values)
 
     return read
 
 
 @cache
-def entity_reader(entity_type: type) -> Reader:
+def entity_reader(entity_type: type, made_type: type | None = None) -> Reader:
     """Compile the reader of a kio dataclass, once per type."""
-    flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
-    plain, tagged, tagged_defaults = _field_readers(entity_type)
+    fields = _Fields(entity_type, made_type)
+    plain, make = fields.plain, fields.make
 
     def read(cursor: Cursor) -> Any:
-        values = {name: reader(cursor) for name, reader in plain}
-        if flexible:
-            values.update(tagged_defaults)
-            _read_tagged(cursor, tagged, values)
-        return entity_type(**values)
+        return make(cursor, {name: reader(cursor) for name, reader in plain})
 
     return read
 
 
-def _field_readers(
-    entity_type: type,
-) -> tuple[list[tuple[str, Reader]], dict[int, tuple[str, Reader]], dict[str, object]]:
-    """Readers of the plain fields and, by tag, of the tagged ones; and these's defaults."""
-    flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
-    plain: list[tuple[str, Reader]] = []
-    tagged: dict[int, tuple[str, Reader]] = {}
-    tagged_defaults: dict[str, object] = {}
-    for field in dataclasses.fields(entity_type):
-        tag = field.metadata.get("tag")
-        reader = _field_reader(field, flexible=flexible, tagged=tag is not None)
-        if tag is None:
-            plain.append((field.name, reader))
-        else:
-            tagged[int(tag)] = (field.name, reader)
-            if field.default is dataclasses.MISSING:
-                tagged_defaults[field.name] = zero_of(field)
-    return plain, tagged, tagged_defaults
+class _Fields:
+    """The fields of a kio dataclass, and how they become an entity."""
+
+    def __init__(self, entity_type: type, made_type: type | None) -> None:
+        self._made_type = made_type or entity_type
+        self._made = {field.name: field for field in dataclasses.fields(self._made_type)}
+        self.flexible: bool = getattr(entity_type, "__flexible__")  # noqa: B009 - not on `type`
+        self.plain: list[tuple[str, Reader]] = []
+        """Their readers, in the order of the bytes."""
+        self._tagged: dict[int, tuple[str, Reader]] = {}
+        own = dataclasses.fields(entity_type)
+        for field in own:
+            tag = field.metadata.get("tag")
+            made_item = self.made_item(field)
+            reader = _field_reader(field, made_item, flexible=self.flexible, tagged=tag is not None)
+            if tag is None:
+                self.plain.append((field.name, reader))
+            else:
+                self._tagged[int(tag)] = (field.name, reader)
+        read = {name for name, _ in self.plain}
+        self._absent = {
+            name: zero_of(field)
+            for name, field in self._made.items()
+            if name not in read and field.default is dataclasses.MISSING
+        }
+        """What the bytes may not have, and the class has no default for."""
+        self._left_out = [field.name for field in own if field.name not in self._made]
+
+    def made_item(self, field: "dataclasses.Field[Any]") -> type | None:
+        """The class of which a field's entity, or the entities of its array, are made."""
+        made = self._made.get(field.name)
+        item = None if made is None else _item_type(made)[0]
+        return typing.cast("type", item) if dataclasses.is_dataclass(item) else None
+
+    def make(self, cursor: Cursor, values: dict[str, Any]) -> Any:
+        """Read the tagged fields, and make the entity of them and of the plain ones' values."""
+        if self._absent:
+            values.update(self._absent)
+        if self.flexible:
+            _read_tagged(cursor, self._tagged, values)
+        for name in self._left_out:
+            values.pop(name, None)
+        return self._made_type(**values)
+
+
+def _item_type(field: "dataclasses.Field[Any]") -> tuple[Any, bool]:
+    """The type of a field's value, or of its array's items, and whether that may be null."""
+    inner, nullable = without_none(field.type)
+    if typing.get_origin(inner) is tuple:
+        return without_none(typing.get_args(inner)[0])
+    return inner, nullable
 
 
 def _read_tagged(
@@ -209,15 +237,19 @@ def _read_tagged(
                 raise _malformed(f"tagged field {tag} has {length} bytes, {inner.position} used")
 
 
-def _field_reader(field: "dataclasses.Field[Any]", *, flexible: bool, tagged: bool) -> Reader:
+def _field_reader(
+    field: "dataclasses.Field[Any]", made_item: type | None, *, flexible: bool, tagged: bool
+) -> Reader:
     inner, nullable = without_none(field.type)
+    item_type, item_nullable = _item_type(field)
     if typing.get_origin(inner) is tuple:
-        item_type, item_nullable = without_none(typing.get_args(inner)[0])
         # kio writes nullable arrays of primitives as `tuple[T, ...] | None`.
-        item = _value_reader(field, item_type, flexible=flexible, nullable=item_nullable)
+        item = _value_reader(field, item_type, made_item, flexible=flexible, nullable=item_nullable)
         return _array_reader(item, flexible=flexible, nullable=nullable)
     # A tagged field is optional by being absent; its value has no null of its own.
-    return _value_reader(field, inner, flexible=flexible, nullable=nullable and not tagged)
+    return _value_reader(
+        field, inner, made_item, flexible=flexible, nullable=nullable and not tagged
+    )
 
 
 def without_none(field_type: Any) -> tuple[Any, bool]:
@@ -230,10 +262,15 @@ def without_none(field_type: Any) -> tuple[Any, bool]:
 
 
 def _value_reader(
-    field: "dataclasses.Field[Any]", value_type: Any, *, flexible: bool, nullable: bool
+    field: "dataclasses.Field[Any]",
+    value_type: Any,
+    made_item: type | None,
+    *,
+    flexible: bool,
+    nullable: bool,
 ) -> Reader:
     if dataclasses.is_dataclass(value_type):
-        reader = entity_reader(typing.cast("type", value_type))
+        reader = entity_reader(typing.cast("type", value_type), made_item)
         return _nullable_entity(reader) if nullable else reader
     kafka_type = field.metadata["kafka_type"]
     if kafka_type == "string":
@@ -261,14 +298,16 @@ def _array_count(cursor: Cursor, *, flexible: bool, nullable: bool) -> int | Non
     return cursor.items(count)
 
 
-def _stepped_array(field: "dataclasses.Field[Any]", *, flexible: bool) -> SteppedReader:
+def _stepped_array(
+    field: "dataclasses.Field[Any]", made_item: type | None, *, flexible: bool
+) -> SteppedReader:
     """Reads an array some items at a time."""
-    inner, nullable = without_none(field.type)
-    item_type, item_nullable = without_none(typing.get_args(inner)[0])
-    item = _value_reader(field, item_type, flexible=flexible, nullable=item_nullable)
+    _, nullable = without_none(field.type)
+    item_type, item_nullable = _item_type(field)
+    item = _value_reader(field, item_type, made_item, flexible=flexible, nullable=item_nullable)
     stepped = None
     if dataclasses.is_dataclass(item_type):
-        stepped = stepped_reader(typing.cast("type", item_type))
+        stepped = stepped_reader(typing.cast("type", item_type), made_item)
 
     def read(cursor: Cursor) -> Steps[Any]:
         count = _array_count(cursor, flexible=flexible, nullable=nullable)
@@ -381,7 +420,7 @@ def _long_timedelta(milliseconds: int) -> timedelta:
 
 
 def zero_of(field: "dataclasses.Field[Any]") -> object:
-    """The implicit default of a tagged field that has none spelled out."""
+    """The implicit default of a field that may be absent and has none spelled out."""
     inner, nullable = without_none(field.type)
     if nullable:
         return None
@@ -389,7 +428,14 @@ def zero_of(field: "dataclasses.Field[Any]") -> object:
         return ()
     if dataclasses.is_dataclass(inner):
         return None
-    zeros: dict[str, object] = {"bool": False, "string": "", "bytes": b"", "uuid": None}
+    zeros: dict[str, object] = {
+        "bool": False,
+        "string": "",
+        "bytes": b"",
+        "uuid": None,
+        "timedelta_i32": timedelta(0),
+        "timedelta_i64": timedelta(0),
+    }
     return zeros.get(field.metadata["kafka_type"], 0)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from penstock.kafka.wire.decode import STEP_ITEMS, without_none, zero_of
 from penstock.kafka.wire.primitives import count_bytes, uvarint
@@ -56,6 +56,12 @@ class PartsBuffer(bytearray):
             self.parts += values
 
 
+class Entity(Protocol):
+    """A message of kio, or a part of one: a frozen dataclass of one version."""
+
+    __flexible__: ClassVar[bool]
+
+
 Writer = Callable[[bytearray, Any], None]
 SteppedWriter = Callable[[bytearray, Any], Steps[None]]
 ITEM_BYTES: Final = 1_000
@@ -83,7 +89,7 @@ _LAYOUTS: Final = {
 """The types that `struct` packs as they are."""
 
 
-def encode_in_steps(entity: Any) -> Steps[bytearray]:
+def encode_in_steps(entity: Entity) -> Steps[bytearray]:
     """The bytes of an entity, made some items at a time."""
     out = bytearray()
     yield from _write(out, entity)
@@ -91,7 +97,7 @@ def encode_in_steps(entity: Any) -> Steps[bytearray]:
     return out
 
 
-def length_in_steps(entity: Any) -> Steps[int]:
+def length_in_steps(entity: Entity) -> Steps[int]:
     """How many bytes `encode_in_steps` gives, without keeping them."""
     length = 0
     out = bytearray()
@@ -102,7 +108,7 @@ def length_in_steps(entity: Any) -> Steps[int]:
     return length + len(out)
 
 
-def pieces_of(entity: Any, *, piece_bytes: int, piece_items: int) -> Iterator[tuple[bytes, int]]:
+def pieces_of(entity: Entity, *, piece_bytes: int, piece_items: int) -> Iterator[tuple[bytes, int]]:
     """The bytes of an entity, some at a time; each piece is made when it is asked for.
 
     Args:
@@ -119,7 +125,7 @@ def pieces_of(entity: Any, *, piece_bytes: int, piece_items: int) -> Iterator[tu
         yield bytes(out), items
 
 
-def _write(out: bytearray, entity: Any) -> Steps[None]:
+def _write(out: bytearray, entity: Entity) -> Steps[None]:
     entity_type = typing.cast("type", type(entity))
     write = stepped_writer(entity_type)
     if write is None:

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from typing_extensions import Buffer
 
+from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.wire.decode import decode, decode_in_steps
-from penstock.kafka.wire.encode import encode_in_steps
-from penstock.model.steps import at_once
+from penstock.kafka.wire.encode import Entity, encode_in_steps
+from penstock.model.steps import Steps, at_once
 from penstock.system.turns import Turns
 
 NO_TIME: Final = timedelta(0)
@@ -57,7 +58,7 @@ def response_types(api_name: str, version: int) -> ModuleType:
     return importlib.import_module(f"kio.schema.{api_name}.v{version}.response")
 
 
-def build(entity_type: Any, **fields: Any) -> Any:
+def build(entity_type: type[Entity], **fields: object) -> Entity:
     """Make an entity, leaving out the fields that its version does not have.
 
     `throttle_time` is zero where the version wants one and none is given (there are no quotas).
@@ -78,7 +79,7 @@ def _field_names(entity_type: type) -> frozenset[str]:
 
 
 def decode_request(api_name: str, version: int, body: Buffer) -> Any:
-    """The request's entity.
+    """The request's entity as its version has it; for tests. Handlers get that of `taken_steps`.
 
     Args:
         api_name: kio's name, for example "list_offsets".
@@ -115,17 +116,28 @@ def _entity_type(api_name: str, version: int, kind: str) -> type:
     return roots[0]
 
 
-async def decode_in_turns(turns: Turns, api_name: str, version: int, body: Buffer) -> Any:
-    """Decode as `decode_request` does; a long request gives way to other work of the event loop."""
-    return await turns.run(decode_in_steps(_entity_type(api_name, version, "Request"), body))
+def taken_steps(api_name: str, version: int, body: Buffer) -> Steps[Entity]:
+    """Decode a request into the class that its handler takes: see `registry.Api.taken_version`.
+
+    Raises:
+        MalformedRequestError: the bytes are not such a request.
+    """
+    sent = _entity_type(api_name, version, "Request")
+    taken = _entity_type(api_name, BY_MODULE[api_name].taken_version(version), "Request")
+    return decode_in_steps(sent, body, taken)
 
 
-def encode_response(entity: Any) -> bytes:
+async def decode_in_turns(turns: Turns, api_name: str, version: int, body: Buffer) -> Entity:
+    """Decode for a handler; a long request gives way to other work of the event loop."""
+    return await turns.run(taken_steps(api_name, version, body))
+
+
+def encode_response(entity: Entity) -> bytes:
     """The bytes of a response (or any kio entity), without size and header."""
     return bytes(at_once(encode_in_steps(entity)))
 
 
-async def encode_in_turns(turns: Turns, entity: Any) -> bytearray:
+async def encode_in_turns(turns: Turns, entity: Entity) -> bytearray:
     """Encode as `encode_response` does; a long one gives way to other work of the event loop."""
     return await turns.run(encode_in_steps(entity))
 

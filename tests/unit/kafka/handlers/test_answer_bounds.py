@@ -17,6 +17,7 @@ from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.replies import SMALL_ANSWER_BYTES, PiecedReply
 from penstock.kafka.wire import schema
 from penstock.model.errors import InvalidRequestError
+from penstock.model.steps import at_once
 from penstock.state.commands import CreateTopic
 from penstock.system.turns import Turns
 from support.replies import body_of, encoded
@@ -59,7 +60,7 @@ async def lengths(broker: Any, api: str, version: int, body: memoryview) -> tupl
         if isinstance(reply, PiecedReply):
             return longest_piece(reply), context.reserved
         return len(body_of(reply)), context.reserved
-    request = schema.decode_request(api, version, body)
+    request = at_once(schema.taken_steps(api, version, body))
     bound = bound_of(context, api, request, len(body))
     try:
         response = await handler.handle(context, request)
@@ -213,7 +214,9 @@ def test_a_leaders_answer_is_reserved_once_the_round_has_ended(on_face: Any, ver
             protocols=(protocol,),
             reason=None,
         )
-        body = await encoded(await BY_MODULE["join_group"].load().handle(context, request))
+        sent = schema.encode_request(request)
+        taken = at_once(schema.taken_steps("join_group", version, sent))
+        body = await encoded(await BY_MODULE["join_group"].load().handle(context, taken))
         assert SMALL_ANSWER_BYTES < len(METADATA) < len(body) <= context.reserved
 
     on_face(work)
@@ -241,7 +244,9 @@ def test_a_long_assignment_is_reserved(on_face: Any, version: int) -> None:
             protocol_name="range",
             assignments=(assignment,),
         )
-        body = await encoded(await BY_MODULE["sync_group"].load().handle(context, request))
+        sent = schema.encode_request(request)
+        taken = at_once(schema.taken_steps("sync_group", version, sent))
+        body = await encoded(await BY_MODULE["sync_group"].load().handle(context, taken))
         assert len(METADATA) < len(body) <= context.reserved
 
     on_face(work)

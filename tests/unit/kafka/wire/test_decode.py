@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kafka.errors import MalformedRequestError
-from penstock.kafka.registry import APIS
+from penstock.kafka.registry import APIS, BY_MODULE
 from penstock.kafka.wire import schema
-from penstock.kafka.wire.decode import ITEMS_MAX, decode
+from penstock.kafka.wire.decode import ITEMS_MAX, Cursor, decode, stepped_reader
+from penstock.model.steps import at_once
 from support.examples import examples
 
 EVERY_VERSION = [
@@ -74,6 +75,41 @@ def test_a_request_is_read_as_kio_wrote_it(api: str, version: int, nulls: bool) 
     assert schema.decode_request(api, version, memoryview(body)) == request
     # Bytes behind the last field are ignored, as Kafka does.
     assert schema.decode_request(api, version, memoryview(body + b"\x01\x00")) == request
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
+def test_a_handler_gets_all_that_was_sent_in_the_class_that_it_takes(
+    api: str, version: int, nulls: bool
+) -> None:
+    if BY_MODULE[api].load() and BY_MODULE[api].raw:
+        pytest.skip("it reads its bytes itself")
+    sent = sample(request_type(api, version), nulls=nulls)
+    body = schema.encode_request(sent)
+    taken = at_once(schema.taken_steps(api, version, body))
+    assert type(taken) is request_type(api, BY_MODULE[api].taken_version(version))
+    assert left_out(sent, taken) <= ({"retention_time"} if api == "offset_commit" else set())
+    read = stepped_reader(request_type(api, version), type(taken))
+    assert read is None or at_once(read(Cursor(body))) == taken
+
+
+def left_out(sent: Any, taken: Any) -> set[str]:
+    """The fields that were sent and aren't in what a handler takes; all others are equal."""
+    found = set()
+    for field in dataclasses.fields(sent):
+        value = getattr(sent, field.name)
+        if not hasattr(taken, field.name):
+            found.add(field.name)
+            continue
+        pairs = [(value, getattr(taken, field.name))]
+        if isinstance(value, tuple):
+            pairs = list(zip(value, pairs[0][1], strict=True))
+        for one, other in pairs:
+            if dataclasses.is_dataclass(one):
+                found |= left_out(one, other)
+            else:
+                assert one == other
+    return found
 
 
 @settings(max_examples=examples(5))

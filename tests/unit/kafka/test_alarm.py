@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kafka.fetch.alarm import KEPT_S, Alarm
+from penstock.kafka.alarm import KEPT_S, Alarm
 
 
 class ManualLoop:
