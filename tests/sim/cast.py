@@ -50,7 +50,8 @@ async def prepare(world: World) -> None:
     if chance.happens(0.5):
         world.actors.append(Consumer(world, "reads1"))
     world.actors += [
-        Compactor(world, f"compacts{number}") for number in range(chance.pick((0, 0, 1, 1, 2)))
+        Compactor(world, f"compacts{number}")
+        for number in range(max(chance.pick((0, 0, 1, 1, 2)), world.profile.compactors_min))
     ]
     if chance.happens(0.4):
         world.actors.append(StreamWriter(world, "stream", 5 + chance.below(15)))

@@ -19,6 +19,7 @@ NEAR_STREAM = 0x6E656172
 REPLACED_STREAM = 0x7265711B
 DIFFERING_STREAM = 0x646966666575
 CONNECTIONS_STREAM = 0x6361626C6573
+DRILLS_STREAM = 0x6C6F6F6B6564
 """Such that the seeds which tests and planted bugs name stay what they are."""
 
 KAFKA = KafkaSettings(auto_create_topics=False, confirm_timeout_s=2.0)
@@ -84,6 +85,9 @@ class Profile:
     """Mean time between two faults."""
     has_streams: bool = False
     """Whether clients' connections are streams (`sim.sockets`)."""
+    has_drills: bool = False
+    """Whether an operator restores the cluster to moments again and again (`sim.drills`)."""
+    compactors_min: int = 0
     producers_min: int = 0
     beat_s: float = 0.0
     """Producers send at multiples of this time; 0: whenever they like."""
@@ -319,12 +323,27 @@ CONNECTIONS = Profile(
 """Clients' connections drip, pause, are held up and cut off in the middle of frames; so many
 producers are at work that their requests are gathered in waves."""
 CONNECTIONS_SHARE = 0.05
+DRILLS = Profile(
+    name="drills",
+    archives=True,
+    older_share=0.0,
+    restored_share=0.5,
+    segment_age_ms=300,
+    # Longer than the archive keeps anything in any case.
+    restore_window_ms=7_000,
+    compactors_min=1,
+    has_drills=True,
+)
+"""Moments of the restore window are restored while objects are condemned and deleted."""
+DRILLS_SHARE = 0.04
 
 
 def profile_of(seed: int) -> Profile:
     """Of a run."""
     if Chance(seed ^ CONNECTIONS_STREAM).happens(CONNECTIONS_SHARE):
         return CONNECTIONS
+    if Chance(seed ^ DRILLS_STREAM).happens(DRILLS_SHARE):
+        return DRILLS
     if Chance(seed ^ DIFFERING_STREAM).happens(DIFFERING_SHARE):
         return DIFFERING_IN_LIFE
     if Chance(seed ^ REPLACED_STREAM).happens(REPLACED_SHARE):

@@ -7,6 +7,7 @@ restored cluster, and those whom that one names must meet none of them.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import CorruptDataError, NotFoundError, RetryableError
@@ -57,19 +58,26 @@ class Restoring:
         self._world = world
         self._chance = chance
         self._store = self._open_store()
+        self._scratch = world.folder / "restore"
         self._pool = InlineExecutor(chance.fork(), workers=2)
 
-    async def state_at(self, moment: Moment) -> RestoredState:
+    @property
+    def database(self) -> Path:
+        """Of a state on its way; what could not be restored lies there still."""
+        return self._scratch / "restored.sqlite"
+
+    async def state_at(self, moment: Moment, *, allow_loss: bool = False) -> RestoredState:
         """See `penstock.recovery.point_in_time.restore_state`."""
         return await restore_state(
             self._store,
             PARENT_URL,
             cluster_id=CLUSTER_ID,
             moment=moment,
-            scratch=self._world.folder / "restore",
+            scratch=self._scratch,
             executor=self._pool,
             clock=self._world.clock,
             random=self._chance.fork(),
+            allow_loss=allow_loss,
         )
 
     async def archive_end_ms(self) -> int:
@@ -77,8 +85,8 @@ class Restoring:
         archive = self._archive()
         ends = [name.last for name in await archive.stretches()]
         ends += [name.position for name in await archive.snapshots()]
-        stamps = {row.position: row.stamp_ms for row in self._world.journal.rows()}
-        return stamps.get(max(ends, default=0), 0)
+        row = self._world.journal.row_ever(max(ends, default=0))
+        return 0 if row is None else row.stamp_ms
 
     def _archive(self) -> Archive:
         return Archive(

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from sim.planted import HERE, CleanTree, expected_kinds, header, look_for, plant, what_it_does
-from sim.profiles import CONNECTIONS, LATER, NEAR_CLOCKS, PROFILES, REPLACED, RESTORED_IN_LIFE
+from sim.profiles import (
+    CONNECTIONS,
+    DRILLS,
+    LATER,
+    NEAR_CLOCKS,
+    PROFILES,
+    REPLACED,
+    RESTORED_IN_LIFE,
+)
 
 PATCHES = sorted((HERE / "planted").glob("*.patch"))
 
@@ -71,6 +79,7 @@ def test_a_header_names_a_profile_that_there_is(patch: Path) -> None:
                 NEAR_CLOCKS,
                 REPLACED,
                 CONNECTIONS,
+                DRILLS,
             )
         ),
     }

@@ -34,6 +34,7 @@ from sim.chance import Chance
 from sim.clocks import Clocks
 from sim.differing import differ
 from sim.differing_in_life import all_found, operate
+from sim.drills import drill
 from sim.ending import compare_replicas, final_check
 from sim.faults import Faults
 from sim.history import History, Place, ViolationError
@@ -360,6 +361,9 @@ class World:
         loop = self.loop
         if self.profile.differing_in_life:
             loop.spawn(loop.world, operate(self), name="operator")
+        drills = (
+            loop.spawn(loop.world, drill(self), name="drills") if self.profile.has_drills else None
+        )
         for actor in self.actors:
             self.begin(actor)
         if self.profile.restored_in_life:
@@ -377,6 +381,8 @@ class World:
             await asyncio.sleep(0.5)
         if self.profile.differing_in_life:
             await all_found(self)
+        if drills is not None:
+            await drills
         await final_check(self)
         chance = Chance(self.seed ^ OLDER_STREAM)
         if chance.happens(self.profile.older_share):
