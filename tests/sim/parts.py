@@ -98,7 +98,7 @@ async def assemble(parts: Parts, *, on_end: Callable[[BaseException], None]) -> 
     """
     agent, world = parts.agent, parts.agent.world
 
-    def open_queries(path: Path) -> Callable[[], Queries]:
+    def open_queries(path: Path, _: object) -> Callable[[], Queries]:
         queries = Queries(path)
         parts.closes.append(queries.close)
         return lambda: queries

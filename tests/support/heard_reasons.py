@@ -23,6 +23,7 @@ REASONS: Final = {
     "agent/cluster.py ClusterJournal._open_order: JournalOlderError": "said once, at a start",
     "agent/jobs.py Jobs.close: return_exceptions": CLOSING,
     "agent/patience.py until_answered: RetryableError": "said once per text, at a start",
+    "agent/thread_queries.py _file_id: FileNotFoundError": ABSENT,
     # app
     "app/agent_id.py _read: FileNotFoundError": ABSENT,
     "app/copied_objects.py CopiedObjects._read: NotFoundError": ABSENT,
@@ -31,7 +32,6 @@ REASONS: Final = {
     "app/http/server.py HttpServer.close: return_exceptions": CLOSING,
     "app/http/connection.py RequestSlots.__call__: ClientDisconnect": "the client is gone",
     "app/host/leftover_wals.py has_had_workers: PenstockError": "the opening that follows raises it",
-    "app/parts.py _file_id: FileNotFoundError": ABSENT,
     "app/api/routes.py _answer: ClientDisconnect": TOLD,
     "app/api/checks.py check_objects: return_exceptions": "tasks that the first error ended",
     "app/api/commits.py _topic_id: ValueError": TOLD,

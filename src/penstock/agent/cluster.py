@@ -90,7 +90,7 @@ class ClusterJournal:
             journal_ms=lambda: order.time_ms,
             is_doubted=lambda: order.is_clock_doubted,
         )
-        queries = ports.open_queries(self.replica)
+        queries = ports.open_queries(self.replica, None)
         view = StateView.load(queries())
         # What a restore inherited is read where the parent keeps it.
         store = open_origins(store, queries().origins(), ports.open_store)

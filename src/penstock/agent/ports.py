@@ -4,11 +4,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.kafka.instruments import Instruments as KafkaInstruments
 from penstock.log.instruments import LogInstruments
 from penstock.log.wals.own_wal import WalFolder
+from penstock.model.errors import CorruptDataError
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.state.read.queries import Queries
@@ -17,6 +18,8 @@ from penstock.system.believed_clock import BelievedClock
 if TYPE_CHECKING:
     from penstock.agent.foundation import Foundation
     from penstock.agent.settings import AgentSettings
+
+OnDamaged: TypeAlias = Callable[[CorruptDataError], None]
 
 
 class AgentJournal(Protocol):
@@ -42,8 +45,9 @@ class AgentPorts:
     journal: AgentJournal
     open_store: Callable[[str], ObjectStore]
     """Opens the store at a URL; "": the agent's own."""
-    open_queries: Callable[[Path], Callable[[], Queries]]
-    """Gives each calling thread its own read-only connection to a database file."""
+    open_queries: Callable[[Path, OnDamaged | None], Callable[[], Queries]]
+    """Gives each calling thread its own read-only connection to a database file, which calls the
+    second argument when it finds the file damaged."""
     wal_folder: WalFolder
     scratch: Path
     """The folder of files on their way to somewhere else."""

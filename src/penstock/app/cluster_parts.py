@@ -12,39 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.agent.assembly import Agent, assemble
+from penstock.agent.assembly import assemble
 from penstock.agent.cluster import ClusterFoundation, ClusterJournal
 from penstock.agent.company import Company
 from penstock.agent.jobs import Job
 from penstock.agent.patience import until_answered
-from penstock.agent.ports import AgentPorts
-from penstock.agent.settings import AgentSettings, ClusterSettings
+from penstock.agent.settings import ClusterSettings
 from penstock.app.agent_id import agent_id
-from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.joining import (
     agent_sources,
-    make_identity,
-    own_wal_folder,
 )
 from penstock.app.layout import DataLayout
-from penstock.app.limits import (
-    group_settings,
-    kafka_settings,
-    log_limits,
-    membership_settings,
-)
-from penstock.app.parts import POOL_THREADS, Environment, Parts, ThreadQueries
-from penstock.app.store_instruments import StoreInstruments
+from penstock.app.opening import Opening
+from penstock.app.parts import Environment, Parts
 from penstock.app.wal_report import WalReport, of_agent
 from penstock.app.wal_volumes import WalVolumes
 from penstock.config.settings import ServerSettings
 from penstock.kafka.net.server import KafkaServer
 from penstock.log.archive import ArchiveSettings
-from penstock.log.cluster_log import ClusterLog
 from penstock.log.history.lost_histories import describe
 from penstock.model.errors import InvalidRequestError
-from penstock.objects.opening import open_reliable_store
-from penstock.observability.metrics import Metrics
 from penstock.order.cluster_order import ClusterOrder, ClusterOrderSettings
 from penstock.order.local_order import new_cluster_id
 from penstock.peers.client import PeerClient, PeerTimeouts
@@ -65,8 +52,6 @@ if TYPE_CHECKING:
 class ClusterParts(Parts):
     """The parts of one agent."""
 
-    log: ClusterLog
-    agent: Agent
     foundation: ClusterFoundation
     company: Company
 
@@ -75,27 +60,9 @@ class ClusterParts(Parts):
         """Who gives this agent's entries their positions."""
         return self.foundation.order
 
-    @property
-    def epoch(self) -> int:
-        """See `Parts`."""
-        return self.order.epoch
-
-    @property
-    def position(self) -> int:
-        """See `Parts`."""
-        return self.order.position
-
-    async def start(self) -> None:
-        """See `Parts`."""
-        await self.agent.start()
-
     async def leave(self, deadline_s: float) -> None:
         """See `Parts`. Others claim this agent's shards of groups, and no client is sent here."""
         await self.company.leave(deadline_s)
-
-    async def drain(self, deadline_s: float) -> bool:
-        """See `Parts`."""
-        return await self.agent.drain(deadline_s)
 
     def jobs(self) -> Sequence[Job]:
         """See `Parts`."""
@@ -125,7 +92,7 @@ class ClusterParts(Parts):
             "agents": len(self.view.agents()),
             "group_shards": len(self.company.shards.owned()),
             "digest": None if self.foundation.digests is None else self.foundation.digests.status(),
-            "waiting_bytes": self.log.waiting_bytes,
+            "waiting_bytes": self.foundation.log.waiting_bytes,
             "wal": report.status() if report else None,
             "archived_position": self.foundation.archiver.archived_position,
             "snapshot_position": self.foundation.archiver.snapshot_position,
@@ -147,7 +114,7 @@ class ClusterParts(Parts):
         return {
             **(report.gauges() if report else {}),
             **({} if self.foundation.digests is None else self.foundation.digests.gauges()),
-            "penstock_append_waiting_bytes": self.log.waiting_bytes,
+            "penstock_append_waiting_bytes": self.foundation.log.waiting_bytes,
             "penstock_foreign_objects_total": len(self.log.numbers.foreign),
             "penstock_journal_confirmed_seconds": now_s - self.order.head_confirmed_s,
             "penstock_replica_unstored_bytes": self.order.unstored_bytes,
@@ -180,8 +147,7 @@ class ClusterParts(Parts):
 
     def agent_sources(self) -> "AgentSources":
         """See `Parts`."""
-        assert self.company.membership is not None
-        return agent_sources(self, self.company.membership, take_over=self._take_over)
+        return agent_sources(self, take_over=self._take_over)
 
     def repair_sources(self) -> "RepairSources":
         """See `Parts`."""
@@ -202,7 +168,7 @@ class ClusterParts(Parts):
         from penstock.app.http.peer_routes import PeerSources
 
         async def read_wal(wanted: WalRange) -> bytes:
-            return await self.log.read_own_wal(
+            return await self.foundation.log.read_own_wal(
                 wanted.wal_key, wanted.generation, wanted.position, wanted.length
             )
 
@@ -216,10 +182,11 @@ class ClusterParts(Parts):
     # -- inside ----------------------------------------------------------------------------------
 
     def _wal_report(self) -> WalReport | None:
-        return of_agent(self.log.uploader, self.log.wal_free_bytes, self.settings.wal_bytes_max)
+        log = self.foundation.log
+        return of_agent(log.uploader, log.wal_free_bytes, self.settings.wal_bytes_max)
 
     async def _take_over(self, directory: str) -> int:
-        return await self.log.take_over(PosixDevice(Path(directory)))
+        return await self.foundation.log.take_over(PosixDevice(Path(directory)))
 
 
 async def open_cluster_agent(settings: ServerSettings, environment: Environment) -> ClusterParts:
@@ -231,122 +198,68 @@ async def open_cluster_agent(settings: ServerSettings, environment: Environment)
         InvalidRequestError: the database can't hold a journal.
     """
     layout = DataLayout.of(settings.data)
+    assert environment.peer is not None
+    random = environment.random
     with ExitStack() as closing:
         closing.callback(DirectoryLock.acquire(layout.root).release)
-        parts = await _open(settings, environment, layout, closing)
-        parts.closing.push(closing.pop_all())
-        return parts
+        opening = Opening(settings, environment, layout, closing)
+        applier = ThreadPoolExecutor(1, thread_name_prefix="apply")
+        closing.callback(applier.shutdown)
+        me = agent_id(layout.root, wanted=settings.node_id, random=random)
 
+        async def open_journal() -> PostgresJournal:
+            return await PostgresJournal.open(
+                settings.journal,
+                name=settings.cluster_name,
+                new_cluster_id=lambda: new_cluster_id(random),
+            )
 
-async def _open(
-    settings: ServerSettings, environment: Environment, layout: DataLayout, closing: ExitStack
-) -> ClusterParts:
-    clock, random = environment.clock, environment.random
-    assert environment.peer is not None
-    metrics = Metrics()
-    # After the executors: a connection that is closed while a thread uses it ends the process.
-    files = closing.enter_context(ExitStack())
-    pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="storage")
-    closing.callback(pool.shutdown)
-    applier = ThreadPoolExecutor(1, thread_name_prefix="apply")
-    closing.callback(applier.shutdown)
-    me = agent_id(layout.root, wanted=settings.node_id, random=random)
-    open_one = partial(
-        open_reliable_store,
-        clock=clock,
-        random=random,
-        meter=StoreInstruments(metrics),
-        executor=pool,
-        writer=f"agent-{me}",
-    )
-
-    async def open_journal() -> PostgresJournal:
-        return await PostgresJournal.open(
-            settings.journal,
-            name=settings.cluster_name,
-            new_cluster_id=lambda: new_cluster_id(random),
+        journal = await until_answered(open_journal)
+        make_folder(layout.root)
+        calls = PeerClient(
+            ClusterSecret(settings.cluster_secret),
+            PeerTimeouts(silence_s=settings.peer_timeout_ms / 1000),
+        )
+        closing.callback(calls.close)
+        ports = opening.ports(
+            ClusterJournal(
+                journal=journal,
+                cluster_id=journal.cluster_id,
+                replica=layout.replica,
+                applier=applier,
+                calls=calls,
+                write_snapshot=partial(write_snapshot_apart, layout.replica),
+            ),
+            lambda: opening.open_remote(settings.objects, writer=f"agent-{me}"),
+        )
+        cluster = _cluster_settings(settings)
+        agent = await assemble(opening.agent_settings(me=me, cluster=cluster), ports)
+        foundation = agent.foundation
+        assert isinstance(foundation, ClusterFoundation)
+        assert agent.company is not None
+        return ClusterParts(
+            settings=settings,
+            layout=layout,
+            clock=environment.clock,
+            metrics=opening.metrics,
+            pool=opening.pool,
+            agent=agent,
+            foundation=foundation,
+            company=agent.company,
+            kafka=KafkaServer(agent.broker),
+            closing=closing.pop_all(),
         )
 
-    journal = await until_answered(open_journal)
-    make_folder(layout.root)
-    calls = PeerClient(
-        ClusterSecret(settings.cluster_secret),
-        PeerTimeouts(silence_s=settings.peer_timeout_ms / 1000),
-    )
-    closing.callback(calls.close)
 
-    def open_queries(path: Path) -> ThreadQueries:
-        queries = ThreadQueries(path)
-        files.callback(queries.close)
-        return queries
-
-    ports = AgentPorts(
-        clock=clock,
-        random=random,
-        on_fatal=environment.on_fatal,
-        journal=ClusterJournal(
-            journal=journal,
-            cluster_id=journal.cluster_id,
-            replica=layout.replica,
-            applier=applier,
-            calls=calls,
-            write_snapshot=partial(write_snapshot_apart, layout.replica),
+def _cluster_settings(settings: ServerSettings) -> ClusterSettings:
+    return ClusterSettings(
+        archive=ArchiveSettings(
+            interval_ms=settings.archive_interval_ms,
+            keep_ms=settings.restore_window_ms,
+            snapshot_interval_ms=settings.snapshot_interval_ms,
+            snapshot_entries=settings.snapshot_entries,
         ),
-        open_store=lambda url: open_one(url or settings.objects),
-        open_queries=open_queries,
-        wal_folder=own_wal_folder(settings, layout, random),
-        scratch=layout.scratch,
-        pool=pool,
-        on_close=files.callback,
-        kafka_instruments=KafkaInstruments(metrics),
-        log_instruments=LogInstruments(metrics),
-    )
-    agent = await assemble(_agent_settings(settings, environment, me=me), ports)
-    foundation, company = agent.foundation, agent.company
-    assert isinstance(foundation, ClusterFoundation)
-    assert isinstance(foundation.queries, ThreadQueries)
-    assert company is not None
-    return ClusterParts(
-        settings=settings,
-        layout=layout,
-        clock=clock,
-        ages=foundation.ages,
-        metrics=metrics,
-        view=foundation.view,
-        queries=foundation.queries,
-        store=foundation.store,
-        pool=pool,
-        log=foundation.log,
-        groups=agent.groups,
-        broker=agent.broker,
-        kafka=KafkaServer(agent.broker),
-        agent=agent,
-        foundation=foundation,
-        company=company,
-    )
-
-
-def _agent_settings(
-    settings: ServerSettings, environment: Environment, *, me: int
-) -> AgentSettings:
-    return AgentSettings(
-        identity=make_identity(settings, environment, me=me),
-        advertised_host=environment.advertised.host,
-        advertised_port=environment.advertised.port,
-        log=log_limits(settings),
-        groups=group_settings(settings),
-        kafka=kafka_settings(settings),
-        retention_check_s=settings.retention_check_ms / 1000,
-        membership=membership_settings(settings),
-        cluster=ClusterSettings(
-            archive=ArchiveSettings(
-                interval_ms=settings.archive_interval_ms,
-                keep_ms=settings.restore_window_ms,
-                snapshot_interval_ms=settings.snapshot_interval_ms,
-                snapshot_entries=settings.snapshot_entries,
-            ),
-            restore_window_ms=settings.restore_window_ms,
-            digest_interval_ms=settings.digest_interval_ms,
-            order=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
-        ),
+        restore_window_ms=settings.restore_window_ms,
+        digest_interval_ms=settings.digest_interval_ms,
+        order=ClusterOrderSettings(clock_believed_after_ms=settings.clock_believed_after_ms),
     )

@@ -1,14 +1,14 @@
 """A server's parts, whatever its shape: what its lifecycle, HTTP port and status reach."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.agent.assembly import Agent
+from penstock.agent.foundation import Foundation
 from penstock.agent.jobs import Job
 from penstock.app.layout import DataLayout
 from penstock.config.addresses import Address, parse_address
@@ -18,7 +18,6 @@ from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.server import KafkaServer
 from penstock.log.serving import ServingLog
-from penstock.model.errors import CorruptDataError
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
@@ -33,59 +32,6 @@ if TYPE_CHECKING:
     from penstock.app.http.agents_api import AgentSources
     from penstock.app.http.peer_routes import PeerSources
     from penstock.app.http.repair_api import RepairSources
-
-POOL_THREADS = 4
-"""Threads for block reads, object puts and WAL preparation: what they wait for is the disk."""
-
-
-class ThreadQueries:
-    """Gives the calling thread its own read-only connection, as SQLite wants it."""
-
-    def __init__(
-        self, path: Path, *, on_damaged: Callable[[CorruptDataError], None] | None = None
-    ) -> None:
-        """
-        Args:
-            on_damaged: see `Queries`.
-        """
-        self.path = path
-        self._on_damaged = on_damaged
-        self._local = threading.local()
-        self._lock = threading.Lock()
-        self._opened: list[Queries] = []
-        self._file_id = 0
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the database was made again since the first connection: connections go on
-        reading what was set aside."""
-        return bool(self._file_id) and self._file_id != _file_id(self.path)
-
-    def __call__(self) -> Queries:
-        """The calling thread's connection, opened at its first call."""
-        found: Queries | None = getattr(self._local, "queries", None)
-        if found is None:
-            self._file_id = self._file_id or _file_id(self.path)
-            found = self._local.queries = Queries(self.path)
-            found.on_damaged = self._on_damaged
-            with self._lock:
-                self._opened.append(found)
-        return found
-
-    def close(self) -> None:
-        """Close all connections, once no thread uses one any more."""
-        with self._lock:
-            for queries in self._opened:
-                queries.close()
-            self._opened.clear()
-
-
-def _file_id(path: Path) -> int:
-    """The inode; 0: there is no such file."""
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return 0
 
 
 class Environment(NamedTuple):
@@ -110,32 +56,63 @@ class Parts(ABC):
     settings: ServerSettings
     layout: DataLayout
     clock: BelievedClock
-    ages: Ages
     metrics: Metrics
-    view: StateView
-    queries: ThreadQueries
-    store: ObjectStore
     pool: ThreadPoolExecutor
-    log: ServingLog
-    groups: GroupCoordinator
-    broker: Broker
+    agent: Agent
+    foundation: Foundation
+    """Of the agent."""
     kafka: KafkaServer
     closing: ExitStack = field(default_factory=ExitStack)
     """Closes what the parts hold, in reverse; the last is the directory's lock."""
 
     @property
-    @abstractmethod
-    def epoch(self) -> int:
-        """The epoch of this agent."""
+    def ages(self) -> Ages:
+        """The time by which things expire."""
+        return self.foundation.ages
 
     @property
-    @abstractmethod
+    def view(self) -> StateView:
+        """The state in memory."""
+        return self.foundation.view
+
+    @property
+    def queries(self) -> Callable[[], Queries]:
+        """Gives each calling thread its own connection to the state."""
+        return self.foundation.queries
+
+    @property
+    def store(self) -> ObjectStore:
+        """The objects, inherited ones too."""
+        return self.foundation.store
+
+    @property
+    def log(self) -> ServingLog:
+        """The log of the agent."""
+        return self.foundation.log
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The coordinator of groups."""
+        return self.agent.groups
+
+    @property
+    def broker(self) -> Broker:
+        """The value that handlers of the Kafka face reach."""
+        return self.agent.broker
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this agent."""
+        return self.foundation.epoch
+
+    @property
     def position(self) -> int:
         """The last entry of the journal that is applied here."""
+        return self.foundation.ordering.position
 
-    @abstractmethod
     async def start(self) -> None:
         """Begin: after it clients may be served."""
+        await self.agent.start()
 
     async def leave(self, deadline_s: float) -> None:  # noqa: B027 - most have nobody to tell
         """Hand over to others what clients would look for here, while all is still served."""
@@ -144,14 +121,14 @@ class Parts(ABC):
         """Serve on until the other workers of this host have ended, which drain through this one;
         at most `deadline_s`."""
 
-    @abstractmethod
     async def drain(self, deadline_s: float) -> bool:
         """Bring what was acknowledged to where it stays, and stop the log. Whether all of it is
         there; what isn't is safe in the WAL."""
+        return await self.agent.drain(deadline_s)
 
-    @abstractmethod
     def jobs(self) -> Sequence[Job]:
         """Return the work that comes round."""
+        return self.agent.jobs()
 
     @abstractmethod
     def status(self) -> dict[str, Any]:

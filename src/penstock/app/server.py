@@ -281,13 +281,13 @@ class Server:
             from penstock.app.host import parts as worker_parts
 
             if self._worker == JOURNAL_WRITER:
-                return worker_parts.open_writer(self.settings, environment)
+                return await worker_parts.open_writer(self.settings, environment)
             return await worker_parts.open_worker(self.settings, environment, index=self._worker)
         if has_had_workers(DataLayout.of(self.settings.data)):
             from penstock.app.host import parts as worker_parts
 
-            return worker_parts.open_writer(self.settings, environment)
-        return open_embedded(self.settings, environment)
+            return await worker_parts.open_writer(self.settings, environment)
+        return await open_embedded(self.settings, environment)
 
     async def _start_http(self, parts: Parts, listeners: Sequence[socket.socket]) -> None:
         backlog = self._backlog

@@ -7,7 +7,7 @@ step with what was applied. Event loop only.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 
 from penstock.log.append.dispatch import Dispatcher
 from penstock.log.append.flight import Flight
@@ -56,7 +56,7 @@ class Log(ServingLog):
         ages: Ages,
         limits: LogSettings,
         identity: tuple[int, int],
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         on_fatal: Callable[[BaseException], None],
         instruments: LogInstruments | None = None,
         remote_wal: RemoteWal | None = None,

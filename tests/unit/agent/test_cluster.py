@@ -147,7 +147,7 @@ class Host:
             except PenstockError:
                 continue
 
-    def _open_queries(self, path: Path) -> Callable[[], Queries]:
+    def _open_queries(self, path: Path, _: object) -> Callable[[], Queries]:
         queries = Queries(path)
         self._closes.append(queries.close)
         return lambda: queries

@@ -13,7 +13,8 @@ from penstock.app.layout import DataLayout
 from penstock.app.server import Server
 from penstock.config.settings import ServerSettings
 from penstock.log.opening.embedded import open_order
-from penstock.model.errors import InvalidRequestError
+from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.objects.origins import inherited_key
 from penstock.recovery.point_in_time import Moment
 from penstock.recovery.restore import refuse_unfinished
 from penstock.recovery.verify_journal import verify_journal
@@ -152,3 +153,35 @@ def test_what_it_began_with_outlives_a_crash_and_the_loss_of_the_database(tmp_pa
     for suffix in ("", "-wal", "-shm"):
         (data / f"metadata.sqlite{suffix}").unlink(missing_ok=True)
     assert sorted(serve(data)) == everything
+
+
+def test_each_worker_counts_what_it_asks_of_the_parents_store(tmp_path: Path) -> None:
+    bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
+    data.mkdir()
+    restore(bucket, data)
+    settings = ServerSettings(data=str(data), kafka="127.0.0.1:0", http="", workers=2)
+
+    async def main() -> None:
+        servers = [
+            Server(
+                settings,
+                clock=SystemClock(),
+                random=SystemRandom(),
+                on_fatal=lambda error: None,
+                worker=index,
+            )
+            for index in range(2)
+        ]
+        for server in servers:
+            await server.start()
+        for server in servers:
+            parts = server.parts
+            (url,) = parts.queries().origins()
+            with pytest.raises(NotFoundError):
+                await parts.store.size(inherited_key(url, "segments/none"))
+            requests = parts.metrics.counts.get("penstock_store_requests_total", {})
+            assert requests.get("size") == 1, server._worker
+        for server in reversed(servers):
+            await server.stop()
+
+    asyncio.run(main())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.app.host.parts import WorkerParts
+from penstock.app.host.parts import WorkerParts, WriterParts
 from penstock.app.offline import find_data, verify_directory
 from penstock.app.server import Server
 from penstock.config.about import MIB
@@ -23,6 +23,7 @@ from penstock.log.append import lane
 from penstock.log.append.frames import FrameCommitter
 from penstock.log.append.plan import PartitionAppend
 from penstock.log.damage.findings import DamagedError
+from penstock.membership.membership import Membership
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch
@@ -379,5 +380,53 @@ def test_a_worker_says_that_it_lives_while_it_recovers_its_wal(
         await host.start(2, heartbeat_ms=100)
         assert lived == [True]
         assert await host.values(1, key) == sent
+
+    run_host(tmp_path, test)
+
+
+def membership_of(server: Server) -> Membership:
+    company = server.parts.agent.company
+    assert company is not None
+    assert company.membership is not None
+    return company.membership
+
+
+def leading(host: Host, index: int) -> tuple[int, ...]:
+    """The agents that clients of a worker are sent to."""
+    return host.servers[index].parts.broker.nodes.leaders("").candidates
+
+
+def test_workers_send_no_client_to_a_worker_that_has_missed_a_beat(tmp_path: Path) -> None:
+    async def test(host: Host) -> None:
+        await host.start(3, heartbeat_ms=50, agent_timeout_ms=60_000)
+        ids = sorted(server.parts.broker.node_id for server in host.servers)
+        for index in range(3):
+            await eventually(lambda: leading(host, index) == tuple(ids))  # noqa: B023
+        silent = host.servers[2].parts.broker.node_id
+        await membership_of(host.servers[2]).close()
+        for index in range(2):
+            await eventually(lambda: silent not in leading(host, index))  # noqa: B023
+        assert host.servers[0].parts.view.agent(silent).live, "it is not fenced"
+
+    run_host(tmp_path, test)
+
+
+def test_a_worker_that_no_longer_reaches_the_journal_sends_clients_to_others(
+    tmp_path: Path,
+) -> None:
+    async def test(host: Host) -> None:
+        await host.start(3)
+        worker = host.servers[1].parts
+        assert isinstance(worker, WorkerParts)
+        me = worker.broker.node_id
+        await eventually(lambda: me in leading(host, 1))
+        writer = host.servers[0].parts
+        assert isinstance(writer, WriterParts)
+        await writer.hub.close()
+        worker.order.head_confirmed_s -= 3.0
+        assert me not in leading(host, 1)
+        assert len(leading(host, 1)) == 2
+        await writer.hub.start()
+        await eventually(lambda: me in leading(host, 1))
 
     run_host(tmp_path, test)

@@ -1,0 +1,189 @@
+"""A worker of a host that doesn't write the journal: worker 0 does.
+
+Its bytes go to a WAL of its own, its commands to worker 0. It reads the state, the objects and the
+other workers' WALs from the shared directory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.agent.company import Company
+from penstock.agent.foundation import Foundation
+from penstock.agent.host_place import HostPlace
+from penstock.agent.jobs import Job
+from penstock.agent.ports import AgentPorts
+from penstock.agent.settings import AgentSettings
+from penstock.agent.thread_queries import ThreadQueries
+from penstock.log.cluster_log import ClusterLog
+from penstock.log.fetch.remote_wal import DirectoryWals
+from penstock.log.ordering import Applied
+from penstock.model.errors import FatalStorageError
+from penstock.objects.origins import open_origins
+from penstock.order.heads import Ordering
+from penstock.order.host.order import HostOrder
+from penstock.state.ages import Ages
+from penstock.state.read.view import StateView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostJournal:
+    """A journal that another worker of this host writes. Implements `AgentJournal`."""
+
+    database: Path
+    """The SQLite file of the worker that writes the journal."""
+    host: HostPlace
+
+    async def join(self, settings: AgentSettings, ports: AgentPorts) -> "HostFoundation":
+        """See `AgentJournal`. Waits for the worker that writes the journal."""
+        clock, me = ports.clock, settings.identity.agent_id
+        # Not of the ports: it has to be known whether the file was replaced.
+        queries = ThreadQueries(self.database)
+        ports.on_close(queries.close)
+        order = HostOrder(
+            path=self.host.socket,
+            queries=queries,
+            identity=settings.identity,
+            clock=clock,
+            random=ports.random,
+        )
+        await order.open()
+        ages = Ages(
+            clock,
+            journal_ms=lambda: order.time_ms,
+            is_doubted=lambda: order.is_clock_doubted,
+        )
+        view = StateView.load(queries())
+        remote = DirectoryWals(find=self.host.find_wals(queries), pool=ports.pool)
+        ports.on_close(remote.close)
+        # What a restore inherited is read where the parent keeps it.
+        store = open_origins(ports.open_store(""), queries().origins(), ports.open_store)
+        log = ClusterLog(
+            ordering=order,
+            view=view,
+            queries=queries,
+            store=store,
+            clock=clock,
+            ages=ages,
+            limits=settings.log,
+            agent_id=me,
+            pool=ports.pool,
+            on_fatal=ports.on_fatal,
+            compare_history=None,
+            wal_folder=ports.wal_folder,
+            remote_wal=remote,
+            is_keeper=lambda: False,
+            instruments=ports.log_instruments,
+            behind=_SharedFile(order),
+        )
+        return HostFoundation(
+            agent_id=me,
+            cluster_id=order.cluster_id,
+            ages=ages,
+            view=view,
+            queries=queries,
+            store=store,
+            log=log,
+            heads=order,
+            has_company=True,
+            settings=settings,
+            ports=ports,
+            order=order,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class HostFoundation(Foundation):
+    """Another worker's state, read here, and a log with a WAL of its own."""
+
+    settings: AgentSettings
+    ports: AgentPorts
+    queries: ThreadQueries
+    order: HostOrder
+    log: ClusterLog
+
+    @property
+    def ordering(self) -> Ordering:
+        """See `Foundation`."""
+        return self.order
+
+    @property
+    def epoch(self) -> int:
+        """See `Foundation`."""
+        return self.order.epoch
+
+    def shows_answers(self) -> bool:
+        """See `Foundation`."""
+        return self.order.shows_answers
+
+    async def follow(self) -> None:
+        """See `Foundation`."""
+        await self.order.start(
+            on_applied=self._on_applied,
+            on_reset=self._on_reset,
+            on_stopped=self.ports.on_fatal,
+        )
+
+    async def begin(self) -> None:
+        """See `Foundation`.
+
+        Raises: as `ClusterLog.start`.
+        """
+        await self.log.start(epoch=self.order.epoch)
+
+    async def drain(self, company: Company | None, deadline_s: float) -> bool:
+        """See `Foundation`."""
+        drained = await self.log.close(deadline_s)
+        if company is not None:
+            await company.end(self.order.end_epoch)
+        await self.order.close()
+        return drained
+
+    def jobs(self) -> Sequence[Job]:
+        """See `Foundation`. Retention and the rest are worker 0's."""
+        return [
+            Job(
+                name="failed objects",
+                interval_s=self.settings.retention_check_s,
+                run=self.log.keeper.run_once,
+                matters=True,
+            ),
+            Job(name="scrub", interval_s=1.0, run=self.log.scrubber.run_once),
+        ]
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _on_applied(self, applied: Sequence[Applied]) -> None:
+        self.log.on_applied(applied)
+        self.on_followed()
+
+    def _on_reset(self) -> int:
+        if self.queries.is_replaced:
+            # Worker 0 has made the database again. The parent starts this process again, too.
+            error = FatalStorageError(
+                "follow the journal", str(self.queries.path), "the database was made again"
+            )
+            self.ports.on_fatal(error)
+            raise error
+        self.view.reload(self.queries())
+        self.log.begin_anew()
+        # Who coordinates a group may have changed meanwhile.
+        self.on_followed()
+        return self.view.loaded_position
+
+
+class _SharedFile:
+    """Whether the shared SQLite file lacks what this worker knows to be applied."""
+
+    def __init__(self, order: HostOrder) -> None:
+        self._order = order
+        self._flushed_position = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """See `penstock.log.fetch.reader.Behind`."""
+        return self._order.position > self._flushed_position
+
+    async def flush(self) -> None:
+        """See `Behind`. Raises: RetryableError."""
+        self._flushed_position = await self._order.flush()
