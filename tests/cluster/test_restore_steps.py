@@ -16,13 +16,13 @@ import psycopg
 import pytest
 from typing_extensions import Buffer
 
-from penstock.app import recovery
-from penstock.app.recovery import NewCluster
 from penstock.log.opening.cluster import open_cluster_order
 from penstock.model.errors import ConflictError, InvalidRequestError, NotFoundError
 from penstock.objects import open_reliable_store
 from penstock.order.cluster_order import AgentIdentity
 from penstock.ports.objects import ObjectInfo, ObjectStore
+from penstock.recovery import cluster
+from penstock.recovery.cluster import NewCluster
 from penstock.recovery.point_in_time import Moment
 from penstock.replica import postgres
 from penstock.replica.archive import Archive
@@ -93,7 +93,7 @@ class Place:
 
     def restore(self) -> dict[str, Any]:
         return asyncio.run(
-            recovery.restore_cluster(
+            cluster.restore_cluster(
                 str(self.parent),
                 NewCluster(objects=str(self.objects), journal=self.journal, name=self.name),
                 moment=Moment(),
@@ -168,7 +168,7 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, objects: Path, wanted: str) -> None:
         if name == wanted:
             raise Cut
 
-    open_store = recovery._open
+    open_store = cluster._open
 
     def opened(location: str, **ports: Any) -> Any:
         store = open_store(location, **ports)
@@ -179,7 +179,7 @@ def cut_at(monkeypatch: pytest.MonkeyPatch, objects: Path, wanted: str) -> None:
         await begin_journal(url, **arguments)
         step("after the journal")
 
-    monkeypatch.setattr(recovery, "_open", opened)
+    monkeypatch.setattr(cluster, "_open", opened)
     monkeypatch.setattr(postgres, "begin_journal", begin)
 
 

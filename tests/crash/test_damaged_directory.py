@@ -17,11 +17,11 @@ from random import Random as Chance
 import pytest
 from click.testing import CliRunner
 
-from penstock.app.layout import DataLayout
-from penstock.app.offline import verify_directory
 from penstock.cli.commands.verify import command
+from penstock.log.layout import DataLayout
 from penstock.model.errors import PenstockError
 from penstock.model.ids import partition_key
+from penstock.recovery.directory import verify_directory
 from support.log_rig import Rig, run_rig
 from unit.log.opening.test_rebuild import settle
 

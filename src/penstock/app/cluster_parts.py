@@ -22,7 +22,6 @@ from penstock.app.agent_id import agent_id
 from penstock.app.joining import (
     agent_sources,
 )
-from penstock.app.layout import DataLayout
 from penstock.app.opening import Opening
 from penstock.app.parts import Environment, Parts
 from penstock.app.wal_report import WalReport, of_agent
@@ -31,6 +30,7 @@ from penstock.config.settings import ServerSettings
 from penstock.kafka.net.server import KafkaServer
 from penstock.log.archive import ArchiveSettings
 from penstock.log.history.lost_histories import describe
+from penstock.log.layout import DataLayout
 from penstock.model.errors import InvalidRequestError
 from penstock.order.cluster_order import ClusterOrder, ClusterOrderSettings
 from penstock.order.local_order import new_cluster_id

@@ -10,15 +10,15 @@ from typing import Any
 from penstock.agent.assembly import Agent, assemble
 from penstock.agent.host_place import HostPlace
 from penstock.agent.own import OwnFoundation, OwnJournal
-from penstock.app import offline
-from penstock.app.layout import DataLayout
 from penstock.app.opening import Opening
 from penstock.app.parts import Environment, Parts
 from penstock.app.wal_report import WalReport
 from penstock.config.settings import ServerSettings
 from penstock.kafka.net.server import KafkaServer
+from penstock.log.layout import DataLayout
 from penstock.objects import open_store
 from penstock.order.local_order import Order
+from penstock.recovery import directory
 from penstock.recovery.restore import refuse_unfinished
 from penstock.system.lock import DirectoryLock
 
@@ -76,12 +76,12 @@ class EmbeddedParts(Parts):
         return ""
 
     async def back_up(
-        self, destination: str, progress: offline.Progress | None = None
+        self, destination: str, progress: directory.Progress | None = None
     ) -> dict[str, Any]:
         """See `Parts`."""
         with self.log.keeper.held():
             await self.foundation.log.flush()
-            return await offline.back_up(
+            return await directory.back_up(
                 self.layout,
                 destination,
                 store=self.store,

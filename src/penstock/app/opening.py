@@ -15,7 +15,6 @@ from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.agent.thread_queries import ThreadQueries
 from penstock.app.http.agent_list import HTTP_LABEL
 from penstock.app.instruments import KafkaInstruments, LogInstruments
-from penstock.app.layout import DataLayout
 from penstock.app.limits import (
     group_settings,
     kafka_settings,
@@ -26,6 +25,7 @@ from penstock.app.parts import Environment
 from penstock.app.store_instruments import StoreInstruments
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardSettings
+from penstock.log.layout import DataLayout
 from penstock.log.wals.own_wal import WalFolder
 from penstock.objects.opening import open_reliable_store
 from penstock.observability.metrics import Metrics

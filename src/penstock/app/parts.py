@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.agent.assembly import Agent
 from penstock.agent.foundation import Foundation
 from penstock.agent.jobs import Job
-from penstock.app.layout import DataLayout
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import is_cluster
 from penstock.config.settings import ServerSettings
 from penstock.groups.coordinator import GroupCoordinator
 from penstock.kafka.broker import Broker
 from penstock.kafka.net.server import KafkaServer
+from penstock.log.layout import DataLayout
 from penstock.log.serving import ServingLog
 from penstock.observability.metrics import Metrics
 from penstock.ports.objects import ObjectStore

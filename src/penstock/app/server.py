@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.jobs import Job, Jobs
-from penstock.app import offline
 from penstock.app.api.status import INTERVAL_S as PIPELINE_INTERVAL_S
 from penstock.app.api.status import PipelineStatus
 from penstock.app.backlog import INTERVAL_S, Backlog
@@ -23,15 +22,16 @@ from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
 from penstock.app.http import status
 from penstock.app.instruments import HttpCounts
-from penstock.app.layout import DataLayout
 from penstock.app.limits import http_limits
 from penstock.app.parts import Environment, Parts
 from penstock.config.addresses import Address, parse_address
 from penstock.config.checks import advertised_address, is_cluster, warnings
 from penstock.config.settings import ServerSettings
+from penstock.log.layout import DataLayout
 from penstock.model.errors import ConflictError, FencedError, JournalOlderError
 from penstock.ports.clock import Clock
 from penstock.ports.random import Random
+from penstock.recovery import directory
 from penstock.system.background import Background, of_loop
 from penstock.system.believed_clock import BelievedClock
 from penstock.system.heard import swallowed_counts
@@ -216,7 +216,7 @@ class Server:
         }
 
     async def back_up(
-        self, destination: str, progress: offline.Progress | None = None
+        self, destination: str, progress: directory.Progress | None = None
     ) -> dict[str, Any]:
         """Copy everything acknowledged so far, while serving.
 

@@ -1,7 +1,7 @@
 """Restore of a cluster to a moment, from its bucket alone: the state of a new cluster.
 
 The parent is only read. Steps: docs/formats/archive.md, "Restore". What is made here is a snapshot
-file; who puts it where (a new prefix, a data directory) is `penstock.app.recovery`.
+file; who puts it where (a new prefix, a data directory) is `penstock.recovery.cluster`.
 """
 
 import asyncio

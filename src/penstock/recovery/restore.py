@@ -1,6 +1,6 @@
 """Restore: make a data directory of a backup. docs/formats/backup.md.
 
-A restore of a cluster's bucket into a directory (`penstock.app.recovery`) leaves the same note.
+A restore of a cluster's bucket into a directory (`penstock.recovery.cluster`) leaves the same note.
 
 Order of effects: a note in place of the metadata database -> objects -> the database, renamed over
 the note. So a directory has a database only when it is whole; with the note in its place no server
@@ -32,7 +32,7 @@ from penstock.state.restored import begin_restored
 _SEGMENTS_PREFIX: Final = "segments/"
 _SNAPSHOTS_PREFIX: Final = "snapshots/"
 COPY_NOTE: Final = "restore-in-progress.json"
-"""The object that notes a cluster's restore that copies objects: `penstock.app.copied_objects`."""
+"""The object that notes a restore which copies objects: `penstock.recovery.copied_objects`."""
 _PAGE: Final = 1000
 _NOTE: Final = (
     b"Penstock: a restore into this directory has not ended, or was cut.\n"

@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.agent.own import OwnJournal
-from penstock.app.layout import DataLayout
 from penstock.app.opening import Opening
 from penstock.app.parts import Environment
 from penstock.config.addresses import Address
 from penstock.config.settings import ServerSettings
+from penstock.log.layout import DataLayout
 from penstock.log.opening.embedded import open_order
 from penstock.objects import open_store
 from penstock.system.believed_clock import BelievedClock

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.app import recovery
-from penstock.app.layout import DataLayout
 from penstock.app.server import Server
 from penstock.config.settings import ServerSettings
+from penstock.log.layout import DataLayout
 from penstock.log.opening.embedded import open_order
 from penstock.model.errors import InvalidRequestError, NotFoundError
 from penstock.objects.origins import inherited_key
+from penstock.recovery import cluster
 from penstock.recovery.point_in_time import Moment
 from penstock.recovery.restore import refuse_unfinished
 from penstock.recovery.verify_journal import verify_journal
@@ -46,7 +46,7 @@ def serve(data: Path, *, topic: str = "") -> list[str]:
 
 def restore(bucket: Path, data: Path, *, copies: bool = False) -> None:
     asyncio.run(
-        recovery.restore_cluster(
+        cluster.restore_cluster(
             str(bucket),
             DataLayout(data),
             moment=Moment(),
@@ -78,7 +78,7 @@ def test_a_restore_that_is_cut_before_its_database_is_there_begins_anew(
         def die(*_: object) -> None:
             raise KeyboardInterrupt
 
-        patch.setattr(recovery, "restore", die)
+        patch.setattr(cluster, "restore", die)
         with pytest.raises(KeyboardInterrupt):
             restore(bucket, data, copies=copies)
     (snapshot,) = (data / "objects/snapshots").iterdir()
@@ -107,7 +107,7 @@ def test_a_restore_that_is_cut_while_it_copies_is_no_servers_directory(tmp_path:
 
     with pytest.raises(RuntimeError, match="cut"):
         asyncio.run(
-            recovery.restore_cluster(
+            cluster.restore_cluster(
                 str(bucket),
                 DataLayout(data),
                 moment=Moment(),

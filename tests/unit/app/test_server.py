@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from penstock.app import server as server_module
-from penstock.app.layout import DataLayout
-from penstock.app.offline import find_data, restore, verify_directory
 from penstock.app.server import Server
 from penstock.cli.client.cluster import Client
 from penstock.cli.client.producing import NewRecord, Producer
 from penstock.config.about import MIB
 from penstock.config.settings import ServerSettings
+from penstock.log.layout import DataLayout
 from penstock.model.errors import ConflictError
+from penstock.recovery.directory import find_data, restore, verify_directory
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 from support.raw_fetch import fetch_from

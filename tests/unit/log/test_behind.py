@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.app.layout import DataLayout
-from penstock.app.offline import back_up, restore
 from penstock.cli.main import root
 from penstock.log.append import lane
 from penstock.log.fetch.reader import LogReader, Missing
+from penstock.log.layout import DataLayout
 from penstock.model.errors import StorageFullError
 from penstock.model.ids import PartitionKey
 from penstock.objects import open_store
+from penstock.recovery.directory import back_up, restore
 from penstock.recovery.verify import FindingKind
 from penstock.state.answers import BatchStatus
 from penstock.state.read.queries import Queries

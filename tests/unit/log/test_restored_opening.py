@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app.recovery import check_replay
 from penstock.model.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -18,6 +17,7 @@ from penstock.model.errors import (
 )
 from penstock.order.local_order import restore
 from penstock.ports.objects import ObjectInfo
+from penstock.recovery.cluster import check_replay
 from penstock.recovery.point_in_time import Moment, RestoredState, restore_state
 from penstock.recovery.verify import VerifyReport
 from penstock.replica import Replica, SnapshotInfo

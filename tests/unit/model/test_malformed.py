@@ -9,11 +9,11 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.app.copied_objects import _decode as decode_note
 from penstock.app.http.agents_api import answered
 from penstock.groups.durable import DurableGroup, decode_state, encode_state
 from penstock.model.errors import CorruptDataError, InvalidRequestError, PenstockError
 from penstock.peers.codec import BlockRange, decode_blocks, encode_blocks
+from penstock.recovery.copied_objects import _decode as decode_note
 from penstock.replica.beginning import Beginning, decode_beginning, encode_beginning
 from penstock.state.commands import CreateTopic
 from penstock.state.entries import Entry, decode_entry, encode_entry

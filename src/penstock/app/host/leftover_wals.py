@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.app.layout import DataLayout
+from penstock.log.layout import DataLayout
 from penstock.log.wals.names import read_wal_id
 from penstock.model.errors import ConflictError, PenstockError
 from penstock.ports.device import Device

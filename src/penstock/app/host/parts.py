@@ -18,16 +18,16 @@ from penstock.agent.host_place import HostPlace
 from penstock.agent.jobs import Job
 from penstock.app.agent_id import agent_id
 from penstock.app.embedded_parts import EmbeddedParts, open_own
-from penstock.app.host.host_wals import HostWals
 from penstock.app.host.leftover_wals import LeftoverWals
 from penstock.app.joining import agent_sources
-from penstock.app.layout import DataLayout
 from penstock.app.opening import Opening
 from penstock.app.parts import Environment, Parts
 from penstock.app.wal_report import WalReport, of_agent
 from penstock.config.settings import ServerSettings
 from penstock.groups.shards import ShardSettings
 from penstock.kafka.net.server import KafkaServer
+from penstock.log.layout import DataLayout
+from penstock.log.wals.host_wals import HostWals
 from penstock.model.errors import InvalidRequestError
 from penstock.objects import open_store
 from penstock.order.host.hub import WorkerHub

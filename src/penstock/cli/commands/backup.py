@@ -63,13 +63,13 @@ def _ask(url: str, destination: str) -> dict[str, Any]:
 
 
 def _copy(data: Path, destination: str) -> dict[str, Any]:
-    from penstock.app import offline
+    from penstock.recovery import directory
     from penstock.state.read.queries import Queries
     from penstock.system.clock import SystemClock
     from penstock.system.lock import DirectoryLock
     from penstock.system.randomness import SystemRandom
 
-    layout = offline.find_data(data)
+    layout = directory.find_data(data)
     with (
         DirectoryLock.acquire(layout.root),
         ThreadPoolExecutor(2) as pool,
@@ -82,10 +82,10 @@ def _copy(data: Path, destination: str) -> dict[str, Any]:
             progress.update(done, done)
 
         return asyncio.run(
-            offline.back_up(
+            directory.back_up(
                 layout,
                 destination,
-                store=offline.open_objects(layout, queries, executor=pool),
+                store=directory.open_objects(layout, queries, executor=pool),
                 pool=pool,
                 clock=SystemClock(),
                 random=SystemRandom(),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.app.layout import DataLayout
 from penstock.cli.options import json_option, parse_time
 from penstock.cli.pipeline_options import engine_options, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
+from penstock.log.layout import DataLayout
 from penstock.system.clock import SystemClock
 from penstock.system.lock import DirectoryLock
 from penstock.system.randomness import SystemRandom
@@ -95,7 +95,7 @@ def command(
     With --copy or --engine all objects are read and checked first, in parallel: by threads, or by
     Spark's executors, which open both stores with credentials of their own environment.
     """
-    from penstock.app.recovery import is_backup
+    from penstock.recovery.cluster import is_backup
 
     if data is not None and (objects is not None or journal is not None):
         raise click.UsageError("give either --data, or --objects and --journal")
@@ -124,7 +124,7 @@ def command(
 
 
 def _of_backup(source: str, data: Path, *, as_json: bool) -> None:
-    from penstock.app.offline import restore
+    from penstock.recovery.directory import restore
 
     layout = DataLayout(data.absolute())
     with DirectoryLock.acquire(layout.root), Progress("bytes", total=1) as progress:
@@ -159,7 +159,7 @@ def _of_cluster(
     engine: tuple[str | None, str | None, str, int],
     as_json: bool,
 ) -> None:
-    from penstock.app.recovery import NewCluster, restore_cluster
+    from penstock.recovery.cluster import NewCluster, restore_cluster
     from penstock.recovery.point_in_time import Moment
 
     def transfer(parent: str, into: str, listed: Sequence[tuple[str, int]], due: "DueOf") -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from penstock.app.offline import find_data, verify_directory
 from penstock.cli.options import json_option
 from penstock.cli.pipeline_options import engine_options, make_door, open_engine
 from penstock.cli.progress import Progress
@@ -16,6 +15,7 @@ from penstock.cli.tables import print_json, print_table
 from penstock.config.checks import check_places
 from penstock.config.sources import load_settings
 from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.recovery.directory import find_data, verify_directory
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 
@@ -151,7 +151,7 @@ def command(
 
         try:
             # On demand: of the two, a data directory is verified more often.
-            from penstock.app.recovery import verify_cluster
+            from penstock.recovery.cluster import verify_cluster
 
             if layout is not None:
                 report = asyncio.run(verify_directory(layout, tell))
@@ -176,7 +176,7 @@ def _replay(client: "DoorClient", report: "VerifyReport") -> None:
     if client.options.objects != "ambient":
         report.not_replayed = "--access ambient, or --objects, opens the bucket for it"
         return
-    from penstock.app.recovery import verify_replay
+    from penstock.recovery.cluster import verify_replay
 
     info = client.info()
     asyncio.run(

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from penstock.app.host.parts import WorkerParts, WriterParts
-from penstock.app.offline import find_data, verify_directory
 from penstock.app.server import Server
 from penstock.config.about import MIB
 from penstock.config.settings import ServerSettings
@@ -27,6 +26,7 @@ from penstock.membership.membership import Membership
 from penstock.model.errors import PenstockError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.batch import check_batch
+from penstock.recovery.directory import find_data, verify_directory
 from penstock.recovery.verify import FindingKind
 from penstock.state.answers import BatchStatus, TopicCreated
 from penstock.state.commands import CreateTopic

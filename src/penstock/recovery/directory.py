@@ -1,7 +1,7 @@
-"""What is done with a data directory as a whole: verify, back up, restore.
+"""Verify, back up and restore a data directory as a whole.
 
 Verifying and backing up read only, beside a live server as well; a backup must have the deleting
-of objects held back meanwhile, by whoever runs the server or by holding the directory's lock.
+of objects held back meanwhile, by the server that runs, or by the lock of the directory.
 """
 
 from collections.abc import Callable, Collection
@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.app.host.host_wals import HostWals
-from penstock.app.layout import DataLayout
+from penstock.log.layout import DataLayout
 from penstock.log.opening.embedded import unapplied_entries
+from penstock.log.wals.host_wals import HostWals
 from penstock.model.errors import InvalidRequestError, NotFoundError, PenstockError
 from penstock.objects import open_reliable_store, open_store
 from penstock.objects.origins import open_origins

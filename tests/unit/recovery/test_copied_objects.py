@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import recovery
-from penstock.app.copied_objects import NOTE, CopiedObjects
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.objects import open_reliable_store
 from penstock.ports.objects import ObjectStore
+from penstock.recovery import cluster
 from penstock.recovery.backup import exists
+from penstock.recovery.copied_objects import NOTE, CopiedObjects
 from penstock.recovery.due_runs import DueRun
 from penstock.recovery.point_in_time import Moment, TakeObjects
 from penstock.segment import object_key
@@ -137,16 +137,16 @@ def test_a_restore_that_finds_a_cluster_in_its_place_at_the_end_deletes_nothing(
         await asyncio.to_thread(take, [(NEW, 1)], nothing)
         journals.append("the first's")
 
-    monkeypatch.setattr(recovery, "_check_new", check_new)
-    monkeypatch.setattr(recovery, "restore_state", copy_while_another_ends)
+    monkeypatch.setattr(cluster, "_check_new", check_new)
+    monkeypatch.setattr(cluster, "restore_state", copy_while_another_ends)
 
     async def run() -> None:
         store = open_store(tmp_path)
         await copy(store, CopiedObjects(store, parent=PARENT, attempt="1"), [OLD])
         with pytest.raises(InvalidRequestError, match="the first's"):
-            await recovery.restore_cluster(
+            await cluster.restore_cluster(
                 PARENT,
-                recovery.NewCluster(objects=str(tmp_path), journal="", name="new"),
+                cluster.NewCluster(objects=str(tmp_path), journal="", name="new"),
                 moment=Moment(),
                 allow_loss=False,
                 clock=SystemClock(),

@@ -1,4 +1,4 @@
-"""What is done with a cluster as a whole, by commands: restore it to a moment, verify it.
+"""Restore a cluster to a moment, or verify it, as commands do.
 
 Both read the cluster's bucket (and, to verify, its journal) and change neither.
 """
@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from penstock.app.copied_objects import CopiedObjects, Listed
-from penstock.app.layout import DataLayout
-from penstock.app.offline import check_empty
+from penstock.log.layout import DataLayout
 from penstock.log.upkeep import snapshot_key
 from penstock.model.errors import (
     ConflictError,
@@ -29,6 +27,8 @@ from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
 from penstock.recovery.backup import exists
+from penstock.recovery.copied_objects import CopiedObjects, Listed
+from penstock.recovery.directory import check_empty
 from penstock.recovery.due_runs import DueOf
 from penstock.recovery.manifest import INCOMPLETE, MANIFEST
 from penstock.recovery.point_in_time import Moment, RestoredState, TakeObjects, restore_state

@@ -1,4 +1,4 @@
-"""Where things lie in a data directory."""
+"""Say where things lie in a data directory."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app.recovery import check_replay, follow_archive
 from penstock.ports.journal import JournalRow
+from penstock.recovery.cluster import check_replay, follow_archive
 from penstock.recovery.verify import FindingKind, VerifyReport, verify
 from penstock.replica.snapshot import write_snapshot
 from penstock.state.read.queries import Queries

@@ -1,8 +1,8 @@
-"""The WALs of the workers of one host, as whoever reads the data directory finds them."""
+"""Find the WALs of the workers of one host in the data directory."""
 
 from collections.abc import Callable
 
-from penstock.app.layout import DataLayout
+from penstock.log.layout import DataLayout
 from penstock.log.wals.names import read_wal_id
 from penstock.ports.device import Device
 from penstock.state.read.queries import Queries
