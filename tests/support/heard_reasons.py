@@ -213,6 +213,7 @@ REASONS: Final = {
     "log/upload/uploader.py Uploader.close: return_exceptions": CLOSING,
     "log/upload/uploader.py Uploader.drain: TimeoutError": TIMER,
     "recovery/verify.py _Verifier._check_frames: FileNotFoundError": "recycled meanwhile",
+    "recovery/verify.py _Verifier._read_index: suppress StopIteration": "the index was checked",
     "recovery/verify.py _Verifier._check_object: NotFoundError": REPORTED,
     "recovery/verify.py _Verifier._exists: NotFoundError": ABSENT,
     "recovery/verify_journal.py verify_tail: FileNotFoundError": "recycled meanwhile",

@@ -10,7 +10,7 @@ the sum that the state keeps of a run (`penstock.records.sums`), once all of the
 at a whole run as producers sent it (WAL, raw objects) and writes the final headers into it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -53,12 +53,14 @@ class Fault(NamedTuple):
 class Rules(NamedTuple):
     """These rules say what the batches of a run must be like. `gap_end`: compaction by key may have
     left gaps before batches that end at or before that offset. `seed`: of the partition's sums;
-    None: no sums are folded."""
+    None: no sums are folded. `begin`: the run's first offset, before whose batch there is no gap in
+    any case; -1: that is not looked at."""
 
     end_offset: int
     gap_end: int = 0
     epochs: EpochStarts = ()
     seed: int | None = None
+    begin: int = -1
 
 
 class AfterGap(NamedTuple):
@@ -107,7 +109,7 @@ def check_batches(
         after_gap: as the check of the bytes before `view` gave it.
     """
     unpack = HEADER.unpack_from
-    end_offset, gap_end, epochs, seed = rules
+    end_offset, gap_end, epochs, seed, begin = rules
     at, end, count = 0, len(view), 0
     label, label_end = _label(epochs, expected)
     seed_epoch, start, total = 0, seed or 0, 0
@@ -130,7 +132,7 @@ def check_batches(
             break
         next_offset = base + delta + 1
         # The CRC was right, so what differs now is what lies outside it, or the place.
-        if base != expected and (base < expected or next_offset > gap_end):
+        if base != expected and (base < expected or expected == begin or next_offset > gap_end):
             detail = f"batch of offset {base} where {expected} is due"
             break
         if delta < 0 or not 0 <= records <= delta + 1 or next_offset > end_offset:
@@ -235,10 +237,22 @@ def _has_sum(data: memoryview, run: StoredRun, seed: int | None) -> bool:
 
 
 class Pieces:
-    """Checks batches that lie in several pieces of memory, some across two of them."""
+    """Checks batches that lie in several pieces of memory, some across two of them.
 
-    def __init__(self, rules: Rules, expected: int, position: int) -> None:
+    Args:
+        right: is given the batches that were found right, in order. The last of them may be
+            withdrawn yet (`AfterGap`), with a fault.
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        expected: int,
+        position: int,
+        right: Callable[[memoryview], None] | None = None,
+    ) -> None:
         self._rules = rules
+        self._right = right
         self.expected = expected
         self.position = position
         """The first byte that isn't checked."""
@@ -317,6 +331,8 @@ class Pieces:
         self.expected, self.position, self.fault = found.end_offset, found.position, found.fault
         self.batch_count += found.batch_count
         self.sum = (self.sum + found.sum) & SUM_MASK
+        if self._right is not None and done > 0:
+            self._right(piece[:done])
         return done
 
 

@@ -1,9 +1,9 @@
 """The heavy part of a restore, in parallel: reading a parent's objects, and copying them.
 
 There is no cluster to ask yet, so executors open the stores themselves, by URLs without
-credentials and with what their own environment has. An object is whole if its header, its index
-and each batch's CRC say so, and its runs are those that the restored state names there; one that
-isn't is a finding, and keeps the restore from happening.
+credentials and with what their own environment has. An object is whole if its header and its index
+say so, and its runs are those that the restored state names there; one that isn't is a finding, and
+keeps the restore from happening.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
+from penstock.log.run_walk import DueRun
 from penstock.model.errors import CorruptDataError, NotFoundError
 from penstock.objects import open_reliable_store
 from penstock.objects.once import put_once
 from penstock.pipeline.engine import Engine
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import HEADER_BYTES, batch_bounds, crc_is_right
-from penstock.recovery.due_runs import DueOf, DueRun, check_object
-from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
+from penstock.recovery.due_runs import DueOf, check_object
+from penstock.segment import ask_index, read_index
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom
 
@@ -116,7 +116,7 @@ async def _transfer(item: TransferItem) -> Transferred:
     for key, size_bytes, due in item.objects:
         try:
             body = bytes(await source.get_range(key, 0, size_bytes))
-            check_segment(body, subject=key)
+            _check_frame(key, body)
             check_object(key, [body], due, "restore")
         except (CorruptDataError, NotFoundError) as error:
             faults.append(str(error))
@@ -132,41 +132,10 @@ def _open(location: str) -> ObjectStore:
     return open_reliable_store(location, clock=SystemClock(), random=SystemRandom())
 
 
-def check_segment(body: bytes, *, subject: str) -> int:
-    """Check a whole segment: header, footer, index, and the CRC of each batch.
-
-    Returns:
-        How many batches it has.
+def _check_frame(key: str, body: bytes) -> None:
+    """Check header, footer and index. Batches that no run names stop no restore.
 
     Raises:
-        CorruptDataError: naming `subject`.
+        CorruptDataError: naming `key`.
     """
-    check_header(body[:HEADER_BYTES], subject=subject)
-    footer = parse_footer(body[-FOOTER_BYTES:], size_bytes=len(body), subject=subject)
-    start = footer.index_position
-    block = body[start : start + footer.index_length]
-    view = memoryview(body)
-    batches = 0
-    for run in parse_index(block, footer, subject=subject):
-        position, end = run.position, run.position + run.length
-        count = 0
-        while position < end:
-            size = batch_bounds(view, position)[1] if end - position >= HEADER_BYTES else 0
-            if not HEADER_BYTES <= size <= end - position:
-                raise CorruptDataError(
-                    "read segment", f"{subject} at byte {position}", f"a batch of {size} bytes"
-                )
-            if not crc_is_right(view[position : position + size]):
-                raise CorruptDataError(
-                    "read segment", f"{subject} at byte {position}", "CRC-32C of a batch differs"
-                )
-            position += size
-            count += 1
-        if count != run.batch_count:
-            raise CorruptDataError(
-                "read segment",
-                f"{subject} at byte {run.position}",
-                f"{count} batches, its index says {run.batch_count}",
-            )
-        batches += count
-    return batches
+    read_index(ask_index(key, len(body)), lambda start, end: body[start:end])

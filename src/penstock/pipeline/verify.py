@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Final
 
+from penstock.log.run_walk import DueRun
 from penstock.model.errors import NotFoundError
+from penstock.model.ids import PartitionKey
 from penstock.pipeline.api_messages import (
     RUN_FIELDS,
     STORED_LIVE,
@@ -26,11 +28,16 @@ from penstock.pipeline.api_messages import (
 from penstock.pipeline.client import DoorClient, JobLease
 from penstock.pipeline.engine import Engine
 from penstock.pipeline.verify_task import Checked, NamedRun, ObjectItem, WalItem, check_item
+from penstock.records.sums import partition_seed
 from penstock.recovery.verify import FindingKind, VerifyReport
+from penstock.state.leader_epochs import FIRST_EPOCH
+from penstock.state.rows import StoredRun
 
 KIND: Final = "verify"
 LOOKS_MAX: Final = 5
 _IN_WAL: Final = -1
+_ANY_KEY: Final = PartitionKey(0)
+"""Agents name partitions by topic id and number, and walking a run needs no key."""
 
 Watch = Callable[[int, int], None]
 """Called with progress: bytes read, bytes in all."""
@@ -120,8 +127,8 @@ class _Verifier:
                     partitions[topic.topic_id, number].clean_end = state.clean_end
         for page in pages:
             for partition, run, index in _named(page, partitions):
-                partition.runs.append((run.base_offset, run.end_offset))
-                self._total_bytes += run.length
+                partition.runs.append((run.due.run.base_offset, run.due.run.end_offset))
+                self._total_bytes += run.due.run.length
                 if index == _IN_WAL:
                     wals.append(WalItem(door=self._client.options, run=run))
                     continue
@@ -169,7 +176,7 @@ class _Verifier:
         try:
             for page in self._client.runs([wanted]):
                 again.runs += [
-                    (run.base_offset, run.end_offset)
+                    (run.due.run.base_offset, run.due.run.end_offset)
                     for _, run, _ in _named(page, {(topic_id, partition.number): again})
                 ]
         except NotFoundError:
@@ -186,20 +193,21 @@ class _Verifier:
         runs = item.runs if isinstance(item, ObjectItem) else [item.run]
         key = item.key if isinstance(item, ObjectItem) else ""
         if checked.gone and any(self._is_named(run, key) for run in runs):
-            self.report.add(FindingKind.MISSING, key or f"{runs[0].topic}-{runs[0].partition}",
+            self.report.add(FindingKind.MISSING, key or runs[0].due.partition,
                             checked.gone)  # fmt: skip
         for kind, subject, detail in checked.findings:
             report.add(FindingKind(kind), subject, detail)
-        self._read_bytes += sum(run.length for run in runs)
+        self._read_bytes += sum(run.due.run.length for run in runs)
         if self._watch is not None:
             self._watch(min(self._read_bytes, self._total_bytes), self._total_bytes)
 
     def _is_named(self, run: NamedRun, key: str) -> bool:
         """Whether the journal still says that these offsets lie in that object (""; a WAL)."""
+        row = run.due.run
         try:
             pages = list(
                 self._client.runs(
-                    [Range(run.topic_id, run.partition, run.base_offset, run.end_offset)]
+                    [Range(run.topic_id, run.partition, row.base_offset, row.end_offset)]
                 )
             )
         except NotFoundError:
@@ -240,7 +248,7 @@ class _Verifier:
 
 
 def _weight(item: ObjectItem) -> int:
-    return sum(run.length for run in item.runs)
+    return sum(run.due.run.length for run in item.runs)
 
 
 def _named(
@@ -252,25 +260,37 @@ def _named(
     # An agent of an older release says no sums.
     sums = page.sums or [-1] * (len(rows) // RUN_FIELDS)
     for at, number in zip(range(0, len(rows), RUN_FIELDS), sums, strict=True):
-        place, base, end, index, position, length, _, batches = rows[at : at + RUN_FIELDS]
+        place, base, end, index, position, length, newest, batches = rows[at : at + RUN_FIELDS]
         partition = partitions.get(tuple(page.partitions[place]))  # type: ignore[arg-type]
         if partition is None:
             continue
+        run = StoredRun(
+            _ANY_KEY,
+            base,
+            end,
+            generation=0,
+            object_key=page.object_keys[index] if index != _IN_WAL else "",
+            position=position,
+            length=length,
+            max_timestamp=newest,
+            batch_count=batches,
+            raw=page.object_raw[index] if index != _IN_WAL else 0,
+            leader_epoch=page.object_raw[index] - 1 if index != _IN_WAL else 0,
+            sum=None if number == -1 else number,
+        )
         yield (
             partition,
-            NamedRun(
-                topic=partition.topic.name,
-                topic_id=partition.topic.topic_id,
-                partition=partition.number,
-                base_offset=base,
-                end_offset=end,
-                position=position,
-                length=length,
-                batch_count=batches,
-                clean_end=partition.clean_end,
-                epoch_starts=tuple(partition.state.epoch_starts),
-                sum=number,
-                leader_epoch=page.object_raw[index] - 1 if index != _IN_WAL else -1,
-            ),
+            NamedRun(partition.topic.topic_id, partition.number, _due(partition, run)),
             index,
         )
+
+
+def _due(partition: _Partition, run: StoredRun) -> DueRun:
+    topic_id = bytes.fromhex(partition.topic.topic_id)
+    return DueRun(
+        run,
+        partition.clean_end,
+        tuple(partition.state.epoch_starts) or FIRST_EPOCH,
+        partition_seed(topic_id, partition.number),
+        partition.name,
+    )

@@ -11,29 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from msgspec import Struct
 from typing_extensions import Buffer
 
-from penstock.log.checking import OTHERS, Fault, Pieces, Rules, check_and_label, ends_early
+from penstock.log.run_walk import DueRun, RunWalk
 from penstock.model.errors import CorruptDataError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.records.sums import partition_seed
-from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart
+from penstock.state.leader_epochs import FIRST_EPOCH
 from penstock.state.read.queries import Queries
 from penstock.state.rows import StoredRun
-
-
-class DueRun(Struct, frozen=True, array_like=True):
-    """A run, and what its batches are checked by: see `penstock.log.checking.Rules`. Goes to
-    executors."""
-
-    run: StoredRun
-    gap_end: int
-    epochs: tuple[EpochStart, ...]
-    seed: int | None
-    partition: str
-    """Its name for people, such as `flights-3`."""
-
 
 DueOf = Callable[[str], list[DueRun]]
 """The runs that a state names in an object, by the object's key. Blocking; one call at a time, from
@@ -101,7 +87,10 @@ def check_object(key: str, parts: Sequence[Buffer], due: Sequence[DueRun], opera
         CorruptDataError: some bytes aren't what the journal ordered there.
     """
     for one in due:
-        fault = _fault(one, parts)
+        walk = RunWalk(one)
+        for piece in _slices(parts, one.run):
+            walk.add(piece)
+        fault = walk.end()
         if fault is not None:
             raise CorruptDataError(
                 operation,
@@ -110,24 +99,6 @@ def check_object(key: str, parts: Sequence[Buffer], due: Sequence[DueRun], opera
                 "put the object back from a backup or an older version in the bucket;"
                 " penstock verify names all that is damaged",
             )
-
-
-def _fault(due: DueRun, parts: Sequence[Buffer]) -> Fault | None:
-    run, seed = due.run, due.seed
-    if run.raw:
-        data = memoryview(bytearray(b"".join(_slices(parts, run))))
-        fault = check_and_label(data, run, seed)
-        return None if fault is None else fault._replace(position=run.position + fault.position)
-    rules = Rules(run.end_offset, due.gap_end, due.epochs, seed)
-    pieces = Pieces(rules, run.base_offset, run.position)
-    for piece in _slices(parts, run):
-        pieces.add(piece)
-        if pieces.fault is not None:
-            return pieces.fault
-    fault = pieces.finish() or ends_early(run, pieces)
-    if fault is None and seed is not None and run.sum not in {None, pieces.sum}:
-        fault = Fault(run.position, run.base_offset, run.end_offset, OTHERS)
-    return fault
 
 
 def _slices(parts: Sequence[Buffer], run: StoredRun) -> Iterator[memoryview]:

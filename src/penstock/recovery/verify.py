@@ -12,31 +12,22 @@ Reads only, and needs no lock: beside a live server, what moved meanwhile is loo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.log.checking import OTHERS
-from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.opening.rebuild import NOT_OURS
+from penstock.log.run_walk import DueRun, RunWalk
 from penstock.model.errors import CorruptDataError, NotFoundError, PenstockError, RetryableError
 from penstock.model.ids import PARTITION_COUNT_MAX, PartitionKey, TopicKey, partition_key
 from penstock.ports.device import Device
 from penstock.ports.objects import ObjectStore
-from penstock.records.batch import (
-    HEADER_BYTES,
-    MAGIC,
-    StoredHeader,
-    crc_is_right,
-    patch_run,
-    stored_header,
-)
-from penstock.records.sums import partition_seed, run_sum
+from penstock.records.sums import partition_seed
 from penstock.recovery.verify_journal import verify_tail
 from penstock.recovery.verify_report import Finding, FindingKind, VerifyReport
-from penstock.segment import FOOTER_BYTES, check_header, parse_footer, parse_index
-from penstock.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart, epoch_of_offset
+from penstock.segment import ask_index
+from penstock.state.leader_epochs import FIRST_EPOCH, EpochStart
 from penstock.state.read.queries import ObjectRow, Queries, StoredRun
 from penstock.state.rows import GENERATION_BITS, GENERATION_MASK
 from penstock.wal import WalReader
@@ -320,76 +311,28 @@ class _Verifier:
         except CorruptDataError as error:
             self.report.add(FindingKind.DAMAGED, subject, f"{error.subject}: {error.detail}")
             return True
-        self.report.runs += 1
-        self._check_batches(stretch, run, data, start, subject)
+        walk = _walk(stretch, run, stretch.clean_end, start, data)
+        if walk.fault is not None:
+            # Beside a live server it may have been cleaned since.
+            clean = self._queries.clean_rows([stretch.key]).get(stretch.key)
+            if clean is not None and clean.clean_end > stretch.clean_end:
+                walk = _walk(stretch, run, clean.clean_end, start, data)
+        report, fault = self.report, walk.fault
+        report.runs += 1
+        report.batches += walk.batches
+        report.records += walk.records
+        report.bytes += walk.bytes
+        if fault is not None:
+            report.add(FindingKind.DAMAGED, subject, f"{fault.detail}, at byte {fault.position}")
         return True
 
-    def _check_batches(
-        self, stretch: _Stretch, run: StoredRun, data: memoryview, start: int, subject: str
-    ) -> None:
-        position, expected, batches = 0, run.base_offset, 0
-        while position < len(data):
-            fault = _batch_fault(data, position, expected)
-            if not fault:
-                header = stored_header(data, position)
-                offset_count = header.end_offset - header.base_offset
-                if (
-                    header.base_offset > expected or header.record_count != offset_count
-                ) and not self._may_lack(stretch, run, header, expected):
-                    fault = (
-                        f"{header.record_count} records of {offset_count} offsets from"
-                        f" {header.base_offset} on, where {expected} is due and the log isn't clean"
-                    )
-                fault = fault or label_fault(header, stretch.epoch_starts)
-            if fault:
-                detail = f"{fault} at byte {run.position + position}"
-                self.report.add(FindingKind.DAMAGED, subject, detail)
-                return
-            expected = header.end_offset
-            position += header.length
-            batches += 1
-            if expected > start:
-                self.report.batches += 1
-                self.report.records += header.record_count
-                self.report.bytes += header.length
-        if expected != run.end_offset or batches != run.batch_count:
-            self.report.add(
-                FindingKind.DAMAGED,
-                subject,
-                f"{batches} batches that end at offset {expected - 1}, the journal names"
-                f" {run.batch_count}",
-            )
-        elif run.sum not in {None, run_sum(data, stretch.seed, subject=subject)}:
-            self.report.add(FindingKind.DAMAGED, subject, f"{OTHERS}, at byte {run.position}")
-
-    def _may_lack(
-        self, stretch: _Stretch, run: StoredRun, header: StoredHeader, expected: int
-    ) -> bool:
-        """Whether compaction may have removed what lies before a batch, or of its records."""
-        if not 0 <= header.record_count <= header.end_offset - header.base_offset:
-            return False
-        if expected == run.base_offset and header.base_offset > expected:
-            return False  # a run begins with its first batch
-        if header.base_offset == expected and header.producer_id < 0:
-            # An import that keeps offsets writes such batches, where its source had gaps. Producers
-            # can't: what they send is refused.
-            return True
-        if header.end_offset <= stretch.clean_end:
-            return True
-        # Beside a live server it may have been cleaned since.
-        clean = self._queries.clean_rows([stretch.key]).get(stretch.key)
-        return clean is not None and header.end_offset <= clean.clean_end
-
     async def _read(self, run: StoredRun) -> memoryview:
+        """The run's bytes as they are stored."""
         if run.generation:
-            return read_wal_run(self._wal_of(run.wal_key), run, None)
+            wal = self._wal_of(run.wal_key)
+            return memoryview(wal.read(run.file_generation, run.position, run.length))
         end = run.position + run.length
-        found = await self._store.get_range(run.object_key, run.position, end)
-        if not run.raw:
-            return memoryview(found)
-        data = memoryview(bytearray(found))
-        patch_run(data, run.base_offset, run.leader_epoch, subject=run.object_key)
-        return data
+        return memoryview(await self._store.get_range(run.object_key, run.position, end))
 
     def _has_moved(self, run: StoredRun) -> bool:
         return run not in self._queries.runs_from(run.partition_key, run.base_offset, limit=1)
@@ -477,22 +420,19 @@ class _Verifier:
                 raise CorruptDataError(
                     "verify", key, f"{found_bytes} bytes, the journal says {size_bytes}"
                 )
-            head = await self._store.get_range(key, 0, SEGMENT_HEADER_BYTES)
-            check_header(bytes(head), subject=key)
-            tail = await self._store.get_range(key, size_bytes - FOOTER_BYTES, size_bytes)
-            footer = parse_footer(bytes(tail), size_bytes=size_bytes, subject=key)
-            if footer.offsets_final == bool(row.raw):
-                raise CorruptDataError(
-                    "verify", key, "footer and journal differ on whether its offsets are final"
-                )
-            index_end = footer.index_position + footer.index_length
-            block = await self._store.get_range(key, footer.index_position, index_end)
-            parse_index(bytes(block), footer, subject=key)
+            await self._read_index(row)
         except NotFoundError:
             if self._is_live(key):
                 self.report.add(FindingKind.MISSING, key, "runs name it, it is not in the store")
         except CorruptDataError as error:
             self.report.add(FindingKind.DAMAGED, error.subject, error.detail)
+
+    async def _read_index(self, row: ObjectRow) -> None:
+        asked = ask_index(row.key, row.size_bytes, raw=bool(row.raw))
+        with suppress(StopIteration):
+            start, end = next(asked)
+            while True:
+                start, end = asked.send(await self._store.get_range(row.key, start, end))
 
     def _is_live(self, key: str) -> bool:
         """Whether runs name an object now: beside a live server it may have been deleted."""
@@ -506,26 +446,15 @@ class _Verifier:
         return True
 
 
-def label_fault(header: StoredHeader, starts: Sequence[EpochStart]) -> str:
-    """What is wrong with a stored batch's leader epoch, which lies outside its CRC: by a wrong one
-    consumers look for a cut that isn't there (KIP-320)."""
-    epoch = epoch_of_offset(starts, header.base_offset)
-    if header.leader_epoch == epoch:
-        return ""
-    return f"leader epoch {header.leader_epoch}, offset {header.base_offset} is of epoch {epoch}"
-
-
-def _batch_fault(data: memoryview, position: int, expected: int) -> str:
-    if len(data) - position < HEADER_BYTES:
-        return f"{len(data) - position} bytes are no batch"
-    header = stored_header(data, position)
-    if header.magic != MAGIC or not HEADER_BYTES <= header.length <= len(data) - position:
-        return f"a batch of magic {header.magic} with {header.length} bytes"
-    if header.base_offset < expected or header.end_offset <= header.base_offset:
-        return f"base offset {header.base_offset} where {expected} is due"
-    if not crc_is_right(data[position : position + header.length]):
-        return "CRC-32C differs"
-    return ""
+def _walk(
+    stretch: _Stretch, run: StoredRun, clean_end: int, start: int, data: memoryview
+) -> RunWalk:
+    """Walk a run, and count what lies past `start`."""
+    due = DueRun(run, clean_end, stretch.epoch_starts, stretch.seed, stretch.name)
+    walk = RunWalk(due, counted_from=start)
+    walk.add(data)
+    walk.end()
+    return walk
 
 
 def _wal_place(place: int) -> str:

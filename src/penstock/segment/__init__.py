@@ -24,11 +24,13 @@ from penstock.segment.keys import (
     parse_object_key,
 )
 from penstock.segment.runs import RunDescriber
+from penstock.segment.whole import AskedRanges, ask_index, read_index
 
 __all__ = [
     "FOOTER_BYTES",
     "HEADER_BYTES",
     "SEGMENTS_PREFIX",
+    "AskedRanges",
     "BuiltSegment",
     "Footer",
     "IndexedRun",
@@ -37,6 +39,7 @@ __all__ = [
     "RunDescriber",
     "SegmentKey",
     "SegmentRun",
+    "ask_index",
     "build_segment",
     "check_header",
     "epoch_prefixes",
@@ -46,4 +49,5 @@ __all__ = [
     "parse_index",
     "parse_job_key",
     "parse_object_key",
+    "read_index",
 ]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.log.run_walk import DueRun
 from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.objects import open_reliable_store
 from penstock.ports.objects import ObjectStore
 from penstock.recovery import cluster
 from penstock.recovery.backup import exists
 from penstock.recovery.copied_objects import NOTE, CopiedObjects
-from penstock.recovery.due_runs import DueRun
 from penstock.recovery.point_in_time import Moment, TakeObjects
 from penstock.segment import object_key
 from penstock.system.clock import SystemClock

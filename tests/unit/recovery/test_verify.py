@@ -287,7 +287,7 @@ def test_an_overlap_is_named(data: Path) -> None:
         ("UPDATE objects SET live_runs = 5", "2 runs name it, its row counts 5"),
         ("UPDATE objects SET bytes = bytes - 1", "the journal says"),
         ("UPDATE object_runs SET length = length - 1", "at byte"),
-        ("UPDATE object_runs SET batch_count = batch_count - 1", "3 batches that end at"),
+        ("UPDATE object_runs SET batch_count = batch_count - 1", "3 batches, the journal names 2"),
         ("UPDATE wal_runs SET position = position + 1 WHERE base_offset = 15", "t-0 offsets 15"),
         ("UPDATE topics SET partitions = 3", "t-2: the partition has no row"),
         ("DELETE FROM topics", "its topic has no row"),
