@@ -170,7 +170,7 @@ REASONS: Final = {
     "recovery/cluster.py check_replay: NotFoundError": REPORTED,
     "recovery/backup.py _Backup._copy_state: _MovedError": AGAIN,
     "recovery/backup.py _Backup._read_wal.read: RetryableError": MOVED,
-    "recovery/backup.py exists: NotFoundError": ABSENT,
+    "recovery/stored_backup.py exists: NotFoundError": ABSENT,
     "log/checking.py _has_sum: CorruptDataError": ANSWER,
     "log/opening/cluster.py open_cluster_order: OtherClusterError": "said once, at a start",
     "log/opening/cluster.py open_cluster_order: _UNUSABLE": "said once, at a start",

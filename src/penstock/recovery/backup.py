@@ -1,8 +1,8 @@
 """Backup of a whole log to any object store. docs/formats/backup.md is its format.
 
 Order of effects: `incomplete` marker -> segments that hold what was only in the WAL -> all other
-objects that the state names -> the state -> manifest -> marker removed. So a backup that has a
-manifest is whole, and one without it was cut.
+objects that the state names -> the state's snapshot -> manifest -> marker removed. So a backup that
+has a manifest is whole, and one without it was cut.
 
 It runs beside a live server: the state is copied as of one moment, and everything acknowledged
 before is in the backup. WAL runs become segments by ordinary `StoreSegment`s in the copy of the
@@ -10,6 +10,7 @@ state, so that a restored directory needs no WAL.
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
@@ -24,9 +25,10 @@ from typing_extensions import Buffer
 from penstock.log.fetch.whole_runs import read_wal_run
 from penstock.log.upload.plan import PartitionMove, moved_runs, plan_segment
 from penstock.log.upload.segments import segment_run
-from penstock.model.errors import ConflictError, CorruptDataError, NotFoundError, RetryableError
+from penstock.model.errors import ConflictError, CorruptDataError, RetryableError
 from penstock.model.ids import PartitionKey, TopicKey, partition_key
 from penstock.objects.once import put_once
+from penstock.objects.origins import ORIGINS_PREFIX
 from penstock.order.local_order import Order, restore
 from penstock.ports.clock import Clock
 from penstock.ports.device import Device
@@ -39,13 +41,14 @@ from penstock.recovery.manifest import (
     BACKUP_VERSION,
     INCOMPLETE,
     MANIFEST,
-    METADATA,
     BackupObject,
     Manifest,
     encode_manifest,
 )
-from penstock.replica.snapshot import JournalEntry, write_snapshot
-from penstock.segment import BuiltSegment, build_segment, object_key
+from penstock.recovery.stored_backup import exists, measure, named_objects, read_parts
+from penstock.replica.archive import Archive
+from penstock.replica.snapshot import JournalEntry, SnapshotInfo, write_snapshot
+from penstock.segment import SEGMENTS_PREFIX, BuiltSegment, build_segment, object_key
 from penstock.state.answers import SegmentStored
 from penstock.state.commands import StoreSegment
 from penstock.state.read.queries import ObjectRow, Queries, StoredRun
@@ -53,14 +56,11 @@ from penstock.wal import WalReader
 
 T = TypeVar("T")
 
-COPY_BYTES: Final = 8 << 20
-"""What is read at once: a store may have to hold it in memory."""
-
 _PAGE: Final = 1000
 _ATTEMPTS: Final = 5
 _SEGMENT_BYTES: Final = 64 << 20
-_SEGMENTS_PREFIX: Final = "segments/"
-_SCRATCH_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial")
+_OWN_PREFIXES: Final = (SEGMENTS_PREFIX, ORIGINS_PREFIX, "archive/")
+_SCRATCH_SUFFIXES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm", ".partial", ".zst")
 
 Progress = Callable[[int, int], None]
 """Called with (bytes copied, bytes in all)."""
@@ -130,21 +130,12 @@ def clear_scratch(scratch: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-async def exists(store: ObjectStore, key: str) -> bool:
-    """Whether a store has a key."""
-    try:
-        await store.size(key)
-    except NotFoundError:
-        return False
-    return True
-
-
 async def _claim(to: ObjectStore) -> None:
     """Mark the destination as a backup in the making; remove what a cut one left there."""
     if await exists(to, MANIFEST):
         raise ConflictError("back up", MANIFEST, "there is a backup already", "choose another URL")
     was_cut = await exists(to, INCOMPLETE)
-    left = [info.key async for info in to.list(_SEGMENTS_PREFIX)]
+    left = [info.key for prefix in _OWN_PREFIXES async for info in to.list(prefix)]
     if left and not was_cut:
         # It may be a server's own store: nothing there is for a backup to replace or remove.
         raise ConflictError(
@@ -197,32 +188,34 @@ class _Backup:
 
     async def run(self) -> Manifest:
         order = await self._copy_state()
-        try:
-            snapshot = self.scratch / "final.sqlite"
-            info = await self._in_pool(partial(order.snapshot, snapshot))
-            cluster_id = order.cluster_id
-        finally:
-            await self._in_pool(order.close)
+        cluster_id = order.cluster_id
+        await self._in_pool(order.close)
         topics, rows = await self._in_pool(self._contents)
         copy = ExitStack()
-        due = await self._in_pool(partial(copy.enter_context, due_runs(self.scratch / METADATA)))
+        due = await self._in_pool(partial(copy.enter_context, due_runs(self.state)))
         try:
             objects = await self._copy_objects(rows, due)
         finally:
             await self._in_pool(copy.close)
-        objects.append(await self._put_state(snapshot))
+        position, snapshot = await self._put_state(cluster_id)
         manifest = Manifest(
             version=BACKUP_VERSION,
             cluster_id=cluster_id,
-            position=info.position,
+            position=position,
             created_ms=self.clock.now_ms(),
             topics=topics,
             objects=len(rows),
             bytes=sum(row.size_bytes for row in rows),
-            contents=objects,
+            snapshot=snapshot.key,
+            contents=[*objects, snapshot],
         )
         await self.to.put(MANIFEST, [encode_manifest(manifest)])
         return manifest
+
+    @property
+    def state(self) -> Path:
+        """The copy of the state."""
+        return self.scratch / "copy.sqlite"
 
     # -- the state -------------------------------------------------------------------------------
 
@@ -252,11 +245,9 @@ class _Backup:
     def _open_copy(self) -> Order:
         first = self.scratch / "first.sqlite"
         info = write_snapshot(self.live, first)
-        restore(first, self.scratch / METADATA, tail=self.tail(info.position))
+        restore(first, self.state, tail=self.tail(info.position))
         # Nothing relies on the copy until its snapshot is written, which is synced.
-        return Order.open(
-            self.scratch / METADATA, clock=self.clock, random=self.random, fsync=False
-        )
+        return Order.open(self.state, clock=self.clock, random=self.random, fsync=False)
 
     async def _move_wal(self, order: Order) -> None:
         while True:
@@ -282,7 +273,7 @@ class _Backup:
         self,
     ) -> tuple[list[PartitionMove], dict[PartitionKey, tuple[bytes, int]]]:
         """The next segment of what lies in the WAL; no moves when nothing is left."""
-        with closing(Queries(self.scratch / METADATA)) as copy:
+        with closing(Queries(self.state)) as copy:
             keys = {}
             for topic_key, topic_id, name, partitions, _ in copy.topic_rows():
                 for number in range(partitions):
@@ -369,13 +360,8 @@ class _Backup:
 
     def _contents(self) -> tuple[int, list[ObjectRow]]:
         """How many topics there are, and the objects that the copy of the state names."""
-        rows: list[ObjectRow] = []
-        after = ""
-        with closing(Queries(self.scratch / METADATA)) as copy:
-            while page := copy.objects(after, limit=_PAGE):
-                rows += [row for row in page if row.condemned_ms is None]
-                after = page[-1].key
-            return len(copy.topic_rows()), rows
+        with closing(Queries(self.state)) as copy:
+            return len(copy.topic_rows()), named_objects(copy)
 
     async def _copy_objects(self, rows: Sequence[ObjectRow], due: DueOf) -> list[BackupObject]:
         total = sum(row.size_bytes for row in rows)
@@ -395,38 +381,32 @@ class _Backup:
             self.progress(copied, total)
         return contents
 
-    async def _put_state(self, snapshot: Path) -> BackupObject:
-        data = await self._in_pool(snapshot.read_bytes)
-        await self.to.put(METADATA, [data])
-        return BackupObject(key=METADATA, bytes=len(data), crc32c=await self._checksum([data]))
+    async def _put_state(self, cluster_id: str) -> tuple[int, BackupObject]:
+        """Put a snapshot of the copy, as an archive has it; its position, and what was put."""
+        snapshot = self.scratch / "state.sqlite"
+        info = await self._in_pool(partial(self._write_state, snapshot))
+        archive = Archive(self.to, cluster_id=cluster_id, scratch=self.scratch, executor=self.pool)
+        name = await archive.put_snapshot(snapshot, info)
+        return info.position, await measure(self.to, name.key)
+
+    def _write_state(self, snapshot: Path) -> SnapshotInfo:
+        with closing(sqlite3.connect(self.state)) as connection, connection:
+            # What lay in another cluster's store is copied: the backup needs no other.
+            connection.execute("UPDATE objects SET origin = '' WHERE origin != ''")
+        return write_snapshot(self.state, snapshot)
 
     async def _checksum(self, parts: Sequence[Buffer]) -> int:
-        return await self._in_pool(partial(checksum, parts))
+        return await self._in_pool(partial(_checksum, parts))
 
     async def _in_pool(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.pool, work)
-
-
-async def read_parts(source: ObjectStore, key: str, size_bytes: int) -> list[Buffer]:
-    """An object whole, in parts.
-
-    Raises:
-        CorruptDataError: it has another size.
-    """
-    found_bytes = await source.size(key)
-    if found_bytes != size_bytes:
-        raise CorruptDataError("copy", key, f"{found_bytes} bytes, {size_bytes} are due")
-    return [
-        await source.get_range(key, start, min(start + COPY_BYTES, size_bytes))
-        for start in range(0, size_bytes, COPY_BYTES)
-    ]
 
 
 def _check(key: str, parts: Sequence[Buffer], due: DueOf) -> None:
     check_object(key, parts, due(key), "back up")
 
 
-def checksum(parts: Sequence[Buffer]) -> int:
+def _checksum(parts: Sequence[Buffer]) -> int:
     """CRC-32C of parts, one behind the other."""
     value = 0
     for part in parts:

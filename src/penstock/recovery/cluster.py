@@ -26,13 +26,12 @@ from penstock.order.local_order import new_cluster_id, restore
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
-from penstock.recovery.backup import exists
 from penstock.recovery.copied_objects import CopiedObjects, Listed
 from penstock.recovery.directory import check_empty
 from penstock.recovery.due_runs import DueOf
-from penstock.recovery.manifest import INCOMPLETE, MANIFEST
 from penstock.recovery.point_in_time import Moment, RestoredState, TakeObjects, restore_state
 from penstock.recovery.restore import is_unfinished, leave_note, remove_cut
+from penstock.recovery.stored_backup import is_backup, verify_backup
 from penstock.recovery.verify import FindingKind, VerifyReport, verify
 from penstock.replica import Replica
 from penstock.replica.archive import Archive
@@ -68,10 +67,9 @@ class NewCluster:
     name: str
 
 
-async def is_backup(source: str, *, clock: Clock, random: Random) -> bool:
+async def holds_backup(source: str, *, clock: Clock, random: Random) -> bool:
     """Whether there is a backup (`penstock backup`) at a URL, whole or cut, and no cluster."""
-    store = _open(source, clock=clock, random=random)
-    return await exists(store, MANIFEST) or await exists(store, INCOMPLETE)
+    return await is_backup(_open(source, clock=clock, random=random))
 
 
 async def restore_cluster(
@@ -266,7 +264,7 @@ async def verify_cluster(
     random: Random,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read everything that a cluster has in its bucket. See `penstock.recovery.verify`.
+    """Read everything in a cluster's bucket, or in a backup. See `penstock.recovery.verify`.
 
     The state is made of the archive and the journal, as of the journal's head. WALs are not read:
     they are the agents'.
@@ -282,6 +280,8 @@ async def verify_cluster(
     open_one = partial(_open, clock=clock, random=random)
     store = open_one(objects)
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as folder:
+        if not journal and await is_backup(store):
+            return await verify_backup(store, scratch=Path(folder), progress=progress)
         path = Path(folder) / "replica.sqlite"
         archive = Archive(store, cluster_id="", scratch=Path(folder), executor=None)
         report = VerifyReport()

@@ -13,8 +13,10 @@ from penstock.model.malformed import MALFORMED
 
 MANIFEST: Final = "manifest.json"
 METADATA: Final = "metadata.sqlite"
+"""The key of the state in a backup of version 1."""
 INCOMPLETE: Final = "incomplete"
-BACKUP_VERSION: Final = 1
+BACKUP_VERSION: Final = 2
+_KNOWN_VERSIONS: Final = (1, BACKUP_VERSION)
 
 
 class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +31,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a backup holds.
 
     `position`: of the state in it; `created_ms`: ms since the epoch; `topics`, `objects` and
-    `bytes`: how many, for people; `contents`: every object but the manifest itself.
+    `bytes`: how many, for people; `snapshot`: key of the state; `contents`: every object but the
+    manifest itself.
     """
 
     version: int
@@ -40,6 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
     bytes: int
     contents: list[BackupObject]
+    snapshot: str = METADATA
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +75,16 @@ def decode_manifest(data: bytes) -> Manifest:
             raise CorruptDataError("read backup", MANIFEST, "CRC-32C of the manifest differs")
         # Before the rest: what a newer version holds besides is not for this one to judge.
         version = msgspec.json.decode(inner, type=_Version).version
-        if version != BACKUP_VERSION:
+        if version not in _KNOWN_VERSIONS:
             raise InvalidRequestError(
                 "read backup",
                 MANIFEST,
-                f"backup version {version}, this release knows {BACKUP_VERSION}",
+                f"backup version {version}, this release knows 1 to {BACKUP_VERSION}",
                 "restore it with the release that made it, or a later one",
             )
-        return msgspec.json.decode(inner, type=Manifest)
+        manifest = msgspec.json.decode(inner, type=Manifest)
     except MALFORMED as error:
         raise CorruptDataError("read backup", MANIFEST, str(error)) from error
+    if sum(entry.key == manifest.snapshot for entry in manifest.contents) != 1:
+        raise CorruptDataError("read backup", MANIFEST, f"it does not list {manifest.snapshot}")
+    return manifest

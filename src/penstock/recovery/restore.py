@@ -14,19 +14,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from typing_extensions import Buffer
-
 from penstock.log.upkeep import snapshot_key
-from penstock.model.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from penstock.model.errors import InvalidRequestError
 from penstock.objects.once import put_once
 from penstock.order.local_order import restore as restore_state
 from penstock.ports.clock import Clock
 from penstock.ports.objects import ObjectStore
 from penstock.ports.random import Random
-from penstock.recovery.backup import checksum, clear_scratch, exists, read_parts
-from penstock.recovery.manifest import INCOMPLETE, MANIFEST, METADATA, Manifest, decode_manifest
+from penstock.recovery.backup import clear_scratch
+from penstock.recovery.manifest import Manifest
+from penstock.recovery.stored_backup import read_listed, read_manifest, read_state
 from penstock.replica.snapshot import read_snapshot_info, write_snapshot
-from penstock.state.read.queries import Queries
 from penstock.state.restored import begin_restored
 
 _SEGMENTS_PREFIX: Final = "segments/"
@@ -100,11 +98,9 @@ async def restore_backup(
             raise _in_use(info.key)
     manifest = await read_manifest(source)
     clear_scratch(scratch)
-    snapshot = scratch / "restore.sqlite"
     try:
-        await _read_state(source, manifest, snapshot)
-        staged = scratch / METADATA
-        _check_contents(snapshot, staged, manifest)
+        staged = scratch / "staged.sqlite"
+        await read_state(source, manifest, staged, scratch=scratch)
         _begin_anew(staged, clock.now_ms(), random)
         anew = scratch / "anew.sqlite"
         write_snapshot(staged, anew)
@@ -122,73 +118,14 @@ async def restore_backup(
     return manifest
 
 
-async def read_manifest(source: ObjectStore) -> Manifest:
-    """A backup's manifest.
-
-    Raises:
-        NotFoundError: there is none.
-        CorruptDataError: it is damaged.
-        InvalidRequestError: it is of a newer release.
-    """
-    try:
-        size_bytes = await source.size(MANIFEST)
-    except NotFoundError as error:
-        if await exists(source, INCOMPLETE):
-            raise NotFoundError(
-                "restore",
-                MANIFEST,
-                "the backup is being made, or was cut: it has no manifest",
-                "wait for it, or make it anew; nothing can be restored of it",
-            ) from error
-        raise NotFoundError("restore", MANIFEST, "there is no backup", "check the URL") from error
-    return decode_manifest(_joined(await read_parts(source, MANIFEST, size_bytes)))
-
-
-async def _read_state(source: ObjectStore, manifest: Manifest, snapshot: Path) -> None:
-    (entry,) = (entry for entry in manifest.contents if entry.key == METADATA)
-    parts = await read_parts(source, METADATA, entry.bytes)
-    if checksum(parts) != entry.crc32c:
-        raise _damaged(METADATA)
-    snapshot.write_bytes(_joined(parts))  # noqa: ASYNC240 - a command of its own, serving nobody
-
-
-def _check_contents(snapshot: Path, staged: Path, manifest: Manifest) -> None:
-    """Before anything is copied: the state can be opened, and names what the manifest lists."""
-    restore_state(snapshot, staged)
-    listed = {entry.key: entry.bytes for entry in manifest.contents if entry.key != METADATA}
-    named: dict[str, int] = {}
-    after = ""
-    with closing(Queries(staged)) as queries:
-        if queries.cluster_id() != manifest.cluster_id or queries.position() != manifest.position:
-            raise CorruptDataError(
-                "restore",
-                METADATA,
-                f"cluster {queries.cluster_id()} at position {queries.position()}, the manifest"
-                f" says {manifest.cluster_id} at {manifest.position}",
-            )
-        while page := queries.objects(after, limit=_PAGE):
-            named.update({row.key: row.size_bytes for row in page if row.condemned_ms is None})
-            after = page[-1].key
-    if listed != named:
-        key, _ = min(listed.items() ^ named.items())
-        raise CorruptDataError("restore", MANIFEST, f"it and the state differ in {key}")
-
-
 async def _copy_objects(
     source: ObjectStore, store: ObjectStore, manifest: Manifest, progress: Progress
 ) -> None:
     copied = 0
     for entry in manifest.contents:
-        if entry.key == METADATA:
+        if entry.key == manifest.snapshot:
             continue
-        try:
-            parts = await read_parts(source, entry.key, entry.bytes)
-        except NotFoundError as error:
-            raise CorruptDataError(
-                "restore", entry.key, "the manifest lists it, the backup does not hold it"
-            ) from error
-        if checksum(parts) != entry.crc32c:
-            raise _damaged(entry.key)
+        parts = [part async for part in read_listed(source, entry)]
         await put_once(store, entry.key, parts)
         copied += entry.bytes
         progress(copied, manifest.bytes)
@@ -228,16 +165,6 @@ def leave_note(database: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _joined(parts: list[Buffer]) -> bytes:
-    return b"".join(parts)
-
-
-def _damaged(key: str) -> CorruptDataError:
-    return CorruptDataError(
-        "restore", key, "CRC-32C differs from the manifest's", "use another backup"
-    )
 
 
 def _in_use(subject: str) -> InvalidRequestError:

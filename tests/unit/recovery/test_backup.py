@@ -1,7 +1,10 @@
 """A backup holds all that was acknowledged; restored, it equals the source and goes on."""
 
 import asyncio
+import base64
+import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -9,15 +12,19 @@ from typing import Any
 
 import pytest
 
+from penstock.log.layout import DataLayout
 from penstock.model.errors import (
     CorruptDataError,
     InvalidRequestError,
+    NotFoundError,
     RetryableError,
 )
 from penstock.model.ids import PartitionKey, partition_key
 from penstock.objects import open_store
+from penstock.objects.origins import open_origins
 from penstock.ports.objects import ObjectStore
 from penstock.recovery.backup import back_up, clear_scratch
+from penstock.recovery.cluster import restore_cluster, verify_cluster
 from penstock.recovery.manifest import (
     INCOMPLETE,
     MANIFEST,
@@ -27,9 +34,13 @@ from penstock.recovery.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from penstock.recovery.point_in_time import Moment
 from penstock.recovery.restore import restore_backup
+from penstock.recovery.stored_backup import read_manifest
+from penstock.recovery.verify import VerifyReport
 from penstock.state.answers import BatchStatus
 from penstock.state.read.queries import Queries
+from penstock.system.clock import SystemClock
 from penstock.system.files import PosixDevice
 from penstock.system.randomness import SystemRandom
 from penstock.wal import WalReader
@@ -45,6 +56,9 @@ from support.backups import (
 )
 from support.log_contents import contents, verify_path
 from support.log_rig import NOW, Rig, run_rig
+from support.restored_clusters import bucket_on_disk
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "backups"
 
 
 @pytest.mark.parametrize("drain", [False, True])
@@ -224,7 +238,7 @@ def test_what_was_trimmed_while_it_was_read_makes_it_copy_the_state_anew(tmp_pat
 
 
 MANIFEST_VALUE = Manifest(
-    version=1,
+    version=2,
     cluster_id="c",
     position=3,
     created_ms=NOW,
@@ -251,7 +265,7 @@ def test_a_manifest_is_read_as_it_was_written_and_any_change_is_refused() -> Non
 def test_a_newer_releases_backup_is_refused_by_both_versions() -> None:
     newer = encode_manifest(
         Manifest(
-            version=2,
+            version=3,
             cluster_id="c",
             position=3,
             created_ms=NOW,
@@ -261,7 +275,7 @@ def test_a_newer_releases_backup_is_refused_by_both_versions() -> None:
             contents=[],
         )
     )
-    with pytest.raises(InvalidRequestError, match="backup version 2, this release knows 1"):
+    with pytest.raises(InvalidRequestError, match="backup version 3, this release knows 1 to 2"):
         decode_manifest(newer)
 
 
@@ -306,3 +320,130 @@ def test_a_restored_directory_outlives_the_loss_of_its_database(tmp_path: Path) 
         CorruptDataError, match="nothing says the order of what is there: snapshots"
     ):
         run_rig(tmp_path / "unused", look)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_backup_of_every_version_is_verified_and_restored(tmp_path: Path, version: int) -> None:
+    """Those in tests/golden/backups were made by the code that introduced each version."""
+    with tarfile.open(GOLDEN / f"version-{version}.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    source = folder_store(tmp_path)
+    assert asyncio.run(read_manifest(source)).version == version
+    assert verified(tmp_path / "backup").findings == []
+    restore_to(tmp_path / "restored", source)
+    assert verify_path(tmp_path / "restored").findings == []
+    expected = json.loads((GOLDEN / f"version-{version}.json").read_text())
+    assert as_json(contents(tmp_path / "restored")) == expected
+
+
+def as_json(value: Any) -> Any:
+    """The value as the golden file has it."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(key): as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(part) for part in value]
+    return value
+
+
+def inherit(bucket: Path, data: Path) -> None:
+    """Make a data directory that reads its objects in a cluster's bucket."""
+    data.mkdir()
+    asyncio.run(
+        restore_cluster(
+            str(bucket),
+            DataLayout(data),
+            moment=Moment(),
+            allow_loss=True,
+            clock=SystemClock(),
+            random=SystemRandom(),
+        )
+    )
+
+
+def verified(backup: Path) -> VerifyReport:
+    """What `penstock verify --objects` says of a backup."""
+    return asyncio.run(
+        verify_cluster(
+            backup.as_uri(), journal="", name="", clock=SystemClock(), random=SystemRandom()
+        )
+    )
+
+
+def test_a_backup_needs_neither_the_volume_nor_the_bucket_of_its_source(tmp_path: Path) -> None:
+    """A directory that reads what it inherited in a cluster's bucket, with records in its own WAL
+    and objects, is backed up, and then both are deleted."""
+    bucket, data = bucket_on_disk(tmp_path), tmp_path / "data"
+    data.mkdir()
+    asyncio.run(
+        restore_cluster(
+            str(bucket), DataLayout(data), moment=Moment(), allow_loss=True,
+            clock=SystemClock(), random=SystemRandom(),
+        )
+    )  # fmt: skip
+    held: dict[str, Any] = {}
+
+    async def go_on(rig: Rig) -> None:
+        (key,) = await rig.topic("own")
+        await rig.append(key, b"in an object")
+        await rig.drain()
+        await rig.append(key, b"in the WAL")
+
+    run_rig(data, go_on)
+    to = folder_store(tmp_path)
+    store = open_origins(open_store(data / "objects"), [bucket.as_uri()], open_store)
+    manifest = copy_to(data, to, store=store)
+    assert {entry.key.split("/")[0] for entry in manifest.contents} == {
+        "archive", "origins", "segments",
+    }  # fmt: skip
+    with closing(Queries(data / "metadata.sqlite")) as queries:
+        assert queries.origins() == [bucket.as_uri()]
+        held["heads"] = queries.heads()
+    for gone in (bucket, data):
+        shutil.rmtree(gone)
+    report = verified(tmp_path / "backup")
+    assert report.findings == []
+    assert report.records == sum(end - start for _, start, end in held["heads"])
+    restored = tmp_path / "restored"
+    restore_to(restored, to)
+    assert not verify_path(restored).findings
+    with closing(Queries(restored / "metadata.sqlite")) as queries:
+        assert (queries.origins(), queries.heads()) == ([], held["heads"])
+
+    async def read(rig: Rig) -> None:
+        for key, start, end in held["heads"]:
+            assert [offset for offset, _ in await rig.read_all(key)] == list(range(start, end))
+
+    run_rig(restored, read)
+
+
+@pytest.mark.parametrize("what", ["flip", "delete"])
+def test_verify_names_what_is_damaged_in_a_backup(tmp_path: Path, what: str) -> None:
+    """Each object of it, a byte that no run names too: a restore would refuse that one."""
+    run_rig(tmp_path / "source", fill)
+    to = folder_store(tmp_path)
+    manifest = copy_to(tmp_path / "source", to)
+    assert verified(tmp_path / "backup").ok
+    for key in (*(entry.key for entry in manifest.contents), MANIFEST):
+        path = tmp_path / "backup" / key
+        intact = path.read_bytes()
+        if what == "flip":
+            path.write_bytes(intact[:-9] + bytes([intact[-9] ^ 1]) + intact[-8:])
+        else:
+            path.unlink()
+        report = verified(tmp_path / "backup")
+        if key == MANIFEST and what == "delete":
+            # What is left is laid out as a cluster's bucket, and read as one.
+            assert report.ok
+            inherit(tmp_path / "backup", tmp_path / "looked")
+            with closing(Queries(tmp_path / "looked" / "metadata.sqlite")) as queries:
+                assert queries.cluster_id() != manifest.cluster_id
+        else:
+            assert not report.ok
+            assert any(key in finding.subject for finding in report.findings), report.findings
+        path.write_bytes(intact)
+    (tmp_path / "backup" / INCOMPLETE).touch()
+    (tmp_path / "backup" / MANIFEST).unlink()
+    with pytest.raises(NotFoundError, match="it has no manifest"):
+        verified(tmp_path / "backup")

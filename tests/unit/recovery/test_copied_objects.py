@@ -12,9 +12,9 @@ from penstock.model.errors import ConflictError, InvalidRequestError
 from penstock.objects import open_reliable_store
 from penstock.ports.objects import ObjectStore
 from penstock.recovery import cluster
-from penstock.recovery.backup import exists
 from penstock.recovery.copied_objects import NOTE, CopiedObjects
 from penstock.recovery.point_in_time import Moment, TakeObjects
+from penstock.recovery.stored_backup import exists
 from penstock.segment import object_key
 from penstock.system.clock import SystemClock
 from penstock.system.randomness import SystemRandom

@@ -95,13 +95,13 @@ def command(
     With --copy or --engine all objects are read and checked first, in parallel: by threads, or by
     Spark's executors, which open both stores with credentials of their own environment.
     """
-    from penstock.recovery.cluster import is_backup
+    from penstock.recovery.cluster import holds_backup
 
     if data is not None and (objects is not None or journal is not None):
         raise click.UsageError("give either --data, or --objects and --journal")
     if to_time is not None and position is not None:
         raise click.UsageError("give either --to-time or --position")
-    if asyncio.run(is_backup(source, clock=SystemClock(), random=SystemRandom())):
+    if asyncio.run(holds_backup(source, clock=SystemClock(), random=SystemRandom())):
         if data is None or to_time is not None or position is not None or copies:
             raise click.UsageError("of a backup only --data can be made, as it is")
         _of_backup(source, data, as_json=as_json)

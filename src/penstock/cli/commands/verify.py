@@ -42,7 +42,11 @@ DAMAGE_EXIT_STATUS = 1
     help="TOML file with a server's settings: its data directory, or the cluster's objects and "
     "journal.",
 )
-@click.option("--objects", metavar="URL", help="A cluster's objects (its setting `objects`).")
+@click.option(
+    "--objects",
+    metavar="URL",
+    help="A cluster's objects (its setting `objects`), or a backup.",
+)
 @click.option(
     "--journal",
     metavar="URL",
