@@ -27,7 +27,7 @@ REASONS: Final = {
     # app
     "app/agent_id.py _read: FileNotFoundError": ABSENT,
     "app/descriptors.py raise_limit: (ValueError, OSError)": PLATFORM,
-    "app/http/server.py HttpServer.close: return_exceptions": CLOSING,
+    "app/http_port.py HttpServer.close: return_exceptions": CLOSING,
     "app/http/connection.py RequestSlots.__call__: ClientDisconnect": "the client is gone",
     "app/host/leftover_wals.py has_had_workers: PenstockError": "the opening that follows raises it",
     "app/api/routes.py _answer: ClientDisconnect": TOLD,

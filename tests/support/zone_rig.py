@@ -12,7 +12,7 @@ from typing_extensions import Buffer
 
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.http.peer_routes import PeerSources
-from penstock.app.http.server import HttpServer, peer_application
+from penstock.app.http_port import HttpServer, peer_application
 from penstock.model.errors import RetryableError
 from penstock.peers import ClusterSecret, OwnBlocks, PeerClient, ZoneStore
 from penstock.peers.client import PeerTimeouts

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.app.http.agent_list import list_agents
+from penstock.app.agent_list import list_agents
 from penstock.app.parts import Parts
 
 if TYPE_CHECKING:

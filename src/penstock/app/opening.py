@@ -13,7 +13,7 @@ from typing import Final
 from penstock.agent.ports import AgentJournal, AgentPorts, OnDamaged
 from penstock.agent.settings import AgentSettings, ClusterSettings
 from penstock.agent.thread_queries import ThreadQueries
-from penstock.app.http.agent_list import HTTP_LABEL
+from penstock.app.agent_list import HTTP_LABEL
 from penstock.app.instruments import KafkaInstruments, LogInstruments
 from penstock.app.limits import (
     group_settings,

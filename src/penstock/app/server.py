@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.agent.jobs import Job, Jobs
+from penstock.app import status
 from penstock.app.api.status import INTERVAL_S as PIPELINE_INTERVAL_S
 from penstock.app.api.status import PipelineStatus
 from penstock.app.backlog import INTERVAL_S, Backlog
 from penstock.app.embedded_parts import open_embedded
 from penstock.app.host.leftover_wals import has_had_workers
 from penstock.app.host.workers import JOURNAL_WRITER
-from penstock.app.http import status
 from penstock.app.instruments import HttpCounts
 from penstock.app.limits import http_limits
 from penstock.app.parts import Environment, Parts
@@ -38,7 +38,7 @@ from penstock.system.heard import swallowed_counts
 from penstock.system.sockets import give_up_unreachable_peers
 
 if TYPE_CHECKING:
-    from penstock.app.http.server import HttpServer
+    from penstock.app.http_port import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class Server:
         self._parts = None
 
     def status(self) -> dict[str, Any]:
-        """See `penstock.app.http.status`."""
+        """See `penstock.app.status`."""
         told = status.status(
             self.parts, kafka=self.kafka_address, http=self.http_address, ready_s=self._ready_s
         )
@@ -302,7 +302,7 @@ class Server:
         )
         # Off the loop, so that Kafka clients are answered while the modules load.
         await asyncio.get_running_loop().run_in_executor(parts.pool, _import_http)
-        from penstock.app.http import server as http
+        from penstock.app import http_port as http
         from penstock.app.http.gate import HttpGate
         from penstock.peers.secret import ClusterSecret
 
@@ -334,7 +334,7 @@ class Server:
 
 
 def _import_http() -> None:
-    import penstock.app.http.server  # noqa: F401
+    import penstock.app.http_port  # noqa: F401
 
 
 def _import_schemas() -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.client.admin import EARLIEST, LATEST
-from penstock.cli.client.cluster import TopicPartition
 from penstock.cli.client.errors import translated
 from penstock.cli.client.groups import leave_group
 from penstock.cli.client.librdkafka import Log, confluent_kafka, within
+from penstock.cli.client.topic_partition import TopicPartition
 from penstock.model.errors import InvalidRequestError, RetryableError
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.kafka.admin.auto_creation import AutoCreation
-from penstock.kafka.admin.topic_room import Creations
-from penstock.kafka.fetch.session import FetchSessions
+from penstock.kafka.auto_creation import AutoCreation
+from penstock.kafka.fetch_sessions import FetchSessions
 from penstock.kafka.instruments import Instruments, NoInstruments
-from penstock.kafka.nodes import Nodes, OneNode
+from penstock.kafka.nodes import Node, Nodes, OneNode
 from penstock.kafka.record_checks import RecordChecks
 from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.topic_room import Creations
 from penstock.order.committer import Committer
 from penstock.order.heads import Heads
 from penstock.ports.clock import Clock
@@ -66,7 +66,7 @@ class Broker:
     """The brokers that clients are sent to."""
 
     def __post_init__(self) -> None:
-        self.nodes = self.cluster or OneNode(self)
+        self.nodes = self.cluster or OneNode(self.node_id, self._itself)
         self.fetch_sessions = FetchSessions(self.settings.fetch_sessions_max)
         self.auto_creation = AutoCreation(self.settings.auto_create_topics_per_s)
         self.creations = Creations(self.view, self.settings)
@@ -76,3 +76,6 @@ class Broker:
     def epoch(self) -> int:
         """Leader epoch of every partition: of the last restore of this cluster."""
         return self.view.leader_epoch
+
+    def _itself(self) -> Node:
+        return Node(self.node_id, self.advertised_host, self.advertised_port)

@@ -14,7 +14,6 @@ from penstock.placement.zones import ZONE_LABEL, Place, candidates
 from penstock.state.rows import Agent, AgentStatus
 
 if TYPE_CHECKING:
-    from penstock.kafka.broker import Broker
     from penstock.state.read.view import StateView
 
 
@@ -69,16 +68,20 @@ class Coordinators(Protocol):
 
 
 class OneNode:
-    """A server that stands alone. It is what the broker says of itself."""
+    """A server that stands alone.
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._leaders = Leaders((broker.node_id,))
+    Args:
+        itself: gives its node, whose port may become known later.
+    """
+
+    def __init__(self, node_id: int, itself: Callable[[], Node]) -> None:
+        self._node_id = node_id
+        self._itself = itself
+        self._leaders = Leaders((node_id,))
 
     def all(self) -> Sequence[Node]:
         """See `Nodes`."""
-        broker = self._broker
-        return (Node(broker.node_id, broker.advertised_host, broker.advertised_port),)
+        return (self._itself(),)
 
     def leaders(self, zone: str) -> Leaders:  # noqa: ARG002 - the port's
         """See `Nodes`."""
@@ -86,11 +89,11 @@ class OneNode:
 
     def controller(self, zone: str) -> int:  # noqa: ARG002 - the port's
         """See `Nodes`."""
-        return self._broker.node_id
+        return self._node_id
 
     def coordinator(self, group_id: str) -> Node | None:  # noqa: ARG002 - the port's
         """See `Nodes`."""
-        return self.all()[0]
+        return self._itself()
 
     def is_far(self, zone: str) -> bool:  # noqa: ARG002 - the port's
         """See `Nodes`."""

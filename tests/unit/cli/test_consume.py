@@ -17,8 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.cli import reading
 from penstock.cli.client.admin import EARLIEST
-from penstock.cli.client.cluster import Client, TopicPartition
+from penstock.cli.client.cluster import Client
 from penstock.cli.client.patience import Patience
+from penstock.cli.client.topic_partition import TopicPartition
 from penstock.cli.main import root
 from penstock.cli.reading import Batches, Reader, Start, read_as_member
 from penstock.config.addresses import Address, parse_address

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kafka.fetch.session import EVICTABLE_AFTER_S, FetchSessions
+from penstock.kafka.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions
 
 VERSION = 11
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from penstock.kafka import metadata_answers
 from penstock.kafka.admin import commit as admin
 from penstock.kafka.admin.topic_plan import new_topic_id
-from penstock.kafka.admin.topic_room import Creations
 from penstock.kafka.context import RequestContext
 from penstock.kafka.handlers import metadata as handler
 from penstock.kafka.registry import BY_MODULE
 from penstock.kafka.settings import KafkaSettings
-from penstock.kafka.wire import metadata_codec
+from penstock.kafka.topic_room import Creations
 from penstock.model.errors import FencedError, OverloadedError
 from penstock.model.steps import at_once
 from penstock.model.topic_names import name_problem
@@ -184,7 +184,7 @@ def test_metadata_of_a_partition_costs_few_calls(
     nothing: Any = None
     context = RequestContext(3, 12, 1, "test", "127.0.0.1", broker, nothing)
     topics = [handler._known(topic) for topic in broker.view.topics()]
-    metadata_codec.encode_partitions.cache_clear()
+    metadata_answers.encode_partitions.cache_clear()
     calls = 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
@@ -195,7 +195,7 @@ def test_metadata_of_a_partition_costs_few_calls(
     # are to take well under 100.
     sys.setprofile(count)
     try:
-        encoded = at_once(metadata_codec.TopicsWriter(context).whole(topics))
+        encoded = at_once(metadata_answers.TopicsWriter(context).whole(topics))
     finally:
         sys.setprofile(None)
     assert calls < 5000 * 16

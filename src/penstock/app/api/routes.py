@@ -1,6 +1,6 @@
 """The agent's side of the pipeline's door: docs/formats/pipeline-api.md.
 
-Imported with `penstock.app.http.server`. The answers are made of `sources`, what every call has is
+Imported with `penstock.app.http_port`. The answers are made of `sources`, what every call has is
 `calls`; each group of calls is a module in this folder.
 """
 

@@ -1,6 +1,6 @@
 """The HTTP routes that peers call, and the check of the cluster's secret before any of them.
 
-docs/formats/peers.md is the protocol. Imported with `penstock.app.http.server`, since starlette
+docs/formats/peers.md is the protocol. Imported with `penstock.app.http_port`, since starlette
 is slow to load.
 """
 

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.cli.client.cluster import TopicPartition
 from penstock.cli.client.errors import translated
 from penstock.cli.client.librdkafka import Log, confluent_kafka
+from penstock.cli.client.topic_partition import TopicPartition
 from penstock.model.errors import RetryableError
 
 DEFAULT_COUNT: Final = -1

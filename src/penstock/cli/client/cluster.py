@@ -8,28 +8,17 @@ import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, Self
 
+from penstock.cli.client.admin import Admin
 from penstock.cli.client.connection import Connection
 from penstock.cli.client.errors import NO_SUCH_TOPIC, RefusedError, check
 from penstock.cli.client.librdkafka import Log, settings
+from penstock.cli.client.topic_partition import TopicPartition
 from penstock.config.addresses import Address
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.wire.schema import build
 from penstock.model.errors import RetryableError
-
-if TYPE_CHECKING:
-    from penstock.cli.client.admin import Admin
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +97,6 @@ class Client:
     @cached_property
     def admin(self) -> Admin:
         """Administrative requests by librdkafka."""
-        from penstock.cli.client.admin import Admin
-
         self.connection()  # librdkafka would try for long to reach what isn't there
         log = Log()
         return Admin(self.settings(log), self.timeout_s, log)

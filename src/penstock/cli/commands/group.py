@@ -10,9 +10,10 @@ from penstock.cli.client.admin import (
     LATEST,
     GroupDescription,
 )
-from penstock.cli.client.cluster import Client, TopicPartition
+from penstock.cli.client.cluster import Client
 from penstock.cli.client.errors import RefusedError
 from penstock.cli.client.groups import list_groups
+from penstock.cli.client.topic_partition import TopicPartition
 from penstock.cli.options import connect, json_option, parse_time, server_option, timeout_option
 from penstock.cli.tables import print_json, print_table
 from penstock.kafka.errors import ErrorCode

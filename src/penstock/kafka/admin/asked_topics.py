@@ -1,7 +1,7 @@
 """Topics that clients ask for by name, and that are created then (auto.create.topics.enable).
 
-How many there may be: `kafka.admin.topic_room`, of one request and in the cluster;
-`kafka.admin.auto_creation`, in a second. A client that gets LEADER_NOT_AVAILABLE asks
+How many there may be: `kafka.topic_room`, of one request and in the cluster;
+`kafka.auto_creation`, in a second. A client that gets LEADER_NOT_AVAILABLE asks
 again, for as long as it likes.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from penstock.kafka.admin.lines import describe, note_changes
 from penstock.kafka.admin.topic_plan import new_topic_id
-from penstock.kafka.admin.topic_room import TopicRoom
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.outcomes import ItemError
+from penstock.kafka.topic_room import TopicRoom
 from penstock.model.errors import PenstockError
 from penstock.model.topic_names import folded
 from penstock.state.answers import Refused

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.kafka import confirmed as fresh
-from penstock.kafka.fetch.session import FetchSession
 from penstock.kafka.fetch.targets import find_targets
 from penstock.kafka.fetch.work import LOADS_MAX, RESPONSE_BYTES_MAX, FetchWork
+from penstock.kafka.fetch_sessions import FetchSession
 from penstock.kafka.replies import Reply, ReplyFuture
 from penstock.kafka.wire.fetch_codec import (
     ITEM_COST,

@@ -15,8 +15,8 @@ from penstock.kafka.alarm import Alarm
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, error_code
 from penstock.kafka.fetch.damaged_batch import damaged_batch, wants_damaged_batch
-from penstock.kafka.fetch.session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchSessions
 from penstock.kafka.fetch.targets import Target, find_targets
+from penstock.kafka.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, FetchSessions
 from penstock.kafka.replies import JOIN_BYTES_MAX, Reply
 from penstock.kafka.wire.fetch_codec import (
     ITEM_COST,

@@ -8,11 +8,11 @@ from penstock.kafka import confirmed as fresh
 from penstock.kafka.admin.commit import commit
 from penstock.kafka.admin.resources import unknown_topic
 from penstock.kafka.admin.topic_plan import added_partitions
-from penstock.kafka.admin.topic_room import TopicRoom
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.topic_room import TopicRoom
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.schema import build, response_types
 from penstock.state.commands import CreatePartitions

@@ -23,11 +23,11 @@ from penstock.kafka.admin.topic_plan import (
     new_topic_id,
     partition_count,
 )
-from penstock.kafka.admin.topic_room import TopicRoom, check_request
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.long_answer import Answer
 from penstock.kafka.outcomes import ItemError, Outcome, duplicates
+from penstock.kafka.topic_room import TopicRoom, check_request
 from penstock.kafka.wire.arrays import ArrayWriter
 from penstock.kafka.wire.encode import EncodedParts, Entity
 from penstock.kafka.wire.schema import build, response_types

@@ -14,9 +14,9 @@ from typing import Final
 from penstock.kafka import confirmed as fresh
 from penstock.kafka.context import RequestContext
 from penstock.kafka.fetch.long_fetch import LongFetch
-from penstock.kafka.fetch.session import FINAL_EPOCH
 from penstock.kafka.fetch.targets import LastFetch, find_targets
 from penstock.kafka.fetch.work import LOADS_MAX, FetchWork
+from penstock.kafka.fetch_sessions import FINAL_EPOCH
 from penstock.kafka.replies import LateReply, Reply, ReplyFuture
 from penstock.kafka.wire.fetch_codec import STEP_ITEMS, encode_fetch, fetch_steps
 from penstock.kafka.wire.fetch_repeat import Repetition

@@ -3,7 +3,7 @@
 A partition's leader is any agent of the client's zone (`kafka.nodes`). What is known is told at
 once, also while the journal is away; that there is no such topic, only of the present.
 
-Decoded and encoded (`kafka.wire.metadata_codec`) by struct: every client asks at its start and
+Decoded and encoded (`kafka.metadata_answers`) by struct: every client asks at its start and
 every few minutes, the answer for 5,000 partitions takes kio's writer 47 ms, and a server must
 answer this before it has time to import kio. The answer about all topics is cached by the view's
 generation and the leaders' candidates. A long one is made in pieces, as its peer takes them.
@@ -23,10 +23,7 @@ from penstock.kafka.admin.asked_topics import create_asked
 from penstock.kafka.answer_bounds import BASE_BYTES, text_bytes
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode, MalformedRequestError
-from penstock.kafka.outcomes import CHEAP
-from penstock.kafka.replies import SMALL_ANSWER_BYTES, AnyReply
-from penstock.kafka.wire.decode import STEP_ITEMS, Cursor
-from penstock.kafka.wire.metadata_codec import (
+from penstock.kafka.metadata_answers import (
     ANSWER_BYTES,
     FLEXIBLE_FROM,
     LOOKUP_BY_ID_FROM,
@@ -37,6 +34,9 @@ from penstock.kafka.wire.metadata_codec import (
     response,
     slices,
 )
+from penstock.kafka.outcomes import CHEAP
+from penstock.kafka.replies import SMALL_ANSWER_BYTES, AnyReply
+from penstock.kafka.wire.decode import STEP_ITEMS, Cursor
 from penstock.kafka.wire.primitives import NO_UUID
 from penstock.model.steps import Steps, at_once
 from penstock.model.topic_names import name_problem

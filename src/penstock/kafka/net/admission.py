@@ -4,7 +4,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 ROOM_IDLE_S: Final = 2.0
 """A connection that was used since then is not closed for another one's sake."""
@@ -28,6 +28,9 @@ class Admitted(Protocol):
         ...
 
 
+AdmittedT = TypeVar("AdmittedT", bound=Admitted)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
     """How many connections there may be. `per_address_overrides`: by address, instead of
@@ -38,7 +41,7 @@ class AdmissionLimits:
     per_address_overrides: Mapping[str, int] = field(default_factory=dict)
 
 
-class Admission:
+class Admission(Generic[AdmittedT]):
     """The connections of one server.
 
     When all places are taken, idle connections make room: of the address that has the most, the
@@ -48,13 +51,13 @@ class Admission:
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
-        self.open: dict[Admitted, None] = {}
+        self.open: dict[AdmittedT, None] = {}
         """The connections, in the order in which they came."""
         self._by_address: Counter[str] = Counter()
-        self._candidates: deque[Admitted] = deque()
+        self._candidates: deque[AdmittedT] = deque()
         self._none_idle_s = float("-inf")
 
-    def refusal(self, connection: Admitted, now_s: float) -> str:
+    def refusal(self, connection: AdmittedT, now_s: float) -> str:
         """Count a new connection in, unless a limit is reached.
 
         Returns:
@@ -70,7 +73,7 @@ class Admission:
         self._by_address[address] += 1
         return ""
 
-    def leave(self, connection: Admitted) -> bool:
+    def leave(self, connection: AdmittedT) -> bool:
         """Count a connection out; whether it was in."""
         if connection not in self.open:
             return False

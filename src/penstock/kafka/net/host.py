@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol
 
 from penstock.kafka.broker import Broker
-from penstock.kafka.net.admission import Admission
+from penstock.kafka.net.admission import Admission, Admitted
 from penstock.kafka.net.lanes import Lanes
 from penstock.kafka.net.movement import Ending
 from penstock.kafka.net.watch import Watch
@@ -15,9 +15,6 @@ from penstock.kafka.net.waves import ProduceWaves
 from penstock.kafka.wire.framing import STAGING_BYTES, Advances
 from penstock.system.peer_ends import PeerEnds
 from penstock.system.seldom import Seldom
-
-if TYPE_CHECKING:
-    from penstock.kafka.net.connection import KafkaConnection
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +29,20 @@ _ENDINGS: Final = {
 }
 
 
+class HostedConnection(Admitted, Protocol):
+    """A connection, as its server ends it: `penstock.kafka.net.connection` imports this module."""
+
+    peer: str
+
+    def drain(self) -> None:
+        """Answer what was started, then close."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class ConnectionHost:
     """Event loop only."""
@@ -42,7 +53,7 @@ class ConnectionHost:
     groups: Lanes
     """Before group_inflight_bytes_max: the reserve of group calls."""
     waves: ProduceWaves
-    admission: Admission
+    admission: Admission[HostedConnection]
     watch: Watch
     seldom: Seldom
     staging: memoryview = field(default_factory=lambda: memoryview(bytearray(STAGING_BYTES)))
@@ -55,11 +66,11 @@ class ConnectionHost:
     """Set when the last connection has gone; cleared by whoever is about to wait."""
 
     @property
-    def connections(self) -> "Collection[KafkaConnection]":
+    def connections(self) -> Collection[HostedConnection]:
         """The open ones."""
-        return cast("Collection[KafkaConnection]", self.admission.open.keys())
+        return self.admission.open.keys()
 
-    def refusal(self, connection: "KafkaConnection", now_s: float) -> str:
+    def refusal(self, connection: HostedConnection, now_s: float) -> str:
         """Admit a new connection, or count and log that it must be closed.
 
         Returns:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.app.http.gate import HttpGate, HttpLimits
 from penstock.app.http.peer_routes import SecretCheck
-from penstock.app.http.server import HttpSources, application
+from penstock.app.http_port import HttpSources, application
 from penstock.app.server import Server
 from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.api_messages import JOBS_PATH, RUNS_PATH, JobRequest, Problem, TableProgress

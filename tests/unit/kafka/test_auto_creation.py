@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kafka.admin.auto_creation import AutoCreation
+from penstock.kafka.auto_creation import AutoCreation
 
 ASKED = st.lists(st.tuples(st.floats(0, 3), st.integers(0, 60)), min_size=1, max_size=30)
 """Seconds since the last request, and new names."""

@@ -1,6 +1,6 @@
 """Fetch sessions: what is remembered, what is told, what is refused (KIP-227)."""
 
-from penstock.kafka.fetch.session import (
+from penstock.kafka.fetch_sessions import (
     INVALID_SESSION_EPOCH,
     SESSION_ID_NOT_FOUND,
     SESSION_TOPIC_ID_ERROR,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kafka.admin.topic_room import Creations
 from penstock.kafka.errors import ErrorCode
 from penstock.kafka.outcomes import ItemError
 from penstock.kafka.settings import KafkaSettings
+from penstock.kafka.topic_room import Creations
 from penstock.state.commands import CreatePartitions, CreateTopic
 
 LIMIT = 7

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.app.http.gate import HttpGate, HttpLimits
-from penstock.app.http.server import HttpSources, application
+from penstock.app.http_port import HttpSources, application
 from penstock.observability.metrics import Metrics
 from penstock.peers.secret import ClusterSecret
 from penstock.pipeline.api_messages import Problem

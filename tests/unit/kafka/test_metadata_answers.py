@@ -6,8 +6,8 @@ import pytest
 
 from penstock.kafka.context import RequestContext
 from penstock.kafka.errors import ErrorCode
+from penstock.kafka.metadata_answers import TopicAnswer, TopicsWriter, slices
 from penstock.kafka.replies import PIECE_BYTES
-from penstock.kafka.wire.metadata_codec import TopicAnswer, TopicsWriter, slices
 from penstock.model.steps import at_once
 from penstock.placement.leaders import Leaders
 
