@@ -116,7 +116,7 @@ class RunWalk:
             base, length, _, _, _, _, delta, _, _, producer_id, _, _, records = unpack(batches, at)
             end_offset = base + delta + 1
             if records != delta + 1 and producer_id >= 0 and end_offset > self._due.gap_end:
-                detail = f"{records} records in {delta + 1} offsets"
+                detail = f"{records} of {delta + 1} records"
                 self._fault = Fault(self._position, base, self._due.run.end_offset, detail)
                 return
             at += LENGTH_END + length

@@ -304,6 +304,6 @@ def test_gaps_and_missing_records_are_damage_where_the_log_is_not_clean(tmp_path
     damage = asyncio.run(found())
     assert (FindingKind.GAP, "offsets 12 to 13 have no run") in damage
     assert any(
-        kind is FindingKind.DAMAGED and detail.startswith("1 records of 2 offsets")
+        kind is FindingKind.DAMAGED and detail.startswith("1 of 2 records")
         for kind, detail in damage
     ), damage

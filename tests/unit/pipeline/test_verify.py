@@ -213,7 +213,7 @@ def test_records_that_a_batch_lacks_are_damage(door: Door, tmp_path: Path) -> No
     change(tmp_path, key, drop)
     report = verify(door)
     assert kinds(report) == [FindingKind.DAMAGED]
-    assert "9 records in 10 offsets" in report.findings[0].detail
+    assert "9 of 10 records" in report.findings[0].detail
 
 
 def test_a_missing_object_is_found_once(door: Door, tmp_path: Path) -> None:

@@ -208,4 +208,4 @@ def test_a_batch_that_lacks_records_is_clean_or_an_imports() -> None:
         body = batch(5, 3, lacks=1, producer_id=producer_id)
         due = due_of(body, end=8, batches=1, clean_end=clean_end, raw=0, summed=True)
         found = found_by_all(due, body)
-        assert found == ([] if is_right else ["2 records in 3 offsets, at byte 16"])
+        assert found == ([] if is_right else ["2 of 3 records, at byte 16"])
