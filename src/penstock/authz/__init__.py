@@ -1,0 +1,1 @@
+"""The authorization service: policies, facts, and the questions that both answer."""
