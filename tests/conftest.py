@@ -1,4 +1,5 @@
-"""For all tests: unit tests run in random order, and Hypothesis has our profiles.
+"""For all tests: unit tests run in random order, async ones on loops of their own, and Hypothesis
+has our profiles.
 
 A seed is printed at the start; `--order-seed N` runs that order again, `--order-seed off` runs
 tests as they are written. Suites against a server keep their order: their files say how a server
@@ -13,6 +14,8 @@ import pytest
 
 from penstock.system import heard
 from support import examples
+
+pytest_plugins = ("support.async_tests",)
 
 UNIT = Path(__file__).parent / "unit"
 

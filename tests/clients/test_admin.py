@@ -128,77 +128,69 @@ def test_confluent_kafka_administers_groups(
     assert group not in listed()
 
 
-def test_aiokafka_administers(bootstrap: str, name: Callable[[str], str]) -> None:
+async def test_aiokafka_administers(bootstrap: str, name: Callable[[str], str]) -> None:
     """Topics, configs, records and groups by aiokafka's admin client, which speaks old versions."""
+    from aiokafka import TopicPartition
+    from aiokafka.admin import (
+        AIOKafkaAdminClient,
+        NewPartitions,
+        NewTopic,
+        RecordsToDelete,
+    )
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-    async def run() -> None:
-        from aiokafka import TopicPartition
-        from aiokafka.admin import (
-            AIOKafkaAdminClient,
-            NewPartitions,
-            NewTopic,
-            RecordsToDelete,
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        topic = name("admin")
+        made = await admin.create_topics(
+            [NewTopic(topic, 2, 1, topic_configs={"retention.ms": "3600000"})]
         )
-        from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+        assert [error for _, error, *_ in made.topic_errors] == [0]
+        assert topic in await admin.list_topics()
+        (described,) = await admin.describe_topics([topic])
+        assert len(described["partitions"]) == 2
 
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-        await admin.start()
-        try:
-            topic = name("admin")
-            made = await admin.create_topics(
-                [NewTopic(topic, 2, 1, topic_configs={"retention.ms": "3600000"})]
-            )
-            assert [error for _, error, *_ in made.topic_errors] == [0]
-            assert topic in await admin.list_topics()
-            (described,) = await admin.describe_topics([topic])
-            assert len(described["partitions"]) == 2
+        async def config() -> dict[str, str]:
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+            (answer,) = await admin.describe_configs([resource])
+            return {entry[0]: entry[1] for entry in answer.resources[0][4]}
 
-            async def config() -> dict[str, str]:
-                resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-                (answer,) = await admin.describe_configs([resource])
-                return {entry[0]: entry[1] for entry in answer.resources[0][4]}
+        assert (await config())["retention.ms"] == "3600000"
+        # The old AlterConfigs sets what is named and resets all else to the defaults.
+        change = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"segment.ms": "100000"})
+        await admin.alter_configs([change])
+        async with asyncio.timeout(60):
+            # Kafka answers before its broker has heard of the change.
+            while (changed := await config())["segment.ms"] != "100000":
+                await asyncio.sleep(0.05)
+        assert changed["retention.ms"] == "604800000"
 
-            assert (await config())["retention.ms"] == "3600000"
-            # The old AlterConfigs sets what is named and resets all else to the defaults.
-            change = ConfigResource(
-                ConfigResourceType.TOPIC, topic, configs={"segment.ms": "100000"}
-            )
-            await admin.alter_configs([change])
-            async with asyncio.timeout(60):
-                # Kafka answers before its broker has heard of the change.
-                while (changed := await config())["segment.ms"] != "100000":
-                    await asyncio.sleep(0.05)
-            assert changed["retention.ms"] == "604800000"
+        await admin.create_partitions({topic: NewPartitions(4)})
+        (described,) = await admin.describe_topics([topic])
+        assert len(described["partitions"]) == 4
 
-            await admin.create_partitions({topic: NewPartitions(4)})
-            (described,) = await admin.describe_topics([topic])
-            assert len(described["partitions"]) == 4
+        await asyncio.to_thread(fill, bootstrap, topic, 10)
+        place = TopicPartition(topic, 0)
+        assert await admin.delete_records({place: RecordsToDelete(7)}) == {place: 7}
 
-            await asyncio.to_thread(fill, bootstrap, topic, 10)
-            place = TopicPartition(topic, 0)
-            assert await admin.delete_records({place: RecordsToDelete(7)}) == {place: 7}
-
-            group = name("group")
-            with Member("aiokafka", bootstrap, group, topic) as member:
-                await asyncio.to_thread(member.wait_assigned, 4)
-                await asyncio.to_thread(
-                    eventually, lambda: member.committed.get(0), lambda n: n == 10
-                )
-                (groups,) = await admin.describe_consumer_groups([group])
-                error, group_id, state, protocol_type, _, members, *_ = groups.groups[0]
-                assert (error, group_id, state) == (0, group, "Stable")
-                assert protocol_type == "consumer"
-                assert len(members) == 1
-                await asyncio.to_thread(member.leave)
-            assert (group, "consumer") in [g[:2] for g in await admin.list_consumer_groups()]
-            offsets = await admin.list_consumer_group_offsets(group)
-            assert offsets[place].offset == 10
-            gone = await admin.delete_topics([topic])
-            assert [error for _, error in gone.topic_error_codes] == [0]
-        finally:
-            await admin.close()
-
-    asyncio.run(run())
+        group = name("group")
+        with Member("aiokafka", bootstrap, group, topic) as member:
+            await asyncio.to_thread(member.wait_assigned, 4)
+            await asyncio.to_thread(eventually, lambda: member.committed.get(0), lambda n: n == 10)
+            (groups,) = await admin.describe_consumer_groups([group])
+            error, group_id, state, protocol_type, _, members, *_ = groups.groups[0]
+            assert (error, group_id, state) == (0, group, "Stable")
+            assert protocol_type == "consumer"
+            assert len(members) == 1
+            await asyncio.to_thread(member.leave)
+        assert (group, "consumer") in [g[:2] for g in await admin.list_consumer_groups()]
+        offsets = await admin.list_consumer_group_offsets(group)
+        assert offsets[place].offset == 10
+        gone = await admin.delete_topics([topic])
+        assert [error for _, error in gone.topic_error_codes] == [0]
+    finally:
+        await admin.close()
 
 
 def test_kafka_python_administers(bootstrap: str, name: Callable[[str], str]) -> None:

@@ -158,40 +158,34 @@ def test_a_consumer_before_it_reads_on(server: ServerProcess, tmp_path: Path) ->
         consumer.close()
 
 
-def test_aiokafka_reads_on(server: ServerProcess, tmp_path: Path) -> None:
+async def test_aiokafka_reads_on(server: ServerProcess, tmp_path: Path) -> None:
     """It knows no epochs: positions alone tell it where to go on."""
     from aiokafka import AIOKafkaConsumer
     from aiokafka import TopicPartition as Place
 
     produce(server, b"kept", KEPT)
-
-    async def run() -> None:
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=server.bootstrap,
-            enable_auto_commit=False,
-            # No fetch that is under way when it pauses brings what is lost later.
-            fetch_max_wait_ms=10,
-        )
-        await consumer.start()
-        try:
-            place = Place(TOPIC, 0)
-            consumer.assign([place])
-            consumer.seek(place, 0)
-            for _ in range(KEPT):
-                await asyncio.wait_for(consumer.getone(), DEADLINE_S)
-            consumer.pause(place)
-            await asyncio.to_thread(back_up, server, tmp_path / "backup")
-            await asyncio.to_thread(produce, server, b"gone", GONE)
-            await asyncio.to_thread(lose_and_regrow, server, tmp_path)
-            consumer.resume(place)
-            found = [
-                (await asyncio.wait_for(consumer.getone(), DEADLINE_S)).value for _ in range(NEW)
-            ]
-            assert found == ALL_NEW
-        finally:
-            await consumer.stop()
-
-    asyncio.run(run())
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=server.bootstrap,
+        enable_auto_commit=False,
+        # No fetch that is under way when it pauses brings what is lost later.
+        fetch_max_wait_ms=10,
+    )
+    await consumer.start()
+    try:
+        place = Place(TOPIC, 0)
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        for _ in range(KEPT):
+            await asyncio.wait_for(consumer.getone(), DEADLINE_S)
+        consumer.pause(place)
+        await asyncio.to_thread(back_up, server, tmp_path / "backup")
+        await asyncio.to_thread(produce, server, b"gone", GONE)
+        await asyncio.to_thread(lose_and_regrow, server, tmp_path)
+        consumer.resume(place)
+        found = [(await asyncio.wait_for(consumer.getone(), DEADLINE_S)).value for _ in range(NEW)]
+        assert found == ALL_NEW
+    finally:
+        await consumer.stop()
 
 
 def test_a_committed_offset_is_gone_on_from_in_the_restored_log(

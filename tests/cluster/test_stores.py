@@ -125,190 +125,154 @@ def _open(
     )
 
 
-def test_a_conditional_put_whose_reply_was_lost_has_succeeded(s3: S3Server) -> None:
-    async def main() -> None:
-        rule = Rule(fault="lost_reply", operations=["put"], count=1)
-        async with _between(s3, rule) as (proxy, url):
-            meter = Meter()
-            store = _open(proxy, url, meter)
-            await store.put("k", [b"ours"], if_absent=True)
-            assert meter.outcomes("put") == ["RetryableError"], "what is there is looked at"
-            assert bytes(await store.get_range("k", 0, 4)) == b"ours"
-
-    asyncio.run(main())
+async def test_a_conditional_put_whose_reply_was_lost_has_succeeded(s3: S3Server) -> None:
+    rule = Rule(fault="lost_reply", operations=["put"], count=1)
+    async with _between(s3, rule) as (proxy, url):
+        meter = Meter()
+        store = _open(proxy, url, meter)
+        await store.put("k", [b"ours"], if_absent=True)
+        assert meter.outcomes("put") == ["RetryableError"], "what is there is looked at"
+        assert bytes(await store.get_range("k", 0, 4)) == b"ours"
 
 
-def test_a_conditional_put_that_another_won_meanwhile_has_lost(s3: S3Server) -> None:
+async def test_a_conditional_put_that_another_won_meanwhile_has_lost(s3: S3Server) -> None:
     """The reply of the other's put is not ours to claim, whichever try of ours meets it."""
-
-    async def main() -> None:
-        rule = Rule(fault="reset", operations=["put"], count=1)
-        async with _between(s3, rule) as (proxy, url):
-            await open_store(url).put("k", [b"their"])
-            meter = Meter()
-            store = _open(proxy, url, meter)
-            with pytest.raises(ConflictError):
-                await store.put("k", [b"ours!"], if_absent=True)
-            assert meter.outcomes("put") == ["RetryableError"], "what is there is looked at"
-            assert bytes(await store.get_range("k", 0, 5)) == b"their"
-
-    asyncio.run(main())
+    rule = Rule(fault="reset", operations=["put"], count=1)
+    async with _between(s3, rule) as (proxy, url):
+        await open_store(url).put("k", [b"their"])
+        meter = Meter()
+        store = _open(proxy, url, meter)
+        with pytest.raises(ConflictError):
+            await store.put("k", [b"ours!"], if_absent=True)
+        assert meter.outcomes("put") == ["RetryableError"], "what is there is looked at"
+        assert bytes(await store.get_range("k", 0, 5)) == b"their"
 
 
-def test_a_conflict_that_is_not_settled_is_tried_again(s3: S3Server) -> None:
+async def test_a_conflict_that_is_not_settled_is_tried_again(s3: S3Server) -> None:
     """S3 answers 409 ConditionalRequestConflict while another conditional put is under way: the
     key may not exist afterwards, so it is no `ConflictError`."""
-
-    async def main() -> None:
-        rule = Rule(fault="unsettled", operations=["put"], count=1)
-        async with _between(s3, rule) as (proxy, url):
-            meter = Meter()
-            store = _open(proxy, url, meter)
-            await store.put("k", [b"ours"], if_absent=True)
-            assert meter.outcomes("put") == ["RetryableError", "ok"]
-            assert bytes(await store.get_range("k", 0, 4)) == b"ours"
-
-    asyncio.run(main())
+    rule = Rule(fault="unsettled", operations=["put"], count=1)
+    async with _between(s3, rule) as (proxy, url):
+        meter = Meter()
+        store = _open(proxy, url, meter)
+        await store.put("k", [b"ours"], if_absent=True)
+        assert meter.outcomes("put") == ["RetryableError", "ok"]
+        assert bytes(await store.get_range("k", 0, 4)) == b"ours"
 
 
-def test_slow_down_is_told_apart_and_waited_for(s3: S3Server) -> None:
-    async def main() -> None:
-        rule = Rule(fault="slow_down", operations=["put", "get", "head"], count=4)
-        async with _between(s3, rule) as (proxy, url):
-            plain = open_store(url, options=StoreOptions(endpoint=proxy.endpoint))
-            with pytest.raises(OverloadedError, match="SlowDown"):
-                await plain.put("k", [b"x"])
-            with pytest.raises(OverloadedError):
-                await plain.size("k")  # a HEAD has no body to tell by
-            meter = Meter()
-            store = _open(proxy, url, meter)
-            started_s = asyncio.get_running_loop().time()
+async def test_slow_down_is_told_apart_and_waited_for(s3: S3Server) -> None:
+    rule = Rule(fault="slow_down", operations=["put", "get", "head"], count=4)
+    async with _between(s3, rule) as (proxy, url):
+        plain = open_store(url, options=StoreOptions(endpoint=proxy.endpoint))
+        with pytest.raises(OverloadedError, match="SlowDown"):
+            await plain.put("k", [b"x"])
+        with pytest.raises(OverloadedError):
+            await plain.size("k")  # a HEAD has no body to tell by
+        meter = Meter()
+        store = _open(proxy, url, meter)
+        started_s = asyncio.get_running_loop().time()
+        await store.put("k", [b"x"])
+        assert meter.outcomes("put") == ["OverloadedError", "OverloadedError", "ok"]
+        # Two waits of at least half of 0.5 s and of 1 s.
+        assert asyncio.get_running_loop().time() - started_s >= 0.5
+
+
+async def test_a_request_that_hangs_is_given_up_and_tried_again(s3: S3Server) -> None:
+    rule = Rule(fault="hang", operations=["get"], count=1)
+    async with _between(s3, rule) as (proxy, url):
+        meter = Meter()
+        store = _open(proxy, url, meter, request_timeout_s=1)
+        await store.put("k", [b"0123456789"])
+        assert bytes(await store.get_range("k", 2, 5)) == b"234"
+        # A slow machine may give up some more.
+        assert meter.outcomes("get")[0] == "RetryableError"
+        assert meter.outcomes("get")[-1] == "ok"
+
+
+async def test_a_request_that_hangs_is_asked_a_second_time_meanwhile(s3: S3Server) -> None:
+    rules = [Rule(fault="hang", operations=[name], count=1) for name in ("put", "get")]
+    async with _between(s3, *rules) as (proxy, url):
+        meter = Meter()
+        store = _open(proxy, url, meter, request_timeout_s=30, hedges=True)
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        await store.put("k", [b"0123456789"])
+        assert bytes(await store.get_range("k", 2, 5)) == b"234"
+        assert loop.time() - started_s < 20, "no time-out was waited for"
+        assert sorted(meter.outcomes("put")) == ["CancelledError", "ok"]
+        assert sorted(meter.outcomes("get")) == ["CancelledError", "ok"]
+
+
+async def test_a_cut_body_is_never_taken_for_the_whole(s3: S3Server) -> None:
+    rule = Rule(fault="cut_body", operations=["get"], count=3)
+    async with _between(s3, rule) as (proxy, url):
+        meter = Meter()
+        store = _open(proxy, url, meter)
+        data = os.urandom(300_000)
+        await store.put("k", [data])
+        assert bytes(await store.get_range("k", 0, len(data))) == data
+        assert meter.outcomes("get") == ["RetryableError"] * 3 + ["ok"]
+
+
+async def test_a_store_that_is_away_is_retriable_until_the_deadline_and_then_back(
+    s3: S3Server,
+) -> None:
+    async with _between(s3) as (proxy, url):
+        store = Retrying(
+            Timed(open_store(url, options=StoreOptions(endpoint=proxy.endpoint)), seconds=5),
+            clock=SystemClock(),
+            random=SeededRandom(3),
+            deadline_s=1.0,
+        )
+        proxy.refusing = True
+        with pytest.raises(RetryableError):
             await store.put("k", [b"x"])
-            assert meter.outcomes("put") == ["OverloadedError", "OverloadedError", "ok"]
-            # Two waits of at least half of 0.5 s and of 1 s.
-            assert asyncio.get_running_loop().time() - started_s >= 0.5
-
-    asyncio.run(main())
+        proxy.refusing = False
+        await store.put("k", [b"x"])
+        assert await store.size("k") == 1
 
 
-def test_a_request_that_hangs_is_given_up_and_tried_again(s3: S3Server) -> None:
-    async def main() -> None:
-        rule = Rule(fault="hang", operations=["get"], count=1)
-        async with _between(s3, rule) as (proxy, url):
-            meter = Meter()
-            store = _open(proxy, url, meter, request_timeout_s=1)
-            await store.put("k", [b"0123456789"])
-            assert bytes(await store.get_range("k", 2, 5)) == b"234"
-            # A slow machine may give up some more.
-            assert meter.outcomes("get")[0] == "RetryableError"
-            assert meter.outcomes("get")[-1] == "ok"
-
-    asyncio.run(main())
-
-
-def test_a_request_that_hangs_is_asked_a_second_time_meanwhile(s3: S3Server) -> None:
-    async def main() -> None:
-        rules = [Rule(fault="hang", operations=[name], count=1) for name in ("put", "get")]
-        async with _between(s3, *rules) as (proxy, url):
-            meter = Meter()
-            store = _open(proxy, url, meter, request_timeout_s=30, hedges=True)
-            loop = asyncio.get_running_loop()
-            started_s = loop.time()
-            await store.put("k", [b"0123456789"])
-            assert bytes(await store.get_range("k", 2, 5)) == b"234"
-            assert loop.time() - started_s < 20, "no time-out was waited for"
-            assert sorted(meter.outcomes("put")) == ["CancelledError", "ok"]
-            assert sorted(meter.outcomes("get")) == ["CancelledError", "ok"]
-
-    asyncio.run(main())
+async def test_a_large_put_survives_faults_of_its_pieces(s3: S3Server) -> None:
+    rules = [
+        Rule(fault="slow_down", operations=["part"], skip=2, count=1),
+        Rule(fault="reset", operations=["multipart_end"], count=1),
+    ]
+    async with _between(s3, *rules) as (proxy, url):
+        meter = Meter()
+        store = _open(proxy, url, meter)
+        parts = [bytes([number]) * (1 << 20) for number in range(70)]
+        await store.put("k", parts)
+        assert await store.size("k") == 70 << 20
+        assert bytes(await store.get_range("k", (33 << 20) - 1, (33 << 20) + 1)) == bytes([32, 33])
+        assert proxy.faults == {"slow_down": 1, "reset": 1}
 
 
-def test_a_cut_body_is_never_taken_for_the_whole(s3: S3Server) -> None:
-    async def main() -> None:
-        rule = Rule(fault="cut_body", operations=["get"], count=3)
-        async with _between(s3, rule) as (proxy, url):
-            meter = Meter()
-            store = _open(proxy, url, meter)
-            data = os.urandom(300_000)
-            await store.put("k", [data])
-            assert bytes(await store.get_range("k", 0, len(data))) == data
-            assert meter.outcomes("get") == ["RetryableError"] * 3 + ["ok"]
-
-    asyncio.run(main())
-
-
-def test_a_store_that_is_away_is_retriable_until_the_deadline_and_then_back(s3: S3Server) -> None:
-    async def main() -> None:
-        async with _between(s3) as (proxy, url):
-            store = Retrying(
-                Timed(open_store(url, options=StoreOptions(endpoint=proxy.endpoint)), seconds=5),
-                clock=SystemClock(),
-                random=SeededRandom(3),
-                deadline_s=1.0,
-            )
-            proxy.refusing = True
-            with pytest.raises(RetryableError):
-                await store.put("k", [b"x"])
-            proxy.refusing = False
-            await store.put("k", [b"x"])
-            assert await store.size("k") == 1
-
-    asyncio.run(main())
+async def test_deletes_go_in_one_request_and_listings_in_pages(s3: S3Server) -> None:
+    async with _between(s3) as (proxy, url):
+        store = _open(proxy, url, Meter())
+        keys = [f"a/{number:04d}" for number in range(1100)]
+        for at in range(0, len(keys), 100):
+            await asyncio.gather(*(store.put(key, [b"x"]) for key in keys[at : at + 100]))
+        proxy.operations.clear()
+        assert [info.key async for info in store.list("a/")] == keys
+        assert proxy.operations == {"list": 2}
+        await store.delete(keys[:600])
+        assert proxy.operations == {"list": 2, "delete": 1}
+        assert [info.key async for info in store.list("")] == keys[600:]
 
 
-def test_a_large_put_survives_faults_of_its_pieces(s3: S3Server) -> None:
-    async def main() -> None:
-        rules = [
-            Rule(fault="slow_down", operations=["part"], skip=2, count=1),
-            Rule(fault="reset", operations=["multipart_end"], count=1),
-        ]
-        async with _between(s3, *rules) as (proxy, url):
-            meter = Meter()
-            store = _open(proxy, url, meter)
-            parts = [bytes([number]) * (1 << 20) for number in range(70)]
-            await store.put("k", parts)
-            assert await store.size("k") == 70 << 20
-            assert bytes(await store.get_range("k", (33 << 20) - 1, (33 << 20) + 1)) == bytes(
-                [32, 33]
-            )
-            assert proxy.faults == {"slow_down": 1, "reset": 1}
-
-    asyncio.run(main())
-
-
-def test_deletes_go_in_one_request_and_listings_in_pages(s3: S3Server) -> None:
-    async def main() -> None:
-        async with _between(s3) as (proxy, url):
-            store = _open(proxy, url, Meter())
-            keys = [f"a/{number:04d}" for number in range(1100)]
-            for at in range(0, len(keys), 100):
-                await asyncio.gather(*(store.put(key, [b"x"]) for key in keys[at : at + 100]))
-            proxy.operations.clear()
-            assert [info.key async for info in store.list("a/")] == keys
-            assert proxy.operations == {"list": 2}
-            await store.delete(keys[:600])
-            assert proxy.operations == {"list": 2, "delete": 1}
-            assert [info.key async for info in store.list("")] == keys[600:]
-
-    asyncio.run(main())
-
-
-def test_delays_are_those_asked_for(s3: S3Server) -> None:
+async def test_delays_are_those_asked_for(s3: S3Server) -> None:
     """The proxy itself: the median of many gets is no less."""
-
-    async def main() -> None:
-        async with _between(s3, s3_delays(20, 60)) as (proxy, url):
-            store = open_store(url, options=StoreOptions(endpoint=proxy.endpoint))
-            await store.put("k", [b"x"])
-            loop = asyncio.get_running_loop()
-            times = []
-            for _ in range(40):
-                started_s = loop.time()
-                await store.get_range("k", 0, 1)
-                times.append(loop.time() - started_s)
-            assert sorted(times)[20] >= 0.012
-
-    asyncio.run(main())
+    async with _between(s3, s3_delays(20, 60)) as (proxy, url):
+        store = open_store(url, options=StoreOptions(endpoint=proxy.endpoint))
+        await store.put("k", [b"x"])
+        loop = asyncio.get_running_loop()
+        times = []
+        for _ in range(40):
+            started_s = loop.time()
+            await store.get_range("k", 0, 1)
+            times.append(loop.time() - started_s)
+        assert sorted(times)[20] >= 0.012
 
 
 def test_plain_http_goes_to_loopback_alone(monkeypatch: pytest.MonkeyPatch) -> None:

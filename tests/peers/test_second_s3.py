@@ -1,6 +1,5 @@
 """The store's contract on a second, independent S3 server, which checks signatures."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,19 +75,15 @@ class TestVersityThroughAFaultyNetwork(ObjectStoreSuite):
         )
 
 
-def test_a_wrong_key_is_refused_and_told(
+async def test_a_wrong_key_is_refused_and_told(
     server: VersityServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment(server.endpoint).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-
-    async def main() -> None:
-        store = open_store(
-            f"s3://{server.make_bucket()}", options=StoreOptions(endpoint=server.endpoint)
-        )
-        with pytest.raises(PenstockError, match=r"SignatureDoesNotMatch|credentials") as caught:
-            await store.put("k", [b"x"])
-        assert "wrong" not in str(caught.value)
-
-    asyncio.run(main())
+    store = open_store(
+        f"s3://{server.make_bucket()}", options=StoreOptions(endpoint=server.endpoint)
+    )
+    with pytest.raises(PenstockError, match=r"SignatureDoesNotMatch|credentials") as caught:
+        await store.put("k", [b"x"])
+    assert "wrong" not in str(caught.value)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from penstock.ports.random import Random
 from penstock.testing.inline_executor import InlineExecutor
@@ -402,6 +402,41 @@ class VirtualClock:
         return self._loop.time()
 
 
+class VirtualRunner:
+    """Owns a virtual loop as `asyncio.Runner` owns a real one: `run` as often as wanted, inside of
+    `with`.
+
+    Args:
+        closes_coroutines: what is left waiting at the end is closed, which runs its `finally`
+            clauses; else the collector does that some time.
+    """
+
+    def __init__(
+        self, random: Random, *, steps_max: int = STEPS_MAX, closes_coroutines: bool = True
+    ) -> None:
+        self.loop = VirtualLoop(random, steps_max=steps_max)
+        self._closes_coroutines = closes_coroutines
+
+    def __enter__(self) -> Self:
+        asyncio.set_event_loop(self.loop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.discard()
+        if self._closes_coroutines:
+            _close_coroutines(asyncio.all_tasks(self.loop))
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end.
+
+        Raises:
+            StuckError: it can't end any more.
+        """
+        return self.loop.run_until_complete(main)
+
+
 def run(
     main: Callable[[VirtualLoop], Coroutine[Any, Any, T]],
     random: Random,
@@ -409,25 +444,9 @@ def run(
     steps_max: int = STEPS_MAX,
     closes_coroutines: bool = True,
 ) -> T:
-    """Run a coroutine to its end on a loop of its own.
-
-    Args:
-        closes_coroutines: what is left waiting is closed, which runs its `finally` clauses; else
-            the collector does that some time.
-
-    Raises:
-        StuckError: it can't end any more.
-    """
-    loop = VirtualLoop(random, steps_max=steps_max)
-    asyncio.set_event_loop(loop)
-    try:
-        return loop.run_until_complete(main(loop))
-    finally:
-        loop.discard()
-        if closes_coroutines:
-            _close_coroutines(asyncio.all_tasks(loop))
-        asyncio.set_event_loop(None)
-        loop.close()
+    """Run a coroutine to its end on a loop of its own, as `VirtualRunner` does."""
+    with VirtualRunner(random, steps_max=steps_max, closes_coroutines=closes_coroutines) as runner:
+        return runner.run(main(runner.loop))
 
 
 def _close_coroutines(tasks: Iterable["asyncio.Task[Any]"]) -> None:

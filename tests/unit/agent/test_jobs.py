@@ -52,27 +52,23 @@ def test_unknown_durability_ends_the_process() -> None:
     assert fatal == [error]
 
 
-def test_a_failed_job_is_counted_named_in_the_status_and_ready_again_once_it_succeeds() -> None:
+async def test_a_failed_job_is_counted_named_in_the_status_and_ready_again_once_it_succeeds() -> (
+    None
+):
     """A bug takes the server out of readiness, a store that is away doesn't."""
-
-    async def main() -> None:
-        background = of_loop()
-        work = Job(name="work", interval_s=1, run=no_work, matters=True).work
-        background.expect(work)
-        assert background.counts["work"] == 0
-        background.failed(work, RetryableError("put", "object", "the store is away"))
-        assert background.not_ready() == ""
-        background.failed(work, ValueError("a bug"), "; next try in 1 s")
-        assert background.not_ready() == "work failed: a bug"
-        assert background.status() == {
-            "work": {"failures": 2, "failing": True, "last_error": "a bug"}
-        }
-        background.succeeded(work)
-        assert background.not_ready() == ""
-        assert background.status()["work"]["failing"] is False
-        assert background.counts["work"] == 2
-
-    asyncio.run(main())
+    background = of_loop()
+    work = Job(name="work", interval_s=1, run=no_work, matters=True).work
+    background.expect(work)
+    assert background.counts["work"] == 0
+    background.failed(work, RetryableError("put", "object", "the store is away"))
+    assert background.not_ready() == ""
+    background.failed(work, ValueError("a bug"), "; next try in 1 s")
+    assert background.not_ready() == "work failed: a bug"
+    assert background.status() == {"work": {"failures": 2, "failing": True, "last_error": "a bug"}}
+    background.succeeded(work)
+    assert background.not_ready() == ""
+    assert background.status()["work"]["failing"] is False
+    assert background.counts["work"] == 2
 
 
 async def no_work() -> None:

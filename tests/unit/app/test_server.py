@@ -158,39 +158,37 @@ def test_http_tells_health_readiness_status_and_metrics(tmp_path: Path) -> None:
     serve(settings_for(tmp_path), use)
 
 
-def test_a_second_server_on_one_directory_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        first, second = make_server(settings_for(tmp_path)), make_server(settings_for(tmp_path))
-        await first.start()
-        try:
-            with pytest.raises(ConflictError, match=r"process \d+ is using this data directory"):
-                await second.start()
-            await second.stop()
-            assert (await asyncio.to_thread(get, first, "/healthz"))[0] == 200
-        finally:
-            await first.stop()
-
-    asyncio.run(main())
+async def test_a_second_server_on_one_directory_is_refused_and_the_first_goes_on(
+    tmp_path: Path,
+) -> None:
+    first, second = make_server(settings_for(tmp_path)), make_server(settings_for(tmp_path))
+    await first.start()
+    try:
+        with pytest.raises(ConflictError, match=r"process \d+ is using this data directory"):
+            await second.start()
+        await second.stop()
+        assert (await asyncio.to_thread(get, first, "/healthz"))[0] == 200
+    finally:
+        await first.stop()
 
 
 @pytest.mark.parametrize("setting", ["kafka", "http"])
-def test_an_address_in_use_is_named_and_the_lock_given_back(setting: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        first = make_server(settings_for(tmp_path / "first"))
-        await first.start()
-        try:
-            taken = first.kafka_address if setting == "kafka" else first.http_address
-            settings = settings_for(tmp_path / "second")
-            second = make_server(msgspec.structs.replace(settings, **{setting: str(taken)}))
-            with pytest.raises(ConflictError, match=f"{setting} {taken}"):
-                await second.start()
-            third = make_server(settings)
-            await third.start()
-            await third.stop()
-        finally:
-            await first.stop()
-
-    asyncio.run(main())
+async def test_an_address_in_use_is_named_and_the_lock_given_back(
+    setting: str, tmp_path: Path
+) -> None:
+    first = make_server(settings_for(tmp_path / "first"))
+    await first.start()
+    try:
+        taken = first.kafka_address if setting == "kafka" else first.http_address
+        settings = settings_for(tmp_path / "second")
+        second = make_server(msgspec.structs.replace(settings, **{setting: str(taken)}))
+        with pytest.raises(ConflictError, match=f"{setting} {taken}"):
+            await second.start()
+        third = make_server(settings)
+        await third.start()
+        await third.stop()
+    finally:
+        await first.stop()
 
 
 def test_a_server_without_http_has_none(tmp_path: Path) -> None:
@@ -198,15 +196,12 @@ def test_a_server_without_http_has_none(tmp_path: Path) -> None:
     assert serve(settings, lambda server: server.status()["http"]) is None
 
 
-def test_stopping_ends_all_that_was_started(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = make_server(settings_for(tmp_path))
-        await server.start()
-        await server.stop()
-        await server.stop()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(main())
+async def test_stopping_ends_all_that_was_started(tmp_path: Path) -> None:
+    server = make_server(settings_for(tmp_path))
+    await server.start()
+    await server.stop()
+    await server.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def run_async(work: Awaitable[T]) -> T:

@@ -282,13 +282,17 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, RawHandler], None]:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def either_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that uses it runs on both event loops."""
-    if request.param == "uvloop":
+def either_loop(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], asyncio.AbstractEventLoop]:
+    """A test that uses it runs on both event loops. Gives what makes the loop."""
+    if request.param == "asyncio":
+        return asyncio.new_event_loop
 
-        def run(main: Coroutine[Any, Any, Any]) -> Any:
-            # Not `uvloop.run`, which calls `asyncio.run` where that takes a loop factory.
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(main)
+    def run(main: Coroutine[Any, Any, Any]) -> Any:
+        # Not `uvloop.run`, which calls `asyncio.run` where that takes a loop factory.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
 
-        monkeypatch.setattr(asyncio, "run", run)
+    monkeypatch.setattr(asyncio, "run", run)
+    return uvloop.new_event_loop

@@ -44,7 +44,7 @@ class Heads:
         return
 
 
-def test_no_answer_comes_before_what_is_still_checked(
+async def test_no_answer_comes_before_what_is_still_checked(
     broker: Any, add_topic: Callable[..., Any]
 ) -> None:
     """A partition that is not known here is asked for meanwhile, and that may end first."""
@@ -54,27 +54,23 @@ def test_no_answer_comes_before_what_is_still_checked(
     broker.record_checks = RecordChecks(by_hand)
     long = raw(uneven(MANY), MANY)
     body = produce_body(("flights", [records(0, long), records(UNKNOWN, BATCH)]))
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(request(PRODUCE, VERSION, 1, body))
-            await until(lambda: by_hand.jobs)
-            answer = asyncio.ensure_future(reply(reader))
-            await turns(50)
-            assert not answer.done()
-            while by_hand.jobs:
-                by_hand.run()
-                await turns()
-            _, answered = await answer
-            assert len(appended.batches) == 1
-            # Past the topics' count, its name, the partitions' count: number, error, offset.
-            assert struct.unpack_from(">ihq", answered, 4 + 9 + 4) == (0, 0, 1)
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(PRODUCE, VERSION, 1, body))
+        await until(lambda: by_hand.jobs)
+        answer = asyncio.ensure_future(reply(reader))
+        await turns(50)
+        assert not answer.done()
+        while by_hand.jobs:
+            by_hand.run()
+            await turns()
+        _, answered = await answer
+        assert len(appended.batches) == 1
+        # Past the topics' count, its name, the partitions' count: number, error, offset.
+        assert struct.unpack_from(">ihq", answered, 4 + 9 + 4) == (0, 0, 1)
 
 
-def test_long_produces_of_a_producer_that_is_gone_hold_up_no_others(
+async def test_long_produces_of_a_producer_that_is_gone_hold_up_no_others(
     broker: Any, add_topic: Callable[..., Any]
 ) -> None:
     """One that goes on without an answer keeps its place: another, begun later, has the turn of
@@ -87,19 +83,16 @@ def test_long_produces_of_a_producer_that_is_gone_hold_up_no_others(
         context = RequestContext(0, VERSION, 1, "c", "h", broker, state)
         return produce.serve(context, memoryview(bytearray(body)))
 
-    async def run() -> None:
-        gone = ConnectionState(1, Sink(1 << 20, files=False))
-        sent = [send(gone, -1), send(gone, 0)]
-        await turns(2)
-        sent.append(send(gone, 0))
-        gone.leave()  # the first is forgotten
-        other = send(ConnectionState(2, Sink(1 << 20, files=False)), -1)
-        async with asyncio.timeout(30):
-            await other
-        await until(lambda: all(reply.done() for reply in sent))
-        assert len(appended.batches) == 3_000
-
-    asyncio.run(run())
+    gone = ConnectionState(1, Sink(1 << 20, files=False))
+    sent = [send(gone, -1), send(gone, 0)]
+    await turns(2)
+    sent.append(send(gone, 0))
+    gone.leave()  # the first is forgotten
+    other = send(ConnectionState(2, Sink(1 << 20, files=False)), -1)
+    async with asyncio.timeout(30):
+        await other
+    await until(lambda: all(reply.done() for reply in sent))
+    assert len(appended.batches) == 3_000
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

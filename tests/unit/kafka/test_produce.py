@@ -154,23 +154,17 @@ def test_the_connection_of_a_produce_without_an_answer_ends_when_it_fails(
 
 
 @pytest.mark.usefixtures("either_loop")
-def test_a_produce_without_an_answer_that_succeeds_leaves_the_connection_open(
+async def test_a_produce_without_an_answer_that_succeeds_leaves_the_connection_open(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     topic = add_topic("flights")
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(request(PRODUCE, 7, 1, by_name("flights", batch(), acks=0)))
-            writer.write(
-                request(PRODUCE, 13, 2, by_id(topic.topic_id, batch(), acks=0), flexible=True)
-            )
-            await turns()
-            writer.write(request(API_VERSIONS, 0, 3, b""))
-            assert (await reply(reader))[0] == 3
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(PRODUCE, 7, 1, by_name("flights", batch(), acks=0)))
+        writer.write(request(PRODUCE, 13, 2, by_id(topic.topic_id, batch(), acks=0), flexible=True))
+        await turns()
+        writer.write(request(API_VERSIONS, 0, 3, b""))
+        assert (await reply(reader))[0] == 3
     assert len(appended.batches) == 2
 
 
@@ -313,7 +307,7 @@ def test_what_only_brokers_write_is_refused(
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_batches_of_a_connection_are_appended_as_they_came(
+async def test_batches_of_a_connection_are_appended_as_they_came(
     broker: Broker, add_topic: Any, appended: Appended, acks: int
 ) -> None:
     """A place is taken at arrival and filled when checked; other connections go on."""
@@ -323,29 +317,23 @@ def test_batches_of_a_connection_are_appended_as_they_came(
     long = raw(uneven(3000), 3000)
     broken = raw(uneven(3000), 3001)
     short = raw(good(1), 1)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            for number, records in enumerate((short, long, short, broken, short)):
-                # A failing produce without an answer ends its connection, which is tested above.
-                its_acks = acks if records is not broken else -1
-                writer.write(
-                    request(PRODUCE, 7, number, by_name("flights", records, acks=its_acks))
-                )
-            other_reader, other = await connect()
-            while not pool.jobs:
-                await asyncio.sleep(0)
-            other.write(request(PRODUCE, 7, 9, by_name("flights", short)))
-            assert (await reply(other_reader))[0] == 9
-            assert appended.batches == [short, short]
-            while pool.jobs:
-                pool.run()
-                await turns()
-            answered = [0, 1, 2, 3, 4] if acks else [3]
-            assert [(await reply(reader))[0] for _ in answered] == answered
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        for number, records in enumerate((short, long, short, broken, short)):
+            # A failing produce without an answer ends its connection, which is tested above.
+            its_acks = acks if records is not broken else -1
+            writer.write(request(PRODUCE, 7, number, by_name("flights", records, acks=its_acks)))
+        other_reader, other = await connect()
+        while not pool.jobs:
+            await asyncio.sleep(0)
+        other.write(request(PRODUCE, 7, 9, by_name("flights", short)))
+        assert (await reply(other_reader))[0] == 9
+        assert appended.batches == [short, short]
+        while pool.jobs:
+            pool.run()
+            await turns()
+        answered = [0, 1, 2, 3, 4] if acks else [3]
+        assert [(await reply(reader))[0] for _ in answered] == answered
     assert appended.batches == [short, short, long, short, short]
 
 
@@ -378,7 +366,7 @@ def test_partitions_of_one_request_are_refused_one_by_one(
     assert appended.batches == [blocks[0], blocks[2]]
 
 
-def test_of_a_connection_that_is_gone_only_what_wants_no_answer_is_appended(
+async def test_of_a_connection_that_is_gone_only_what_wants_no_answer_is_appended(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     """A producer may close once it has sent it. Until it is appended its bytes count."""
@@ -388,75 +376,65 @@ def test_of_a_connection_that_is_gone_only_what_wants_no_answer_is_appended(
     long, short = raw(uneven(3000), 3000), raw(good(1), 1)
     one, other = raw(uneven(3001), 3001), raw(good(2), 2)
     sent = [(long, 0), (one, -1), (short, 0), (other, 1)]
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            for batch, acks in sent:
-                writer.write(request(PRODUCE, 7, 1, by_name("flights", batch, acks=acks)))
-            while not pool.jobs:
-                await asyncio.sleep(0)
-            writer.close()
-            while server.connection_count:
-                await asyncio.sleep(0.001)
-            kept = [request(PRODUCE, 7, 1, by_name("flights", batch)) for batch in (long, short)]
-            assert server.data.used_bytes == sum(map(len, kept)) - 4 * len(kept)
-            assert broker.record_checks.waiting_count == 1
-            while pool.jobs:
-                pool.run()
-                await turns()
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        for batch, acks in sent:
+            writer.write(request(PRODUCE, 7, 1, by_name("flights", batch, acks=acks)))
+        while not pool.jobs:
+            await asyncio.sleep(0)
+        writer.close()
+        while server.connection_count:
+            await asyncio.sleep(0.001)
+        kept = [request(PRODUCE, 7, 1, by_name("flights", batch)) for batch in (long, short)]
+        assert server.data.used_bytes == sum(map(len, kept)) - 4 * len(kept)
+        assert broker.record_checks.waiting_count == 1
+        while pool.jobs:
+            pool.run()
+            await turns()
     assert appended.batches == [long, short]
 
 
-def test_what_waited_behind_a_produce_that_is_forgotten_is_appended(
+async def test_what_waited_behind_a_produce_that_is_forgotten_is_appended(
     broker: Broker, add_topic: Any, appended: Appended
 ) -> None:
     add_topic("flights")
     pool = ByHand()
     broker.record_checks = RecordChecks(pool)
     short = raw(good(1), 1)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            writer.write(request(PRODUCE, 7, 1, by_name("flights", raw(uneven(3000), 3000))))
-            while not pool.jobs:
-                await asyncio.sleep(0)
-            await turns()  # of which each checks so much at once
-            writer.write(request(PRODUCE, 7, 1, by_name("flights", short, acks=0)))
-            await turns()
-            writer.close()
-            while server.connection_count:
-                await asyncio.sleep(0.001)
-            await turns()
-            assert server.data.used_bytes == 0
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        writer.write(request(PRODUCE, 7, 1, by_name("flights", raw(uneven(3000), 3000))))
+        while not pool.jobs:
+            await asyncio.sleep(0)
+        await turns()  # of which each checks so much at once
+        writer.write(request(PRODUCE, 7, 1, by_name("flights", short, acks=0)))
+        await turns()
+        writer.close()
+        while server.connection_count:
+            await asyncio.sleep(0.001)
+        await turns()
+        assert server.data.used_bytes == 0
     assert appended.batches == [short]
 
 
-def test_checks_end_with_the_server(broker: Broker, add_topic: Any, appended: Appended) -> None:
+async def test_checks_end_with_the_server(
+    broker: Broker, add_topic: Any, appended: Appended
+) -> None:
     add_topic("flights")
     pool = ByHand()
     broker.record_checks = RecordChecks(pool)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            _, writer = await connect()
-            writer.write(request(PRODUCE, 7, 1, by_name("flights", raw(uneven(3000), 3000))))
-            while not pool.jobs:
-                await asyncio.sleep(0)
-        assert not broker.record_checks.waiting_count
-        pool.run()
-        await turns()
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        _, writer = await connect()
+        writer.write(request(PRODUCE, 7, 1, by_name("flights", raw(uneven(3000), 3000))))
+        while not pool.jobs:
+            await asyncio.sleep(0)
+    assert not broker.record_checks.waiting_count
+    pool.run()
+    await turns()
     assert not appended.batches
 
 
-def test_a_failure_that_nobody_is_left_to_hear_of_harms_nobody_else(
+async def test_a_failure_that_nobody_is_left_to_hear_of_harms_nobody_else(
     broker: Broker, add_topic: Any, appended: Appended, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A producer with acks=0 is gone when its batch is refused; another's ends in the same job."""
@@ -464,30 +442,26 @@ def test_a_failure_that_nobody_is_left_to_hear_of_harms_nobody_else(
     pool = ByHand()
     broker.record_checks = RecordChecks(pool)
     broken, long = raw(uneven(3000), 3001), raw(uneven(3000), 3000)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            # Takes the thread, so that the other two are begun together.
-            _, first = await connect()
-            first.write(request(PRODUCE, 7, 1, by_name("flights", long)))
-            while not pool.jobs:
-                await asyncio.sleep(0)
-            _, gone = await connect()
-            gone.write(request(PRODUCE, 7, 1, by_name("flights", broken, acks=0)))
+    async with serving(broker) as (server, connect):
+        # Takes the thread, so that the other two are begun together.
+        _, first = await connect()
+        first.write(request(PRODUCE, 7, 1, by_name("flights", long)))
+        while not pool.jobs:
+            await asyncio.sleep(0)
+        _, gone = await connect()
+        gone.write(request(PRODUCE, 7, 1, by_name("flights", broken, acks=0)))
+        await turns()
+        reader, other = await connect()
+        other.write(request(PRODUCE, 7, 2, by_name("flights", long)))
+        while broker.record_checks.waiting_count < 3:
+            await asyncio.sleep(0)
+        gone.close()
+        while server.connection_count > 2:
+            await asyncio.sleep(0.001)
+        while pool.jobs:
+            pool.run()
             await turns()
-            reader, other = await connect()
-            other.write(request(PRODUCE, 7, 2, by_name("flights", long)))
-            while broker.record_checks.waiting_count < 3:
-                await asyncio.sleep(0)
-            gone.close()
-            while server.connection_count > 2:
-                await asyncio.sleep(0.001)
-            while pool.jobs:
-                pool.run()
-                await turns()
-            assert (await reply(reader))[0] == 2
-
-    asyncio.run(run())
+        assert (await reply(reader))[0] == 2
     assert appended.batches == [long, long]
     (line,) = caplog.messages
     assert "which is gone, is not told: append with acks=0" in line

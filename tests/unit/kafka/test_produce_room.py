@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -68,95 +67,78 @@ async def received(broker: Any, server: Any, clients: Any, *bodies: bytes) -> As
 
 
 @pytest.mark.parametrize("body", [NAMELESS, LONG_NAMES])
-def test_long_answers_wait_for_room_before_their_work_begins(limited: Any, body: bytes) -> None:
-    async def run() -> None:
-        async with serving(limited) as (server, connect):
-            clients = [await connect() for _ in range(4)]
-            async with received(limited, server, clients, body) as above:
-                await until(lambda: server.data.waiting_count(Lane.ANSWER) == 4)
-                other = await connect()
-                other[1].write(api_versions(1))
-                await reply(other[0])
-                notify(server.data.release(above))
-                for reader, _ in clients:
-                    assert len((await reply(reader))[1]) > SMALL_ANSWER_BYTES
+async def test_long_answers_wait_for_room_before_their_work_begins(
+    limited: Any, body: bytes
+) -> None:
+    async with serving(limited) as (server, connect):
+        clients = [await connect() for _ in range(4)]
+        async with received(limited, server, clients, body) as above:
+            await until(lambda: server.data.waiting_count(Lane.ANSWER) == 4)
+            other = await connect()
+            other[1].write(api_versions(1))
+            await reply(other[0])
+            notify(server.data.release(above))
+            for reader, _ in clients:
+                assert len((await reply(reader))[1]) > SMALL_ANSWER_BYTES
 
-    asyncio.run(run())
 
-
-def test_produces_behind_one_that_waits_for_room_keep_their_order(limited: Any) -> None:
+async def test_produces_behind_one_that_waits_for_room_keep_their_order(limited: Any) -> None:
     appended = Appended(limited)
     counts = [TIMES, TIMES, 1, TIMES]
-
-    async def run() -> None:
-        async with serving(limited) as (server, connect):
-            client = await connect()
-            bodies = [LONG, LONG, by_name("t", BATCH), LONG]
-            async with received(limited, server, [client], *bodies) as above:
-                await until(lambda: server.data.waiting_count(Lane.ANSWER) == 1)
-                await turns(50)
-                # The others wait behind it: one connection has one ticket that waits.
-                assert server.data.waiting_count(Lane.ANSWER) == 1
-                assert not appended.batches
-                notify(server.data.release(above))
-                before = 0
-                for number, count in enumerate(counts):
-                    correlation_id, answer = await reply(client[0])
-                    assert correlation_id == number
-                    assert struct.unpack_from(">q", answer, 17) == (before + 1,)
-                    before += count
-
-    asyncio.run(run())
+    async with serving(limited) as (server, connect):
+        client = await connect()
+        bodies = [LONG, LONG, by_name("t", BATCH), LONG]
+        async with received(limited, server, [client], *bodies) as above:
+            await until(lambda: server.data.waiting_count(Lane.ANSWER) == 1)
+            await turns(50)
+            # The others wait behind it: one connection has one ticket that waits.
+            assert server.data.waiting_count(Lane.ANSWER) == 1
+            assert not appended.batches
+            notify(server.data.release(above))
+            before = 0
+            for number, count in enumerate(counts):
+                correlation_id, answer = await reply(client[0])
+                assert correlation_id == number
+                assert struct.unpack_from(">q", answer, 17) == (before + 1,)
+                before += count
 
 
-def test_one_that_leaves_while_it_waits_makes_way(limited: Any) -> None:
+async def test_one_that_leaves_while_it_waits_makes_way(limited: Any) -> None:
     Appended(limited)
-
-    async def run() -> None:
-        async with serving(limited) as (server, connect):
-            gone, stays = await connect(), await connect()
-            async with received(limited, server, [gone, stays], LONG, LONG) as above:
-                await until(lambda: server.data.waiting_count(Lane.ANSWER) == 2)
-                gone[1].close()
-                await until(lambda: server.data.waiting_count(Lane.ANSWER) == 1)
-                notify(server.data.release(above))
-                for _ in range(2):
-                    await reply(stays[0])
-
-    asyncio.run(run())
+    async with serving(limited) as (server, connect):
+        gone, stays = await connect(), await connect()
+        async with received(limited, server, [gone, stays], LONG, LONG) as above:
+            await until(lambda: server.data.waiting_count(Lane.ANSWER) == 2)
+            gone[1].close()
+            await until(lambda: server.data.waiting_count(Lane.ANSWER) == 1)
+            notify(server.data.release(above))
+            for _ in range(2):
+                await reply(stays[0])
 
 
-def test_one_without_an_answer_waits_for_no_room(limited: Any) -> None:
+async def test_one_without_an_answer_waits_for_no_room(limited: Any) -> None:
     appended = Appended(limited)
     unanswered = produce_body(("t", [records(0, BATCH)] * TIMES), acks=0)
-
-    async def run() -> None:
-        async with (
-            serving(limited) as (server, connect),
-            received(limited, server, [await connect()], unanswered) as above,
-        ):
-            await until(lambda: len(appended.batches) == TIMES)
-            notify(server.data.release(above))
-
-    asyncio.run(run())
+    async with (
+        serving(limited) as (server, connect),
+        received(limited, server, [await connect()], unanswered) as above,
+    ):
+        await until(lambda: len(appended.batches) == TIMES)
+        notify(server.data.release(above))
 
 
-def test_one_without_an_answer_goes_on_when_its_peer_and_those_before_it_are_gone(
+async def test_one_without_an_answer_goes_on_when_its_peer_and_those_before_it_are_gone(
     limited: Any,
 ) -> None:
     appended = Appended(limited)
     unanswered = produce_body(("t", [records(0, BATCH)] * TIMES), acks=0)
-
-    async def run() -> None:
-        async with serving(limited) as (server, connect):
-            client = await connect()
-            async with received(limited, server, [client], LONG, LONG, unanswered) as above:
-                await until(lambda: server.data.waiting_count(Lane.ANSWER) == 1)
-                client[1].close()
-                await until(lambda: len(appended.batches) == TIMES)
-                notify(server.data.release(above))
-
-    asyncio.run(run())
+    async with serving(limited) as (server, connect):
+        client = await connect()
+        async with received(limited, server, [client], LONG, LONG, unanswered) as above:
+            await until(lambda: server.data.waiting_count(Lane.ANSWER) == 1)
+            client[1].close()
+            await until(lambda: len(appended.batches) == TIMES)
+            notify(server.data.release(above))
 
 
 def test_an_answer_that_is_not_read_keeps_the_place_above_the_limit() -> None:

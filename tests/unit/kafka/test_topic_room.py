@@ -89,97 +89,82 @@ STEPS = st.lists(
 
 
 @given(agent_count=st.sampled_from([1, 2, 3]), steps=STEPS)
-def test_n_agents_go_above_the_limit_by_n_minus_1_requests(
+async def test_n_agents_go_above_the_limit_by_n_minus_1_requests(
     agent_count: int, steps: list[tuple[int, list[int] | None]]
 ) -> None:
     """Each agent sends what one request may ask for at a time, and knows what it sent."""
+    journal: list[tuple[int, asyncio.Future[None]]] = []
+    agents = [Agent(journal) for _ in range(agent_count)]
+    sent_by: list[set[asyncio.Future[None]]] = [set() for _ in agents]
 
-    async def main() -> int:
-        journal: list[tuple[int, asyncio.Future[None]]] = []
-        agents = [Agent(journal) for _ in range(agent_count)]
-        sent_by: list[set[asyncio.Future[None]]] = [set() for _ in agents]
+    async def settle(number: int) -> None:
+        before = len(journal)
+        await turn()
+        # Only this agent's tasks were woken, so what is new is its own.
+        sent_by[number].update(answered for _, answered in journal[before:])
 
-        async def settle(number: int) -> None:
-            before = len(journal)
-            await turn()
-            # Only this agent's tasks were woken, so what is new is its own.
-            sent_by[number].update(answered for _, answered in journal[before:])
-
-        for wanted, counts in steps:
-            number = wanted % agent_count
-            agent = agents[number]
-            if counts is not None:
-                agent.running.add(asyncio.create_task(agent.create(*counts)))
-            elif agent.position < len(journal):
-                agent.apply(mine=sent_by[number])
+    for wanted, counts in steps:
+        number = wanted % agent_count
+        agent = agents[number]
+        if counts is not None:
+            agent.running.add(asyncio.create_task(agent.create(*counts)))
+        elif agent.position < len(journal):
+            agent.apply(mine=sent_by[number])
+        await settle(number)
+    for number, agent in enumerate(agents):
+        while agent.position < len(journal):
+            agent.apply(mine=sent_by[number])
             await settle(number)
-        for number, agent in enumerate(agents):
-            while agent.position < len(journal):
-                agent.apply(mine=sent_by[number])
-                await settle(number)
-        for agent in agents:
-            for task in agent.running:
-                task.cancel()
-            await asyncio.gather(*agent.running, return_exceptions=True)
-        return sum(count for count, _ in journal)
-
-    total = asyncio.run(main())
+    for agent in agents:
+        for task in agent.running:
+            task.cancel()
+        await asyncio.gather(*agent.running, return_exceptions=True)
+    total = sum(count for count, _ in journal)
     assert total <= LIMIT + (agent_count - 1) * REQUEST_MAX
 
 
-def test_the_bound_is_met_by_agents_that_look_at_the_same_moment() -> None:
-    async def main() -> None:
-        journal: list[tuple[int, asyncio.Future[None]]] = []
-        agents = [Agent(journal, topics_=[LIMIT - REQUEST_MAX]) for _ in range(3)]
-        tasks = [
-            asyncio.create_task(agent.create(REQUEST_MAX)) for agent in agents for _ in range(2)
-        ]
-        await turn()
-        # Of each agent's two requests one is sent, and the other waits for its answer.
-        assert LIMIT - REQUEST_MAX + sum(count for count, _ in journal) == LIMIT + 2 * REQUEST_MAX
-        for agent in agents:
-            while agent.position < len(journal):
-                agent.apply()
-        for _, answered in journal:
-            answered.set_result(None)
-        assert sorted(await asyncio.gather(*tasks)) == [False] * 3 + [True] * 3
-
-    asyncio.run(main())
+async def test_the_bound_is_met_by_agents_that_look_at_the_same_moment() -> None:
+    journal: list[tuple[int, asyncio.Future[None]]] = []
+    agents = [Agent(journal, topics_=[LIMIT - REQUEST_MAX]) for _ in range(3)]
+    tasks = [asyncio.create_task(agent.create(REQUEST_MAX)) for agent in agents for _ in range(2)]
+    await turn()
+    # Of each agent's two requests one is sent, and the other waits for its answer.
+    assert LIMIT - REQUEST_MAX + sum(count for count, _ in journal) == LIMIT + 2 * REQUEST_MAX
+    for agent in agents:
+        while agent.position < len(journal):
+            agent.apply()
+    for _, answered in journal:
+        answered.set_result(None)
+    assert sorted(await asyncio.gather(*tasks)) == [False] * 3 + [True] * 3
 
 
-def test_a_request_that_waits_is_not_passed_by_short_ones() -> None:
-    async def main() -> None:
-        agent = Agent([])
-        first = asyncio.create_task(agent.create(1))
-        await turn()
-        long = asyncio.create_task(agent.create(REQUEST_MAX))
-        await turn()
-        short = asyncio.create_task(agent.create(1))
-        await turn()
-        assert [count for count, _ in agent.journal] == [1]
-        agent.journal[0][1].set_result(None)
-        assert await first
-        await turn()
-        assert [count for count, _ in agent.journal] == [1, REQUEST_MAX]
-        # One whose client goes away makes room as well.
-        long.cancel()
-        await turn()
-        assert [count for count, _ in agent.journal] == [1, REQUEST_MAX, 1]
-        agent.journal[2][1].set_result(None)
-        assert await short
-
-    asyncio.run(main())
+async def test_a_request_that_waits_is_not_passed_by_short_ones() -> None:
+    agent = Agent([])
+    first = asyncio.create_task(agent.create(1))
+    await turn()
+    long = asyncio.create_task(agent.create(REQUEST_MAX))
+    await turn()
+    short = asyncio.create_task(agent.create(1))
+    await turn()
+    assert [count for count, _ in agent.journal] == [1]
+    agent.journal[0][1].set_result(None)
+    assert await first
+    await turn()
+    assert [count for count, _ in agent.journal] == [1, REQUEST_MAX]
+    # One whose client goes away makes room as well.
+    long.cancel()
+    await turn()
+    assert [count for count, _ in agent.journal] == [1, REQUEST_MAX, 1]
+    agent.journal[2][1].set_result(None)
+    assert await short
 
 
-def test_added_partitions_count_without_those_that_are_there() -> None:
-    async def main() -> None:
-        agent = Agent([], topics_=[LIMIT - 2])
-        async with agent.creations.sending([CreatePartitions(topic_id=b"t" * 16, partitions=3)]):
-            with pytest.raises(ItemError) as raised:
-                async with agent.creations.sending([topic(1)]):
-                    pass
-        assert raised.value.outcome.error is ErrorCode.POLICY_VIOLATION
-        async with agent.creations.sending([topic(1)]):
-            pass
-
-    asyncio.run(main())
+async def test_added_partitions_count_without_those_that_are_there() -> None:
+    agent = Agent([], topics_=[LIMIT - 2])
+    async with agent.creations.sending([CreatePartitions(topic_id=b"t" * 16, partitions=3)]):
+        with pytest.raises(ItemError) as raised:
+            async with agent.creations.sending([topic(1)]):
+                pass
+    assert raised.value.outcome.error is ErrorCode.POLICY_VIOLATION
+    async with agent.creations.sending([topic(1)]):
+        pass

@@ -1,6 +1,5 @@
 """Bits that flip on the way, from a peer or a cache, are healed by asking the store itself."""
 
-import asyncio
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -136,28 +135,25 @@ def test_a_damaged_reply_from_another_agents_wal_is_asked_for_once_more(tmp_path
     run_cluster(tmp_path, test)
 
 
-def test_a_zones_store_reads_past_what_it_keeps_and_gives_peers_that_no_more() -> None:
-    async def main() -> None:
-        store = BucketStore(MemoryStore())
-        own = OwnBlocks(store, bytes_max=100)
-        zone = ZoneStore(
-            store,
-            agent_id=1,
-            agents=dict,
-            owner_of=owner_of,
-            own=own,
-            calls=NoCalls(),
-            block_bytes=10,
-            clock=ManualClock(),
-        )
-        await zone.put("k", [b"0123456789"])
-        assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
-        await store.put("k", [b"abcdefghij"])
-        assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
-        assert bytes((await get_directly(zone, "k", 0, 10)).data) == b"abcdefghij"
-        assert bytes((await own.read(BlockRange("k", 0, 10))).data) == b"abcdefghij"
-        assert own.bytes == 10
-        await zone.close()
-        await own.close()
-
-    asyncio.run(main())
+async def test_a_zones_store_reads_past_what_it_keeps_and_gives_peers_that_no_more() -> None:
+    store = BucketStore(MemoryStore())
+    own = OwnBlocks(store, bytes_max=100)
+    zone = ZoneStore(
+        store,
+        agent_id=1,
+        agents=dict,
+        owner_of=owner_of,
+        own=own,
+        calls=NoCalls(),
+        block_bytes=10,
+        clock=ManualClock(),
+    )
+    await zone.put("k", [b"0123456789"])
+    assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
+    await store.put("k", [b"abcdefghij"])
+    assert bytes(await zone.get_range("k", 0, 10)) == b"0123456789"
+    assert bytes((await get_directly(zone, "k", 0, 10)).data) == b"abcdefghij"
+    assert bytes((await own.read(BlockRange("k", 0, 10))).data) == b"abcdefghij"
+    assert own.bytes == 10
+    await zone.close()
+    await own.close()

@@ -86,206 +86,166 @@ async def _nothing() -> None:
     return
 
 
-def test_nothing_is_asked_while_the_journal_answers() -> None:
-    async def main() -> None:
-        rig = Rig()
-        await rig.look(0.39)
-        assert (rig.asked, rig.let_go) == ([], [])
-
-    asyncio.run(main())
+async def test_nothing_is_asked_while_the_journal_answers() -> None:
+    rig = Rig()
+    await rig.look(0.39)
+    assert (rig.asked, rig.let_go) == ([], [])
 
 
-def test_what_was_not_sent_is_let_go_while_another_agent_reaches_the_journal() -> None:
-    async def main() -> None:
-        rig = Rig()
-        await rig.look(0.5)
-        assert rig.asked == [Asked(1, 5)]
-        await rig.look(0.74)
-        assert rig.let_go == []
-        await rig.look(0.8)
-        assert isinstance(rig.let_go[0], ElsewhereError)
-        assert rig.given_up == [], "what was sent waits for the end of the epoch"
-        await rig.look(0.1)
-        assert rig.let_go[-1] is None
-
-    asyncio.run(main())
+async def test_what_was_not_sent_is_let_go_while_another_agent_reaches_the_journal() -> None:
+    rig = Rig()
+    await rig.look(0.5)
+    assert rig.asked == [Asked(1, 5)]
+    await rig.look(0.74)
+    assert rig.let_go == []
+    await rig.look(0.8)
+    assert isinstance(rig.let_go[0], ElsewhereError)
+    assert rig.given_up == [], "what was sent waits for the end of the epoch"
+    await rig.look(0.1)
+    assert rig.let_go[-1] is None
 
 
 @pytest.mark.parametrize("told", [None, Standing(751, is_over=False)])
-def test_nothing_is_let_go_where_no_other_agent_reaches_the_journal(told: Standing | None) -> None:
-    async def main() -> None:
-        rig = Rig()
-        rig.told = told
-        for _ in range(20):
-            await rig.look(2.0)
-        assert (rig.let_go, rig.given_up) == ([], [])
+async def test_nothing_is_let_go_where_no_other_agent_reaches_the_journal(
+    told: Standing | None,
+) -> None:
+    rig = Rig()
+    rig.told = told
+    for _ in range(20):
+        await rig.look(2.0)
+    assert (rig.let_go, rig.given_up) == ([], [])
 
-    asyncio.run(main())
 
-
-def test_nothing_is_let_go_where_the_journal_has_just_gone_away_from_all() -> None:
+async def test_nothing_is_let_go_where_the_journal_has_just_gone_away_from_all() -> None:
     """The others' heads are young then, too, and no later than this agent's."""
-
-    async def main() -> None:
-        rig = Rig()
-        for _ in range(5):
-            rig.told = Standing(400, is_over=False)
-            await rig.look(0.5)
-            rig.told = Standing(700, is_over=False)
-            await rig.look(0.8)
-        assert (rig.let_go, rig.given_up) == ([], [])
-
-    asyncio.run(main())
-
-
-def test_an_answer_counts_for_a_second() -> None:
-    async def main() -> None:
-        rig = Rig()
-        await rig.look(0.8)
-        await rig.look(0.8)
-        assert rig.let_go[-1] is not None
-        rig.told = None
-        for _ in range(12):
-            await rig.look(0.8)
-        assert rig.let_go[-1] is None
-
-    asyncio.run(main())
-
-
-def test_an_answer_counts_for_a_second_also_where_no_head_is_read_since() -> None:
-    async def main() -> None:
-        rig = Rig()
-        await rig.look(0.8)
-        await rig.look(0.9)
-        assert rig.cut_off.is_alone
-        rig.told = None
-        for tenths in range(10, 18):
-            await rig.look(tenths / 10)
-            assert rig.cut_off.is_alone
-        for tenths in range(18, 22):
-            await rig.look(tenths / 10)
-        assert not rig.cut_off.is_alone
-
-    asyncio.run(main())
-
-
-def test_the_head_of_an_answer_that_comes_late_is_as_old_as_when_it_was_asked_for() -> None:
-    async def main() -> None:
-        rig = Rig()
-        rig.told, rig.answers_after_s = Standing(400, is_over=False), 0.5
+    rig = Rig()
+    for _ in range(5):
+        rig.told = Standing(400, is_over=False)
         await rig.look(0.5)
-        rig.told, rig.answers_after_s = None, 0.0
-        await rig.look(1.1)
-        assert rig.let_go == []
-
-    asyncio.run(main())
+        rig.told = Standing(700, is_over=False)
+        await rig.look(0.8)
+    assert (rig.let_go, rig.given_up) == ([], [])
 
 
-def test_all_agents_that_are_not_fenced_are_asked_by_turns() -> None:
+async def test_an_answer_counts_for_a_second() -> None:
+    rig = Rig()
+    await rig.look(0.8)
+    await rig.look(0.8)
+    assert rig.let_go[-1] is not None
+    rig.told = None
+    for _ in range(12):
+        await rig.look(0.8)
+    assert rig.let_go[-1] is None
+
+
+async def test_an_answer_counts_for_a_second_also_where_no_head_is_read_since() -> None:
+    rig = Rig()
+    await rig.look(0.8)
+    await rig.look(0.9)
+    assert rig.cut_off.is_alone
+    rig.told = None
+    for tenths in range(10, 18):
+        await rig.look(tenths / 10)
+        assert rig.cut_off.is_alone
+    for tenths in range(18, 22):
+        await rig.look(tenths / 10)
+    assert not rig.cut_off.is_alone
+
+
+async def test_the_head_of_an_answer_that_comes_late_is_as_old_as_when_it_was_asked_for() -> None:
+    rig = Rig()
+    rig.told, rig.answers_after_s = Standing(400, is_over=False), 0.5
+    await rig.look(0.5)
+    rig.told, rig.answers_after_s = None, 0.0
+    await rig.look(1.1)
+    assert rig.let_go == []
+
+
+async def test_all_agents_that_are_not_fenced_are_asked_by_turns() -> None:
     def agent(number: int, status: AgentStatus, peer: str) -> Any:
         return SimpleNamespace(agent_id=number, peer=peer, status=status, epoch=1, live=True)
 
-    async def main() -> None:
-        rig = Rig()
-        rig.told = None
-        agents = [agent(1, AgentStatus.LIVE, "a:1"), agent(9, AgentStatus.FENCED, "a:9")]
-        agents += [agent(number, AgentStatus.LIVE, f"a:{number}") for number in range(2, 7)]
-        rig.agents = lambda: agents  # type: ignore[method-assign]
-        await rig.look(0.5)
-        assert rig.called == ["a:2", "a:3", "a:4"]
-        await rig.look(0.6)
-        assert rig.called[3:] == ["a:5", "a:6", "a:2"]
-
-    asyncio.run(main())
+    rig = Rig()
+    rig.told = None
+    agents = [agent(1, AgentStatus.LIVE, "a:1"), agent(9, AgentStatus.FENCED, "a:9")]
+    agents += [agent(number, AgentStatus.LIVE, f"a:{number}") for number in range(2, 7)]
+    rig.agents = lambda: agents  # type: ignore[method-assign]
+    await rig.look(0.5)
+    assert rig.called == ["a:2", "a:3", "a:4"]
+    await rig.look(0.6)
+    assert rig.called[3:] == ["a:5", "a:6", "a:2"]
 
 
-def test_an_epoch_that_is_over_stays_over_though_nobody_answers_any_more() -> None:
-    async def main() -> None:
-        rig = Rig()
-        rig.told = Standing(10, is_over=True)
-        await rig.look(0.8)
-        rig.told = None
-        for tenths in range(9, 40):
-            await rig.look(tenths / 10)
-        assert len(rig.given_up) >= 31
-        assert rig.cut_off.is_alone
-
-    asyncio.run(main())
+async def test_an_epoch_that_is_over_stays_over_though_nobody_answers_any_more() -> None:
+    rig = Rig()
+    rig.told = Standing(10, is_over=True)
+    await rig.look(0.8)
+    rig.told = None
+    for tenths in range(9, 40):
+        await rig.look(tenths / 10)
+    assert len(rig.given_up) >= 31
+    assert rig.cut_off.is_alone
 
 
-def test_an_epoch_goes_on_if_a_later_head_does_not_hold_its_end() -> None:
+async def test_an_epoch_goes_on_if_a_later_head_does_not_hold_its_end() -> None:
     """The journal came back older: the fence is in what it has lost."""
-
-    async def main() -> None:
-        rig = Rig()
-        rig.told = Standing(10, is_over=True)
-        await rig.look(0.8)
-        assert rig.given_up
-        # Read before the end was heard of, so that it may come after that head.
-        await rig.look(0.2)
-        rig.told = None
-        rig.given_up.clear()
-        await rig.look(0.8)
-        assert rig.given_up
-        await rig.look(0.0)
-        rig.given_up.clear()
-        # The journal is away from all.
-        for tenths in range(1, 40):
-            await rig.look(tenths / 10)
-        assert rig.given_up == []
-        assert rig.let_go[-1] is None
-        assert not rig.cut_off.is_alone
-
-    asyncio.run(main())
+    rig = Rig()
+    rig.told = Standing(10, is_over=True)
+    await rig.look(0.8)
+    assert rig.given_up
+    # Read before the end was heard of, so that it may come after that head.
+    await rig.look(0.2)
+    rig.told = None
+    rig.given_up.clear()
+    await rig.look(0.8)
+    assert rig.given_up
+    await rig.look(0.0)
+    rig.given_up.clear()
+    # The journal is away from all.
+    for tenths in range(1, 40):
+        await rig.look(tenths / 10)
+    assert rig.given_up == []
+    assert rig.let_go[-1] is None
+    assert not rig.cut_off.is_alone
 
 
-def test_the_end_that_was_taken_back_is_not_believed_of_an_agent_that_is_away() -> None:
+async def test_the_end_that_was_taken_back_is_not_believed_of_an_agent_that_is_away() -> None:
     """It still holds the fence of the lost history, and has read no head since."""
-
-    async def main() -> None:
-        rig = Rig()
-        rig.told = Standing(10, is_over=True)
-        await rig.look(0.8)
-        rig.now_s += 60
-        await rig.look(0.05)
-        await rig.look(0.05)
-        rig.given_up.clear()
-        rig.let_go.clear()
-        rig.told = Standing(61_000, is_over=True)
-        rig.now_s += 1
-        for tenths in range(5, 20):
-            await rig.look(tenths / 10)
-        assert rig.given_up == []
-        assert rig.let_go == []
-        assert not rig.cut_off.is_alone
-
-    asyncio.run(main())
+    rig = Rig()
+    rig.told = Standing(10, is_over=True)
+    await rig.look(0.8)
+    rig.now_s += 60
+    await rig.look(0.05)
+    await rig.look(0.05)
+    rig.given_up.clear()
+    rig.let_go.clear()
+    rig.told = Standing(61_000, is_over=True)
+    rig.now_s += 1
+    for tenths in range(5, 20):
+        await rig.look(tenths / 10)
+    assert rig.given_up == []
+    assert rig.let_go == []
+    assert not rig.cut_off.is_alone
 
 
-def test_an_epoch_that_the_later_head_ends_stays_over() -> None:
-    async def main() -> None:
-        rig = Rig()
-        rig.told = Standing(10, is_over=True)
-        await rig.look(0.8)
-        rig.told, rig.epoch = None, 6
-        await rig.look(0.0)
-        rig.given_up.clear()
-        await rig.look(0.8)
-        assert rig.given_up
-
-    asyncio.run(main())
+async def test_an_epoch_that_the_later_head_ends_stays_over() -> None:
+    rig = Rig()
+    rig.told = Standing(10, is_over=True)
+    await rig.look(0.8)
+    rig.told, rig.epoch = None, 6
+    await rig.look(0.0)
+    rig.given_up.clear()
+    await rig.look(0.8)
+    assert rig.given_up
 
 
-def test_what_was_sent_is_given_up_once_another_agent_has_seen_the_end_of_the_epoch() -> None:
-    async def main() -> None:
-        rig = Rig()
-        rig.told = Standing(10, is_over=True)
-        await rig.look(0.8)
-        await rig.look(0.8)
-        assert isinstance(rig.given_up[0], InDoubtError)
-        assert not isinstance(rig.given_up[0], ElsewhereError)
-
-    asyncio.run(main())
+async def test_what_was_sent_is_given_up_once_another_agent_has_seen_the_end_of_the_epoch() -> None:
+    rig = Rig()
+    rig.told = Standing(10, is_over=True)
+    await rig.look(0.8)
+    await rig.look(0.8)
+    assert isinstance(rig.given_up[0], InDoubtError)
+    assert not isinstance(rig.given_up[0], ElsewhereError)
 
 
 @pytest.mark.parametrize(
@@ -347,14 +307,11 @@ def test_what_was_asked_in_another_epoch_says_nothing_of_this_one() -> None:
     assert not asking.ask(after_s=0.125)
 
 
-def test_what_others_say_is_acted_on_as_soon_as_they_have_said_it() -> None:
-    async def main() -> None:
-        rig = Rig()
-        await rig.look(0.8)
-        # The first look had no word yet; the answer came after it.
-        assert rig.cut_off.is_alone
-        rig.told = Standing(10, is_over=True)
-        await rig.look(0.8)
-        assert len(rig.given_up) == 1
-
-    asyncio.run(main())
+async def test_what_others_say_is_acted_on_as_soon_as_they_have_said_it() -> None:
+    rig = Rig()
+    await rig.look(0.8)
+    # The first look had no word yet; the answer came after it.
+    assert rig.cut_off.is_alone
+    rig.told = Standing(10, is_over=True)
+    await rig.look(0.8)
+    assert len(rig.given_up) == 1

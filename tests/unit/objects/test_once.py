@@ -1,6 +1,5 @@
 """What is put once is never written over; a caller's own lost answer is no conflict."""
 
-import asyncio
 import errno
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,45 +46,36 @@ class Losing(LocalStore):
             raise RetryableError("put", key, "the reply was lost")
 
 
-def test_a_lost_answer_is_no_conflict() -> None:
-    async def main() -> None:
-        store = Losing(1)
-        with pytest.raises(RetryableError):
-            await put_once(store, "k", [b"mine"])
-        await put_once(store, "k", [b"mi", b"ne"])
-        with pytest.raises(ConflictError, match="4 bytes"):
-            await put_once(store, "k", [b"MINE"])
-        assert bytes(await store.get_range("k", 0, 4)) == b"mine"
-
-    asyncio.run(main())
+async def test_a_lost_answer_is_no_conflict() -> None:
+    store = Losing(1)
+    with pytest.raises(RetryableError):
+        await put_once(store, "k", [b"mine"])
+    await put_once(store, "k", [b"mi", b"ne"])
+    with pytest.raises(ConflictError, match="4 bytes"):
+        await put_once(store, "k", [b"MINE"])
+    assert bytes(await store.get_range("k", 0, 4)) == b"mine"
 
 
-def test_what_goes_while_it_is_compared_is_tried_again() -> None:
+async def test_what_goes_while_it_is_compared_is_tried_again() -> None:
     class Going(LocalStore):
         async def size(self, key: str) -> int:
             await self.delete([key])
             return await super().size(key)
 
-    async def main() -> None:
-        store = Going(SimulatedDevice())
-        await store.put("k", [b"mine"])
-        with pytest.raises(RetryableError, match="gone"):
-            await put_once(store, "k", [b"mine"])
+    store = Going(SimulatedDevice())
+    await store.put("k", [b"mine"])
+    with pytest.raises(RetryableError, match="gone"):
         await put_once(store, "k", [b"mine"])
-
-    asyncio.run(main())
+    await put_once(store, "k", [b"mine"])
 
 
 @pytest.mark.parametrize("changed", [0, 1, (8 << 20) - 1, 8 << 20, (9 << 20) - 1])
-def test_every_byte_is_compared(changed: int) -> None:
-    async def main() -> None:
-        store = LocalStore(SimulatedDevice())
-        data = bytearray(9 << 20)
-        await store.put("k", [data])
-        parts = [memoryview(data)[:7], memoryview(data)[7:]]
-        assert await holds(store, "k", parts)
-        data[changed] ^= 1
-        assert not await holds(store, "k", parts)
-        assert not await holds(store, "k", parts[:1])
-
-    asyncio.run(main())
+async def test_every_byte_is_compared(changed: int) -> None:
+    store = LocalStore(SimulatedDevice())
+    data = bytearray(9 << 20)
+    await store.put("k", [data])
+    parts = [memoryview(data)[:7], memoryview(data)[7:]]
+    assert await holds(store, "k", parts)
+    data[changed] ^= 1
+    assert not await holds(store, "k", parts)
+    assert not await holds(store, "k", parts[:1])

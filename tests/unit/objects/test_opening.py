@@ -1,6 +1,5 @@
 """Locations open the store that they name, and none of them loads what it does not need."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -12,26 +11,20 @@ from penstock.objects import LocalStore, open_store
 from penstock.objects.bucket import BucketStore
 
 
-def test_paths_and_file_urls_are_local(tmp_path: Path) -> None:
-    async def main() -> None:
-        for number, location in enumerate(
-            [tmp_path / "a b", str(tmp_path / "a b"), f"file://{tmp_path}/a%20b"]
-        ):
-            store = open_store(location)
-            assert isinstance(store, LocalStore)
-            await store.put(f"k{number}", [b"x"])
-        assert sorted(path.name for path in (tmp_path / "a b").glob("k*")) == ["k0", "k1", "k2"]
-
-    asyncio.run(main())
+async def test_paths_and_file_urls_are_local(tmp_path: Path) -> None:
+    for number, location in enumerate(
+        [tmp_path / "a b", str(tmp_path / "a b"), f"file://{tmp_path}/a%20b"]
+    ):
+        store = open_store(location)
+        assert isinstance(store, LocalStore)
+        await store.put(f"k{number}", [b"x"])
+    assert sorted(path.name for path in (tmp_path / "a b").glob("k*")) == ["k0", "k1", "k2"]
 
 
-def test_nothing_is_made_before_the_first_put(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = open_store(tmp_path / "none")
-        assert [info async for info in store.list("")] == []
-        assert not (tmp_path / "none").exists()
-
-    asyncio.run(main())
+async def test_nothing_is_made_before_the_first_put(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "none")
+    assert [info async for info in store.list("")] == []
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("url", ["memory://", "s3://bucket/prefix", "gs://bucket", "az://box"])

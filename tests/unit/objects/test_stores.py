@@ -64,13 +64,9 @@ class TestRetryingOverFaults(ObjectStoreSuite):
         )
 
 
-def test_what_was_not_chosen_is_still_true(tmp_path: Path) -> None:
+async def test_what_was_not_chosen_is_still_true(tmp_path: Path) -> None:
     """obstore's own local store leaves nothing else behind than we do, should one point it at
     the same directory: keys are plain files."""
-    import asyncio
 
-    async def main() -> None:
-        await LocalStore(PosixDevice(tmp_path)).put("a/b", [b"x"])
-        assert bytes(await BucketStore(ObstoreLocalStore(tmp_path)).get_range("a/b", 0, 1)) == b"x"
-
-    asyncio.run(main())
+    await LocalStore(PosixDevice(tmp_path)).put("a/b", [b"x"])
+    assert bytes(await BucketStore(ObstoreLocalStore(tmp_path)).get_range("a/b", 0, 1)) == b"x"

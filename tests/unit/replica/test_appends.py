@@ -64,44 +64,30 @@ async def _failed(appends: Appends) -> BaseException:
     return error
 
 
-def test_a_connection_attempt_that_ends_unforeseen_fails_all_that_wait_and_the_next_connects() -> (
-    None
-):
-    async def main() -> None:
-        lane = FakeLane(ValueError("a bug"), FakeConnection([[int8(7)]]))
-        appends = _appends(lane)
-        both = await asyncio.gather(_failed(appends), _failed(appends))
-        assert [type(error) for error in both] == [ValueError, ValueError]
-        assert await asyncio.wait_for(appends.append(b"body"), 5) == 7
-
-    asyncio.run(main())
+async def test_a_connection_attempt_that_ends_unforeseen_fails_all_and_the_next_connects() -> None:
+    lane = FakeLane(ValueError("a bug"), FakeConnection([[int8(7)]]))
+    appends = _appends(lane)
+    both = await asyncio.gather(_failed(appends), _failed(appends))
+    assert [type(error) for error in both] == [ValueError, ValueError]
+    assert await asyncio.wait_for(appends.append(b"body"), 5) == 7
 
 
-def test_a_connection_attempt_that_is_cancelled_fails_what_waits_retriably() -> None:
-    async def main() -> None:
-        appends = _appends(FakeLane(asyncio.CancelledError(), FakeConnection([[int8(7)]])))
-        assert type(await _failed(appends)) is RetryableError
-        assert await asyncio.wait_for(appends.append(b"body"), 5) == 7
-
-    asyncio.run(main())
+async def test_a_connection_attempt_that_is_cancelled_fails_what_waits_retriably() -> None:
+    appends = _appends(FakeLane(asyncio.CancelledError(), FakeConnection([[int8(7)]])))
+    assert type(await _failed(appends)) is RetryableError
+    assert await asyncio.wait_for(appends.append(b"body"), 5) == 7
 
 
-def test_a_statement_that_cannot_be_sent_fails_the_append_and_the_connection() -> None:
-    async def main() -> None:
-        connection = FakeConnection(TypeError("not bytes"))
-        assert type(await _failed(_appends(FakeLane(connection)))) is TypeError
-        assert connection.failures == ["not bytes"]
-
-    asyncio.run(main())
+async def test_a_statement_that_cannot_be_sent_fails_the_append_and_the_connection() -> None:
+    connection = FakeConnection(TypeError("not bytes"))
+    assert type(await _failed(_appends(FakeLane(connection)))) is TypeError
+    assert connection.failures == ["not bytes"]
 
 
 @pytest.mark.parametrize("rows", [[], [[b""]], [[b"1234"]]], ids=["no row", "empty", "short"])
-def test_an_answer_without_a_position_fails_the_append_and_the_connection(
+async def test_an_answer_without_a_position_fails_the_append_and_the_connection(
     rows: ResultRows,
 ) -> None:
-    async def main() -> None:
-        connection = FakeConnection(rows)
-        assert type(await _failed(_appends(FakeLane(connection)))) is FatalStorageError
-        assert len(connection.failures) == 1
-
-    asyncio.run(main())
+    connection = FakeConnection(rows)
+    assert type(await _failed(_appends(FakeLane(connection)))) is FatalStorageError
+    assert len(connection.failures) == 1

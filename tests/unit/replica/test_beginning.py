@@ -62,23 +62,20 @@ def test_it_is_no_entry_and_is_never_applied() -> None:
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_only_a_restored_journal_has_it(*, is_restored: bool) -> None:
-    async def test() -> None:
-        server = SimulatedJournal(random=SeededRandom(1), clock=ManualClock(now_ms=5))
-        journal = server.connect()
-        if is_restored:
-            server.begin(BEGINNING)
-        for number in range(3):
-            await journal.append(encode_entry(entry_of(number)))
-        found = await read_beginning(journal, await journal.head())
-        assert found == (BEGINNING if is_restored else None)
-        # A trim takes it like any other row, and it is no other row's either.
-        while await journal.trim(1):
-            pass
-        assert await read_beginning(journal, await journal.head()) is None
-        await journal.close()
-
-    asyncio.run(test())
+async def test_only_a_restored_journal_has_it(*, is_restored: bool) -> None:
+    server = SimulatedJournal(random=SeededRandom(1), clock=ManualClock(now_ms=5))
+    journal = server.connect()
+    if is_restored:
+        server.begin(BEGINNING)
+    for number in range(3):
+        await journal.append(encode_entry(entry_of(number)))
+    found = await read_beginning(journal, await journal.head())
+    assert found == (BEGINNING if is_restored else None)
+    # A trim takes it like any other row, and it is no other row's either.
+    while await journal.trim(1):
+        pass
+    assert await read_beginning(journal, await journal.head()) is None
+    await journal.close()
 
 
 class Rows:

@@ -500,41 +500,37 @@ def test_work_between_sees_whole_batches(tmp_path: Path) -> None:
     play(tmp_path, scenario, faults=JournalFaults(commit_ms=(0, 3)), settings=settings)
 
 
-def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
+async def test_a_cancelled_follower_writes_nothing_afterwards(tmp_path: Path) -> None:
     """On a real loop and thread: who ends it may close the replica at once."""
+    journal = SimulatedJournal(random=SeededRandom(1), clock=SystemClock())
+    machine = Notes()
+    replica = Replica.open(tmp_path / "r.sqlite", machine, fsync=False, keeps_journal=False)
+    entered, leave = threading.Event(), threading.Event()
 
-    async def scenario() -> None:
-        journal = SimulatedJournal(random=SeededRandom(1), clock=SystemClock())
-        machine = Notes()
-        replica = Replica.open(tmp_path / "r.sqlite", machine, fsync=False, keeps_journal=False)
-        entered, leave = threading.Event(), threading.Event()
+    def block(_: bytes) -> None:
+        entered.set()
+        leave.wait(30)
 
-        def block(_: bytes) -> None:
-            entered.set()
-            leave.wait(30)
-
-        machine.on_apply = block
-        with ThreadPoolExecutor(1) as executor:
-            follower = Follower(
-                journal.connect(),
-                replica,
-                clock=SystemClock(),
-                executor=executor,
-                deliver=lambda _: None,
-                settings=FollowerSettings(inline_bytes_max=0),
-            )
-            running = asyncio.ensure_future(follower.run())
-            await journal.connect().append(b"x")
-            await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
-            running.cancel()
-            await asyncio.sleep(0.05)
-            assert not running.done()
-            leave.set()
-            await asyncio.wait([running])
-            assert replica.position == replica.committed_position == 1
-            replica.close()
-
-    asyncio.run(scenario())
+    machine.on_apply = block
+    with ThreadPoolExecutor(1) as executor:
+        follower = Follower(
+            journal.connect(),
+            replica,
+            clock=SystemClock(),
+            executor=executor,
+            deliver=lambda _: None,
+            settings=FollowerSettings(inline_bytes_max=0),
+        )
+        running = asyncio.ensure_future(follower.run())
+        await journal.connect().append(b"x")
+        await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+        running.cancel()
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        leave.set()
+        await asyncio.wait([running])
+        assert replica.position == replica.committed_position == 1
+        replica.close()
 
 
 def test_a_follower_that_is_cancelled_twice_lets_nobody_wait(tmp_path: Path) -> None:

@@ -104,32 +104,26 @@ def test_a_task_that_fails_is_told_and_takes_readiness_until_one_succeeds(
     assert "Traceback" in caplog.text
 
 
-def test_a_task_that_should_last_and_ends_is_a_failure() -> None:
-    async def main() -> None:
-        await start(LASTING, succeed)
-        assert of_loop().counts["lasting"] == 1
-        assert of_loop().not_ready() == "lasting failed: it ended by itself"
-
-    asyncio.run(main())
+async def test_a_task_that_should_last_and_ends_is_a_failure() -> None:
+    await start(LASTING, succeed)
+    assert of_loop().counts["lasting"] == 1
+    assert of_loop().not_ready() == "lasting failed: it ended by itself"
 
 
-def test_a_task_that_its_owner_cancels_is_none() -> None:
-    async def main() -> None:
-        ended = 0
+async def test_a_task_that_its_owner_cancels_is_none() -> None:
+    ended = 0
 
-        async def last() -> None:
-            nonlocal ended
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended += 1
+    async def last() -> None:
+        nonlocal ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended += 1
 
-        begun, unbegun = start(LASTING, last), start(LASTING, last)
-        unbegun.cancel()
-        await asyncio.sleep(0)
-        begun.cancel()
-        await asyncio.gather(begun, unbegun, return_exceptions=True)
-        assert ended == 1
-        assert of_loop().status() == {}
-
-    asyncio.run(main())
+    begun, unbegun = start(LASTING, last), start(LASTING, last)
+    unbegun.cancel()
+    await asyncio.sleep(0)
+    begun.cancel()
+    await asyncio.gather(begun, unbegun, return_exceptions=True)
+    assert ended == 1
+    assert of_loop().status() == {}

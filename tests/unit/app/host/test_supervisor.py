@@ -124,23 +124,20 @@ def test_one_that_does_not_drain_is_ended(tmp_path: Path) -> None:
     run_parent(Parent(tmp_path, "hangs1", drain_timeout_s=-1.0), test)
 
 
-def test_a_worker_sees_that_its_parent_is_gone() -> None:
-    async def run() -> None:
-        import socket
+async def test_a_worker_sees_that_its_parent_is_gone() -> None:
+    import socket
 
-        ours, theirs = socket.socketpair()
-        link = ParentLink(theirs.detach())
-        gone = asyncio.Event()
-        link.watch(gone.set)
-        link.say_ready({"pid": 1})
-        assert ours.recv(100) == b'{"pid": 1}\n'
-        assert not link.is_parent_gone
-        ours.close()
-        await asyncio.wait_for(gone.wait(), 60)
-        assert link.is_parent_gone
-        link._socket.close()
-
-    asyncio.run(run())
+    ours, theirs = socket.socketpair()
+    link = ParentLink(theirs.detach())
+    gone = asyncio.Event()
+    link.watch(gone.set)
+    link.say_ready({"pid": 1})
+    assert ours.recv(100) == b'{"pid": 1}\n'
+    assert not link.is_parent_gone
+    ours.close()
+    await asyncio.wait_for(gone.wait(), 60)
+    assert link.is_parent_gone
+    link._socket.close()
 
 
 def test_restarts_come_later_and_later_until_a_worker_has_settled() -> None:

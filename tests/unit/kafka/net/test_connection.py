@@ -37,29 +37,25 @@ from support.loopback import (
 pytestmark = pytest.mark.usefixtures("either_loop")
 
 
-def test_produces_overlap_and_are_answered_in_order(broker: Broker, raw: Any) -> None:
+async def test_produces_overlap_and_are_answered_in_order(broker: Broker, raw: Any) -> None:
     produce = Held()
     raw(PRODUCE, produce)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(b"".join(request(PRODUCE, 3, n, b"%d" % n) for n in range(3)))
-            await until(lambda: len(produce.futures) == 3)
-            produce.futures[2].set_result([b"two"])
-            produce.futures[1].set_result([b"o", memoryview(b"ne")])
-            await turns()
-            produce.futures[0].set_result([b"zero"])
-            assert [await reply(reader) for _ in range(3)] == [
-                (0, b"zero"),
-                (1, b"one"),
-                (2, b"two"),
-            ]
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(b"".join(request(PRODUCE, 3, n, b"%d" % n) for n in range(3)))
+        await until(lambda: len(produce.futures) == 3)
+        produce.futures[2].set_result([b"two"])
+        produce.futures[1].set_result([b"o", memoryview(b"ne")])
+        await turns()
+        produce.futures[0].set_result([b"zero"])
+        assert [await reply(reader) for _ in range(3)] == [
+            (0, b"zero"),
+            (1, b"one"),
+            (2, b"two"),
+        ]
 
 
-def test_produces_of_many_partitions_start_some_at_a_time(broker: Broker, raw: Any) -> None:
+async def test_produces_of_many_partitions_start_some_at_a_time(broker: Broker, raw: Any) -> None:
     produce = Held()
     states: list[Any] = []
 
@@ -69,26 +65,24 @@ def test_produces_of_many_partitions_start_some_at_a_time(broker: Broker, raw: A
         return produce(context, body)
 
     raw(PRODUCE, serve)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            for number in range(7):
-                writer.write(request(PRODUCE, 3, number, b"%d" % number))
-            await until(lambda: len(produce.futures) == 4)
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        for number in range(7):
+            writer.write(request(PRODUCE, 3, number, b"%d" % number))
+        await until(lambda: len(produce.futures) == 4)
+        await turns()
+        for number in range(7):
+            assert len(produce.futures) == min(4 + number, 7)
+            states[0].items -= ITEMS_MAX // 4
+            produce.futures[number].set_result([b"done"])
+            assert await reply(reader) == (number, b"done")
             await turns()
-            for number in range(7):
-                assert len(produce.futures) == min(4 + number, 7)
-                states[0].items -= ITEMS_MAX // 4
-                produce.futures[number].set_result([b"done"])
-                assert await reply(reader) == (number, b"done")
-                await turns()
-
-    asyncio.run(run())
     assert produce.bodies == [b"%d" % number for number in range(7)]
 
 
-def test_a_turn_of_the_loop_starts_so_many_bytes_of_what_waited(broker: Broker, raw: Any) -> None:
+async def test_a_turn_of_the_loop_starts_so_many_bytes_of_what_waited(
+    broker: Broker, raw: Any
+) -> None:
     fetch = Held()
     raw(FETCH, fetch)
     begun: list[int] = []
@@ -100,107 +94,84 @@ def test_a_turn_of_the_loop_starts_so_many_bytes_of_what_waited(broker: Broker, 
 
     raw(PRODUCE, serve)
     count, byte_count = 100, 10_000
-
-    async def run() -> None:
-        nonlocal turn
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.write(request(FETCH, 4, 0, b""))
-            for number in range(1, count + 1):
-                writer.write(request(PRODUCE, 3, number, bytes(byte_count)))
-            await until(lambda: server.data.used_bytes > (count - 1) * byte_count)
-            fetch.futures[0].set_result([b""])
-            while len(begun) < count:
-                turn += 1
-                await asyncio.sleep(0)
-            assert [(await reply(reader))[0] for _ in range(count + 1)] == list(range(count + 1))
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.write(request(FETCH, 4, 0, b""))
+        for number in range(1, count + 1):
+            writer.write(request(PRODUCE, 3, number, bytes(byte_count)))
+        await until(lambda: server.data.used_bytes > (count - 1) * byte_count)
+        fetch.futures[0].set_result([b""])
+        while len(begun) < count:
+            turn += 1
+            await asyncio.sleep(0)
+        assert [(await reply(reader))[0] for _ in range(count + 1)] == list(range(count + 1))
     assert max(Counter(begun).values()) <= STARTED_BYTES_MAX // byte_count + 1
 
 
-def test_another_request_starts_when_those_before_it_are_answered(broker: Broker, raw: Any) -> None:
+async def test_another_request_starts_when_those_before_it_are_answered(
+    broker: Broker, raw: Any
+) -> None:
     produce, fetch = Held(), Held()
     raw(PRODUCE, produce)
     raw(FETCH, fetch)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(
-                request(PRODUCE, 3, 1, b"a")
-                + request(FETCH, 4, 2, b"b")
-                + request(PRODUCE, 3, 3, b"c")
-            )
-            await until(lambda: len(produce.futures) == 1)
-            await turns()
-            assert fetch.futures == []
-            produce.futures[0].set_result([b"A"])
-            await until(lambda: len(fetch.futures) == 1)
-            await turns()
-            assert len(produce.futures) == 1
-            fetch.futures[0].set_result([b"B"])
-            await until(lambda: len(produce.futures) == 2)
-            produce.futures[1].set_result([b"C"])
-            assert [await reply(reader) for _ in range(3)] == [(1, b"A"), (2, b"B"), (3, b"C")]
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(
+            request(PRODUCE, 3, 1, b"a") + request(FETCH, 4, 2, b"b") + request(PRODUCE, 3, 3, b"c")
+        )
+        await until(lambda: len(produce.futures) == 1)
+        await turns()
+        assert fetch.futures == []
+        produce.futures[0].set_result([b"A"])
+        await until(lambda: len(fetch.futures) == 1)
+        await turns()
+        assert len(produce.futures) == 1
+        fetch.futures[0].set_result([b"B"])
+        await until(lambda: len(produce.futures) == 2)
+        produce.futures[1].set_result([b"C"])
+        assert [await reply(reader) for _ in range(3)] == [(1, b"A"), (2, b"B"), (3, b"C")]
 
 
-def test_a_request_without_an_answer_gets_none(broker: Broker, raw: Any) -> None:
+async def test_a_request_without_an_answer_gets_none(broker: Broker, raw: Any) -> None:
     raw(PRODUCE, lambda context, body: None)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(request(PRODUCE, 3, 1, b"acks=0") + api_versions(2))
-            assert (await reply(reader))[0] == 2
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(PRODUCE, 3, 1, b"acks=0") + api_versions(2))
+        assert (await reply(reader))[0] == 2
 
 
-def test_bytes_arriving_one_by_one_make_the_same_requests(broker: Broker) -> None:
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            for byte in api_versions(1) + api_versions(2):
-                writer.write(bytes([byte]))
-                await turns(2)
-            assert [(await reply(reader))[0] for _ in range(2)] == [1, 2]
-
-    asyncio.run(run())
+async def test_bytes_arriving_one_by_one_make_the_same_requests(broker: Broker) -> None:
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        for byte in api_versions(1) + api_versions(2):
+            writer.write(bytes([byte]))
+            await turns(2)
+        assert [(await reply(reader))[0] for _ in range(2)] == [1, 2]
 
 
-def test_a_large_request_arrives_whole(broker: Broker, raw: Any) -> None:
+async def test_a_large_request_arrives_whole(broker: Broker, raw: Any) -> None:
     got: list[bytes] = []
     raw(PRODUCE, lambda context, body: got.append(bytes(body)) or [b"ok"])
     big = bytes(range(256)) * 20_000
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(
-                api_versions(1) + request(PRODUCE, 3, 2, big) + request(PRODUCE, 3, 3, b"x")
-            )
-            assert [(await reply(reader))[0] for _ in range(3)] == [1, 2, 3]
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(api_versions(1) + request(PRODUCE, 3, 2, big) + request(PRODUCE, 3, 3, b"x"))
+        assert [(await reply(reader))[0] for _ in range(3)] == [1, 2, 3]
     assert got == [big, b"x"]
 
 
-def test_api_versions_of_an_unknown_version_gets_the_list_in_version_0(broker: Broker) -> None:
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(request(API_VERSIONS, 99, 5, b"what ever") + api_versions(6))
-            correlation_id, body = await reply(reader)
-            answer = schema.decode_response("api_versions", 0, body)
-            assert (correlation_id, answer.error_code) == (5, 35)
-            assert {row.api_key for row in answer.api_keys} == set(APIS)
-            # KIP-511: the connection goes on.
-            assert (await reply(reader))[0] == 6
-
-    asyncio.run(run())
+async def test_api_versions_of_an_unknown_version_gets_the_list_in_version_0(
+    broker: Broker,
+) -> None:
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(API_VERSIONS, 99, 5, b"what ever") + api_versions(6))
+        correlation_id, body = await reply(reader)
+        answer = schema.decode_response("api_versions", 0, body)
+        assert (correlation_id, answer.error_code) == (5, 35)
+        assert {row.api_key for row in answer.api_keys} == set(APIS)
+        # KIP-511: the connection goes on.
+        assert (await reply(reader))[0] == 6
 
 
 BAD = {
@@ -275,22 +246,18 @@ def test_a_client_that_asks_for_what_is_not_served_has_one_line_a_minute(
     }
 
 
-def test_a_handlers_bug_ends_its_connection_alone(
+async def test_a_handlers_bug_ends_its_connection_alone(
     broker: Broker, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(context: Any, body: memoryview) -> Any:
         raise ZeroDivisionError
 
     raw(FETCH, broken)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.write(request(FETCH, 4, 1, b""))
-            assert await reader.read() == b""
-            assert server.connection_count == 0
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.write(request(FETCH, 4, 1, b""))
+        assert await reader.read() == b""
+        assert server.connection_count == 0
     assert "Fetch failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
@@ -324,7 +291,9 @@ def test_hostile_bytes_never_hurt_another_connection(
         logging.getLogger("penstock").setLevel(logging.NOTSET)
 
 
-def test_readers_that_never_read_cost_no_more_than_the_budget(broker_with: Any, raw: Any) -> None:
+async def test_readers_that_never_read_cost_no_more_than_the_budget(
+    broker_with: Any, raw: Any
+) -> None:
     """500 connections ask for 1 MiB ten times each and take nothing."""
     chunk = bytes(1 << 20)
     made: list[int] = []
@@ -336,138 +305,114 @@ def test_readers_that_never_read_cost_no_more_than_the_budget(broker_with: Any, 
     raw(FETCH, fetch)
     limit = 32 << 20
     broker = broker_with(server_budget_bytes=limit)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            healthy_reader, healthy_writer = await connect()
-            clients = [await connect() for _ in range(500)]
-            for _, writer in clients:
-                # A client that stops reading: its socket fills, then our side does.
-                writer.transport.pause_reading()  # type: ignore[attr-defined]
-                writer.write(b"".join(request(FETCH, 4, n, b"") for n in range(10)))
-            await until(lambda: server.data.is_full)
-            await turns(200)
-            # One reply may overshoot; requests in progress count as well.
-            assert server.data.used_bytes < limit + 2 * len(chunk)
-            # Who asks for little is served all the same.
-            healthy_writer.write(api_versions(1))
-            assert (await reply(healthy_reader))[0] == 1
-            # Once the first one reads, its own next request and then others' may start.
-            before = len(made)
-            reader, writer = clients[made[0] - 2]
-            writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert (await reply(reader))[0] == 0
-            await until(lambda: len(made) > before)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        healthy_reader, healthy_writer = await connect()
+        clients = [await connect() for _ in range(500)]
+        for _, writer in clients:
+            # A client that stops reading: its socket fills, then our side does.
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"".join(request(FETCH, 4, n, b"") for n in range(10)))
+        await until(lambda: server.data.is_full)
+        await turns(200)
+        # One reply may overshoot; requests in progress count as well.
+        assert server.data.used_bytes < limit + 2 * len(chunk)
+        # Who asks for little is served all the same.
+        healthy_writer.write(api_versions(1))
+        assert (await reply(healthy_reader))[0] == 1
+        # Once the first one reads, its own next request and then others' may start.
+        before = len(made)
+        reader, writer = clients[made[0] - 2]
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert (await reply(reader))[0] == 0
+        await until(lambda: len(made) > before)
 
 
-def test_a_stalled_reader_is_disconnected_with_one_line(
+async def test_a_stalled_reader_is_disconnected_with_one_line(
     broker: Broker, raw: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw(FETCH, lambda context, body: [bytes(50 << 20)])
     clock: Any = broker.clock
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(FETCH, 4, 1, b""))
-            await until(lambda: server.data.used_bytes > 1 << 20)
-            await turns(100)
-            server.look()
-            clock.seconds += broker.settings.stall_timeout_s - 1
-            server.look()
-            await turns()
-            assert server.connection_count == 1
-            clock.seconds += 2
-            server.look()
-            await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(FETCH, 4, 1, b""))
+        await until(lambda: server.data.used_bytes > 1 << 20)
+        await turns(100)
+        server.look()
+        clock.seconds += broker.settings.stall_timeout_s - 1
+        server.look()
+        await turns()
+        assert server.connection_count == 1
+        clock.seconds += 2
+        server.look()
+        await until(lambda: server.connection_count == 0)
     assert caplog.text.count("nothing moved") == 1
 
 
-def test_a_request_begun_and_never_finished_is_disconnected(broker: Broker) -> None:
+async def test_a_request_begun_and_never_finished_is_disconnected(broker: Broker) -> None:
     clock: Any = broker.clock
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            writer.write(struct.pack(">i", 1000) + b"only this")
-            await until(lambda: received_bytes(server) > 0)
-            server.look()
-            clock.seconds += broker.settings.stall_timeout_s + 1
-            server.look()
-            await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        writer.write(struct.pack(">i", 1000) + b"only this")
+        await until(lambda: received_bytes(server) > 0)
+        server.look()
+        clock.seconds += broker.settings.stall_timeout_s + 1
+        server.look()
+        await until(lambda: server.connection_count == 0)
 
 
-def test_requests_above_the_budget_all_complete_in_time(broker_with: Any, raw: Any) -> None:
+async def test_requests_above_the_budget_all_complete_in_time(broker_with: Any, raw: Any) -> None:
     """Many large requests at once, each larger than the whole budget: none waits for ever."""
     got: list[int] = []
     raw(PRODUCE, lambda context, body: got.append(len(body)) or [b"ok"])
     broker = broker_with(server_budget_bytes=1 << 20, connection_budget_bytes=1 << 18)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            clients = [await connect() for _ in range(6)]
-            for _, writer in clients:
-                writer.write(request(PRODUCE, 3, 1, bytes(2 << 20)) * 2)
-            for reader, _ in clients:
-                assert [(await reply(reader))[0] for _ in range(2)] == [1, 1]
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        clients = [await connect() for _ in range(6)]
+        for _, writer in clients:
+            writer.write(request(PRODUCE, 3, 1, bytes(2 << 20)) * 2)
+        for reader, _ in clients:
+            assert [(await reply(reader))[0] for _ in range(2)] == [1, 1]
     assert got == [2 << 20] * 12
 
 
-def test_draining_answers_what_was_started_and_closes(broker: Broker, raw: Any) -> None:
+async def test_draining_answers_what_was_started_and_closes(broker: Broker, raw: Any) -> None:
     produce = Held()
     raw(PRODUCE, produce)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            idle_reader, idle_writer = await connect()
-            idle_writer.write(api_versions(1))
-            await reply(idle_reader)
-            writer.write(request(PRODUCE, 3, 1, b"a"))
-            await until(lambda: len(produce.futures) == 1)
-            draining = asyncio.ensure_future(server.drain(DEADLINE_S))
-            assert await idle_reader.read() == b""
-            writer.write(request(PRODUCE, 3, 2, b"too late"))
-            await turns()
-            assert not draining.done()
-            produce.futures[0].set_result([b"done"])
-            assert await reply(reader) == (1, b"done")
-            with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            await draining
-            assert len(produce.futures) == 1
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        idle_reader, idle_writer = await connect()
+        idle_writer.write(api_versions(1))
+        await reply(idle_reader)
+        writer.write(request(PRODUCE, 3, 1, b"a"))
+        await until(lambda: len(produce.futures) == 1)
+        draining = asyncio.ensure_future(server.drain(DEADLINE_S))
+        assert await idle_reader.read() == b""
+        writer.write(request(PRODUCE, 3, 2, b"too late"))
+        await turns()
+        assert not draining.done()
+        produce.futures[0].set_result([b"done"])
+        assert await reply(reader) == (1, b"done")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await draining
+        assert len(produce.futures) == 1
 
 
-def test_a_waiting_request_of_a_peer_that_left_is_cancelled(broker: Broker, raw: Any) -> None:
+async def test_a_waiting_request_of_a_peer_that_left_is_cancelled(broker: Broker, raw: Any) -> None:
     fetch, produce = Held(), Held()
     raw(FETCH, fetch)
     raw(PRODUCE, produce)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            writer.write(request(FETCH, 4, 1, b""))
-            _, second = await connect()
-            second.write(request(PRODUCE, 3, 1, b""))
-            await until(lambda: bool(fetch.futures and produce.futures))
-            writer.close()
-            second.close()
-            await until(lambda: server.connection_count == 0)
-            assert fetch.futures[0].cancelled()
-            # Its bytes may be stored already: whoever stores them finds the future as it was.
-            assert not produce.futures[0].done()
-            produce.futures[0].set_result([b"nobody reads this"])
-            await turns()
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        writer.write(request(FETCH, 4, 1, b""))
+        _, second = await connect()
+        second.write(request(PRODUCE, 3, 1, b""))
+        await until(lambda: bool(fetch.futures and produce.futures))
+        writer.close()
+        second.close()
+        await until(lambda: server.connection_count == 0)
+        assert fetch.futures[0].cancelled()
+        # Its bytes may be stored already: whoever stores them finds the future as it was.
+        assert not produce.futures[0].done()
+        produce.futures[0].set_result([b"nobody reads this"])
+        await turns()

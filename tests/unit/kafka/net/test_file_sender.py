@@ -111,125 +111,96 @@ def test_what_is_sent_from_files_is_what_views_would_be(
     asyncio.run(run())
 
 
-def test_replies_of_produces_beside_regions_stay_in_order(
-    broker: Broker,
-    raw: Any,
-    files: Files,
+async def test_replies_of_produces_beside_regions_stay_in_order(
+    broker: Broker, raw: Any, files: Files
 ) -> None:
     produce = Held()
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
     raw(PRODUCE, produce)
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(
-                request(PRODUCE, 3, 1, b"")
-                + request(FETCH, 4, 2, b"")
-                + request(PRODUCE, 3, 3, b"")
-                + request(FETCH, 4, 4, b"")
-            )
-            for number in (1, 2, 3, 4):
-                if number in (1, 3):
-                    await until(lambda number=number: len(produce.futures) > number // 2)
-                    produce.futures[number // 2].set_result([b"%d" % number])
-                found, body = await reply(reader)
-                assert found == number
-                assert body == (b"%d" % number if number in (1, 3) else files.data)
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(
+            request(PRODUCE, 3, 1, b"")
+            + request(FETCH, 4, 2, b"")
+            + request(PRODUCE, 3, 3, b"")
+            + request(FETCH, 4, 4, b"")
+        )
+        for number in (1, 2, 3, 4):
+            if number in (1, 3):
+                await until(lambda number=number: len(produce.futures) > number // 2)
+                produce.futures[number // 2].set_result([b"%d" % number])
+            found, body = await reply(reader)
+            assert found == number
+            assert body == (b"%d" % number if number in (1, 3) else files.data)
 
 
-def test_500_readers_that_never_read_cost_no_memory_and_hinder_nobody(
-    broker_with: Any,
-    raw: Any,
-    files: Files,
+async def test_500_readers_that_never_read_cost_no_memory_and_hinder_nobody(
+    broker_with: Any, raw: Any, files: Files
 ) -> None:
     """Regions aren't in memory: beyond a page each, nothing counts against the budget."""
     raw(FETCH, lambda context, body: [b"head", files.region(0, FILE_BYTES)])
     broker = broker_with(server_budget_bytes=8 << 20)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            healthy_reader, healthy_writer = await connect()
-            clients = [await connect() for _ in range(100)]
-            for _, writer in clients:
-                writer.transport.pause_reading()  # type: ignore[attr-defined]
-                writer.write(b"".join(request(FETCH, 4, n, b"") for n in range(10)))
-            await until(lambda: sum(c._writer.is_held_up for c in server._host.connections) == 100)
-            assert server.data.used_bytes < 1 << 20
-            healthy_writer.write(request(FETCH, 4, 7, b""))
-            found, body = await reply(healthy_reader)
-            assert (found, body) == (7, b"head" + files.data)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        healthy_reader, healthy_writer = await connect()
+        clients = [await connect() for _ in range(100)]
+        for _, writer in clients:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(b"".join(request(FETCH, 4, n, b"") for n in range(10)))
+        await until(lambda: sum(c._writer.is_held_up for c in server._host.connections) == 100)
+        assert server.data.used_bytes < 1 << 20
+        healthy_writer.write(request(FETCH, 4, 7, b""))
+        found, body = await reply(healthy_reader)
+        assert (found, body) == (7, b"head" + files.data)
 
 
-def test_a_stalled_reader_of_a_region_is_disconnected(
-    broker: Broker,
-    raw: Any,
-    files: Files,
-    caplog: pytest.LogCaptureFixture,
+async def test_a_stalled_reader_of_a_region_is_disconnected(
+    broker: Broker, raw: Any, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
     clock: Any = broker.clock
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(FETCH, 4, 1, b""))
-            await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
-            await turns(100)
-            server.look()
-            clock.seconds += broker.settings.stall_timeout_s - 1
-            server.look()
-            await turns()
-            assert server.connection_count == 1
-            clock.seconds += 2
-            server.look()
-            await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(FETCH, 4, 1, b""))
+        await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
+        await turns(100)
+        server.look()
+        clock.seconds += broker.settings.stall_timeout_s - 1
+        server.look()
+        await turns()
+        assert server.connection_count == 1
+        clock.seconds += 2
+        server.look()
+        await until(lambda: server.connection_count == 0)
     assert caplog.text.count("nothing moved") == 1
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_reader_that_closes_in_the_middle_hurts_nobody(
-    broker: Broker,
-    raw: Any,
-    files: Files,
-    reset: bool,
-    caplog: pytest.LogCaptureFixture,
+async def test_a_reader_that_closes_in_the_middle_hurts_nobody(
+    broker: Broker, raw: Any, files: Files, reset: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor is it worth a line in the log."""
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            other_reader, other_writer = await connect()
-            for taken in (0, 1, 100_000, 3_000_000):
-                reader, writer = await connect()
-                writer.write(request(FETCH, 4, 1, b""))
-                await reader.readexactly(taken)
-                if reset:
-                    writer.transport.abort()
-                else:
-                    writer.close()
-                    with contextlib.suppress(ConnectionError):
-                        await writer.wait_closed()
-                other_writer.write(request(FETCH, 4, 1, b""))
-                assert (await reply(other_reader))[1] == files.data
-            await until(lambda: server.connection_count == 1)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        other_reader, other_writer = await connect()
+        for taken in (0, 1, 100_000, 3_000_000):
+            reader, writer = await connect()
+            writer.write(request(FETCH, 4, 1, b""))
+            await reader.readexactly(taken)
+            if reset:
+                writer.transport.abort()
+            else:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+            other_writer.write(request(FETCH, 4, 1, b""))
+            assert (await reply(other_reader))[1] == files.data
+        await until(lambda: server.connection_count == 1)
     assert not caplog.records
 
 
-def test_a_file_deleted_while_it_is_sent_arrives_whole(
-    broker: Broker,
-    raw: Any,
-    tmp_path: Path,
+async def test_a_file_deleted_while_it_is_sent_arrives_whole(
+    broker: Broker, raw: Any, tmp_path: Path
 ) -> None:
     files = Files(tmp_path)
     given_out = [files.region(0, FILE_BYTES)]
@@ -237,80 +208,57 @@ def test_a_file_deleted_while_it_is_sent_arrives_whole(
     # The reply alone holds the file.
     del files
     raw(FETCH, lambda context, body: [given_out.pop()])
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(FETCH, 4, 1, b""))
-            await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
-            path.unlink()
-            writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert (await reply(reader))[1] == data
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(FETCH, 4, 1, b""))
+        await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
+        path.unlink()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert (await reply(reader))[1] == data
 
 
-def test_a_file_that_ends_early_ends_the_connection_with_one_line(
-    broker: Broker,
-    raw: Any,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+async def test_a_file_that_ends_early_ends_the_connection_with_one_line(
+    broker: Broker, raw: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its length has been promised: nothing else can be sent in place of the bytes."""
     files = Files(tmp_path)
     raw(FETCH, lambda context, body: [files.region(FILE_BYTES - 10, 20)])
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.write(request(FETCH, 4, 1, b""))
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            await until(lambda: server.connection_count == 0)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.write(request(FETCH, 4, 1, b""))
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        await until(lambda: server.connection_count == 0)
     assert caplog.text.count("the file ends there") == 1
 
 
-def test_a_drained_connection_gets_the_rest_of_its_region(
-    broker: Broker,
-    raw: Any,
-    files: Files,
+async def test_a_drained_connection_gets_the_rest_of_its_region(
+    broker: Broker, raw: Any, files: Files
 ) -> None:
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(FETCH, 4, 1, b""))
-            await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
-            draining = asyncio.ensure_future(server.drain(DRAIN_S))
-            await turns()
-            writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert (await reply(reader))[1] == files.data
-            assert await reader.read() == b""
-            await draining
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(FETCH, 4, 1, b""))
+        await until(lambda: any(c._writer.is_held_up for c in server._host.connections))
+        draining = asyncio.ensure_future(server.drain(DRAIN_S))
+        await turns()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert (await reply(reader))[1] == files.data
+        assert await reader.read() == b""
+        await draining
 
 
-def test_a_bad_request_behind_a_region_ends_the_connection_after_it(
-    broker: Broker,
-    raw: Any,
-    files: Files,
+async def test_a_bad_request_behind_a_region_ends_the_connection_after_it(
+    broker: Broker, raw: Any, files: Files
 ) -> None:
     raw(FETCH, lambda context, body: [files.region(0, FILE_BYTES)])
-
-    async def run() -> None:
-        async with serving(broker) as (_, connect):
-            reader, writer = await connect()
-            writer.write(request(FETCH, 4, 1, b"") + request(9999, 0, 2, b""))
-            assert (await reply(reader))[1] == files.data
-            assert await reader.read() == b""
-
-    asyncio.run(run())
+    async with serving(broker) as (_, connect):
+        reader, writer = await connect()
+        writer.write(request(FETCH, 4, 1, b"") + request(9999, 0, 2, b""))
+        assert (await reply(reader))[1] == files.data
+        assert await reader.read() == b""
 
 
 DRAIN_S = 30.0

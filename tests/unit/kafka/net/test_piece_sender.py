@@ -44,81 +44,65 @@ class Pieces:
             yield memoryview(DATA)[start : start + PIECE_BYTES], 1
 
 
-def test_a_reply_arrives_whole_between_others(broker: Broker, raw: Any) -> None:
+async def test_a_reply_arrives_whole_between_others(broker: Broker, raw: Any) -> None:
     raw(METADATA, Pieces())
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            asked = api_versions(1) + request(METADATA, 1, 2, b"") + api_versions(3)
-            writer.write(asked + request(METADATA, 1, 4, b"") * 2 + api_versions(5))
-            got = [await reply(reader) for _ in range(6)]
-            assert [correlation_id for correlation_id, _ in got] == [1, 2, 3, 4, 4, 5]
-            assert [body == DATA for _, body in got] == [False, True, False, True, True, False]
-            assert server._host.broker is broker
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        asked = api_versions(1) + request(METADATA, 1, 2, b"") + api_versions(3)
+        writer.write(asked + request(METADATA, 1, 4, b"") * 2 + api_versions(5))
+        got = [await reply(reader) for _ in range(6)]
+        assert [correlation_id for correlation_id, _ in got] == [1, 2, 3, 4, 4, 5]
+        assert [body == DATA for _, body in got] == [False, True, False, True, True, False]
+        assert server._host.broker is broker
 
 
-def test_a_reply_is_made_no_faster_than_it_is_read(broker_with: Any, raw: Any) -> None:
+async def test_a_reply_is_made_no_faster_than_it_is_read(broker_with: Any, raw: Any) -> None:
     pieces = Pieces(reserves=8 << 20)
     raw(METADATA, pieces)
     broker = broker_with(server_budget_bytes=16 << 20)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(METADATA, 1, 1, b""))
-            await until(lambda: pieces.made > 0)
-            await turns(200)
-            # The kernel's buffers, and one piece more.
-            assert pieces.made < 30
-            # What is reserved is what it is made of by now.
-            assert 1 << 20 <= server.data.used_bytes < (1 << 20) + 2 * PIECE_BYTES
-            writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert await reply(reader) == (1, DATA)
-            await until(lambda: not server.data.used_bytes)
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(METADATA, 1, 1, b""))
+        await until(lambda: pieces.made > 0)
+        await turns(200)
+        # The kernel's buffers, and one piece more.
+        assert pieces.made < 30
+        # What is reserved is what it is made of by now.
+        assert 1 << 20 <= server.data.used_bytes < (1 << 20) + 2 * PIECE_BYTES
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert await reply(reader) == (1, DATA)
+        await until(lambda: not server.data.used_bytes)
 
 
-def test_a_reply_whose_peer_leaves_is_made_no_further(broker: Broker, raw: Any) -> None:
+async def test_a_reply_whose_peer_leaves_is_made_no_further(broker: Broker, raw: Any) -> None:
     pieces = Pieces(reserves=8 << 20)
     raw(METADATA, pieces)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            _, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(METADATA, 1, 1, b""))
-            await until(lambda: pieces.made > 0)
-            writer.transport.abort()
-            await until(lambda: server.connection_count == 0)
-            assert not server.data.used_bytes
-            await turns(50)
-            assert pieces.made < PIECES
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        _, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(METADATA, 1, 1, b""))
+        await until(lambda: pieces.made > 0)
+        writer.transport.abort()
+        await until(lambda: server.connection_count == 0)
+        assert not server.data.used_bytes
+        await turns(50)
+        assert pieces.made < PIECES
 
 
-def test_draining_sends_the_rest_of_a_reply(broker: Broker, raw: Any) -> None:
+async def test_draining_sends_the_rest_of_a_reply(broker: Broker, raw: Any) -> None:
     pieces = Pieces()
     raw(METADATA, pieces)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(request(METADATA, 1, 1, b""))
-            await until(lambda: pieces.made > 0)
-            draining = asyncio.ensure_future(server.drain(30))
-            await turns(20)
-            writer.transport.resume_reading()  # type: ignore[attr-defined]
-            assert await reply(reader) == (1, DATA)
-            await draining
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request(METADATA, 1, 1, b""))
+        await until(lambda: pieces.made > 0)
+        draining = asyncio.ensure_future(server.drain(30))
+        await turns(20)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert await reply(reader) == (1, DATA)
+        await draining
 
 
 @pytest.mark.parametrize(
@@ -130,21 +114,17 @@ def test_draining_sends_the_rest_of_a_reply(broker: Broker, raw: Any) -> None:
     ],
     ids=["fails", "short", "long"],
 )
-def test_a_reply_that_goes_wrong_ends_its_connection_with_a_line(
+async def test_a_reply_that_goes_wrong_ends_its_connection_with_a_line(
     broker: Broker, raw: Any, caplog: pytest.LogCaptureFixture, pieces: Pieces, line: str
 ) -> None:
     pieces.made = 0
     raw(METADATA, pieces)
-
-    async def run() -> None:
-        async with serving(broker) as (server, connect):
-            reader, writer = await connect()
-            writer.write(request(METADATA, 1, 1, b""))
-            with contextlib.suppress(ConnectionError):
-                while await reader.read(1 << 20):
-                    pass
-            await until(lambda: server.connection_count == 0)
-            assert server.data.waiting_count(Lane.ANSWER) == 0
-
-    asyncio.run(run())
+    async with serving(broker) as (server, connect):
+        reader, writer = await connect()
+        writer.write(request(METADATA, 1, 1, b""))
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 20):
+                pass
+        await until(lambda: server.connection_count == 0)
+        assert server.data.waiting_count(Lane.ANSWER) == 0
     assert line in caplog.text

@@ -21,7 +21,7 @@ KEY = PartitionKey((1 << 20) + 3)
 AGAIN_S = 60.0
 
 
-def test_only_the_run_that_the_index_names_is_named() -> None:
+async def test_only_the_run_that_the_index_names_is_named() -> None:
     built = build_segment(
         [
             SegmentRun(
@@ -43,49 +43,43 @@ def test_only_the_run_that_the_index_names_is_named() -> None:
     )
     clock = ManualClock()
     topics = {KEY: TOPIC, PartitionKey((2 << 20) + 3): bytes([8] * 16)}
+    store = BucketStore(MemoryStore())
+    await store.put("o", built.parts)
+    version = (await store.get_versioned("o", 0, 1)).version
+    assert version is not None
 
-    async def test() -> None:
-        store = BucketStore(MemoryStore())
-        await store.put("o", built.parts)
-        version = (await store.get_versioned("o", 0, 1)).version
-        assert version is not None
+    async def names(found: StoredRun) -> bool:
+        reads = ObjectReads(store, clock, again_s=AGAIN_S)
+        placed = PlacedRuns(reads, topic_id_of=topics.get, now_s=clock.monotonic_s, again_s=AGAIN_S)
+        assert await placed.prove(found, "another") is Proof.OTHER_VERSION
+        answer = await placed.prove(found, version) is Proof.NAMED
+        assert placed.is_known(found, version) is answer
+        assert not placed.is_known(found, "another")
+        clock.advance(AGAIN_S)
+        assert not placed.is_known(found, version)
+        return answer
 
-        async def names(found: StoredRun) -> bool:
-            reads = ObjectReads(store, clock, again_s=AGAIN_S)
-            placed = PlacedRuns(
-                reads, topic_id_of=topics.get, now_s=clock.monotonic_s, again_s=AGAIN_S
-            )
-            assert await placed.prove(found, "another") is Proof.OTHER_VERSION
-            answer = await placed.prove(found, version) is Proof.NAMED
-            assert placed.is_known(found, version) is answer
-            assert not placed.is_known(found, "another")
-            clock.advance(AGAIN_S)
-            assert not placed.is_known(found, version)
-            return answer
-
-        assert await names(run)
-        # A part of it, as after a join that was undone, is in its place, too.
-        assert await names(replace(run, base_offset=110, length=200, position=run.position + 100))
-        others = [
-            replace(run, partition_key=PartitionKey((2 << 20) + 3)),
-            replace(run, partition_key=PartitionKey(KEY + 1)),
-            replace(run, base_offset=99),
-            replace(run, end_offset=131),
-            replace(run, position=run.position - 1),
-            replace(run, length=301),
-        ]
-        topics[PartitionKey(KEY + 1)] = TOPIC
-        assert not any([await names(other) for other in others])
-        # Offsets in a raw object count from its runs' first records.
-        assert await names(replace(run, base_offset=1000, end_offset=1030, raw=1))
-        # An index that can't be read proves nothing.
-        damaged = bytearray(b"".join(built.parts))
-        damaged[-50] ^= 1
-        await store.put("o", [damaged])
-        version = (await store.get_versioned("o", 0, 1)).version
-        assert not await names(run)
-
-    asyncio.run(test())
+    assert await names(run)
+    # A part of it, as after a join that was undone, is in its place, too.
+    assert await names(replace(run, base_offset=110, length=200, position=run.position + 100))
+    others = [
+        replace(run, partition_key=PartitionKey((2 << 20) + 3)),
+        replace(run, partition_key=PartitionKey(KEY + 1)),
+        replace(run, base_offset=99),
+        replace(run, end_offset=131),
+        replace(run, position=run.position - 1),
+        replace(run, length=301),
+    ]
+    topics[PartitionKey(KEY + 1)] = TOPIC
+    assert not any([await names(other) for other in others])
+    # Offsets in a raw object count from its runs' first records.
+    assert await names(replace(run, base_offset=1000, end_offset=1030, raw=1))
+    # An index that can't be read proves nothing.
+    damaged = bytearray(b"".join(built.parts))
+    damaged[-50] ^= 1
+    await store.put("o", [damaged])
+    version = (await store.get_versioned("o", 0, 1)).version
+    assert not await names(run)
 
 
 def test_a_long_index_is_that_of_one_version() -> None:

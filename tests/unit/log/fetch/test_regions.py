@@ -306,38 +306,31 @@ def test_where_files_cannot_be_sent_runs_are_read(
     run_rig(tmp_path, test)
 
 
-def test_a_deleted_object_can_still_be_sent_but_not_be_found(tmp_path: Path) -> None:
-    async def test() -> None:
-        store = LocalStore(PosixDevice(tmp_path))
-        await store.put("a", [b"0123456789"])
-        assert store.open_file("a") is None
-        assert await store.warm("a", 0, 10)
-        file = store.open_file("a")
-        assert file is not None
-        await store.delete(["a"])
-        assert store.open_file("a") is None
-        assert file.read_at(2, 3) == b"234"
-
-    asyncio.run(test())
+async def test_a_deleted_object_can_still_be_sent_but_not_be_found(tmp_path: Path) -> None:
+    store = LocalStore(PosixDevice(tmp_path))
+    await store.put("a", [b"0123456789"])
+    assert store.open_file("a") is None
+    assert await store.warm("a", 0, 10)
+    file = store.open_file("a")
+    assert file is not None
+    await store.delete(["a"])
+    assert store.open_file("a") is None
+    assert file.read_at(2, 3) == b"234"
 
 
-def test_replies_under_way_hold_no_more_files_than_there_are_descriptors_for(
+async def test_replies_under_way_hold_no_more_files_than_there_are_descriptors_for(
     tmp_path: Path,
 ) -> None:
     """A file that one of them holds is found again, not opened once more."""
-
-    async def test() -> None:
-        store = LocalStore(PosixDevice(tmp_path))
-        held = []
-        for number in range(200):
-            if not store.may_open():
-                break
-            await store.put(f"{number}", [b"x"])
-            assert await store.warm(f"{number}", 0, 1)
-            held.append(store.open_file(f"{number}"))
-        assert len(held) == 160
-        assert store.open_file("0") is held[0]
-        held.clear()
-        assert store.may_open()
-
-    asyncio.run(test())
+    store = LocalStore(PosixDevice(tmp_path))
+    held = []
+    for number in range(200):
+        if not store.may_open():
+            break
+        await store.put(f"{number}", [b"x"])
+        assert await store.warm(f"{number}", 0, 1)
+        held.append(store.open_file(f"{number}"))
+    assert len(held) == 160
+    assert store.open_file("0") is held[0]
+    held.clear()
+    assert store.may_open()

@@ -147,150 +147,119 @@ def topic(name: str) -> CreateTopic:
     return CreateTopic(name=name, topic_id=name.encode().ljust(16, b"."), partitions=1)
 
 
-def test_a_worker_hands_over_no_command_of_a_level_that_is_off(tmp_path: Path) -> None:
-    async def run() -> None:
-        job = OpenJob(kind="k", name="n", lease_ms=1, age_max_ms=1)
-        async with host(tmp_path) as (writer, (worker,)):
-            position = writer.order.position
-            with pytest.raises(LevelNotOnError, match="level 3 is needed, 2 is on"):
-                await worker.order.commit([job])
-            assert writer.order.position == position
-            # A writer of a later release raises the level; the worker connects to that one.
-            await writer.die()
-            writer.level = PIPELINE_LEVEL
-            await writer.start()
-            while worker.resets < 2:
-                await asyncio.sleep(0.01)
-            (answer,) = await worker.order.commit([job])
-            assert isinstance(answer, JobOpened)
-
-    asyncio.run(run())
+async def test_a_worker_hands_over_no_command_of_a_level_that_is_off(tmp_path: Path) -> None:
+    job = OpenJob(kind="k", name="n", lease_ms=1, age_max_ms=1)
+    async with host(tmp_path) as (writer, (worker,)):
+        position = writer.order.position
+        with pytest.raises(LevelNotOnError, match="level 3 is needed, 2 is on"):
+            await worker.order.commit([job])
+        assert writer.order.position == position
+        # A writer of a later release raises the level; the worker connects to that one.
+        await writer.die()
+        writer.level = PIPELINE_LEVEL
+        await writer.start()
+        while worker.resets < 2:
+            await asyncio.sleep(0.01)
+        (answer,) = await worker.order.commit([job])
+        assert isinstance(answer, JobOpened)
 
 
-def test_a_worker_knows_whether_the_writer_doubts_its_clock(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path) as (writer, (worker,)):
-            for doubts in (True, False):
-                writer.doubts = doubts
-                await worker.order.commit([Noop()])
-                assert worker.order.is_clock_doubted is doubts
-
-    asyncio.run(run())
+async def test_a_worker_knows_whether_the_writer_doubts_its_clock(tmp_path: Path) -> None:
+    async with host(tmp_path) as (writer, (worker,)):
+        for doubts in (True, False):
+            writer.doubts = doubts
+            await worker.order.commit([Noop()])
+            assert worker.order.is_clock_doubted is doubts
 
 
-def test_epochs_are_at_least_the_seconds_since_2020(tmp_path: Path) -> None:
+async def test_epochs_are_at_least_the_seconds_since_2020(tmp_path: Path) -> None:
     """So that neither a restore nor an older journal gives one out twice."""
-
-    async def run() -> None:
-        before = epoch_floor(SystemClock().now_ms())
-        async with host(tmp_path) as (writer, (worker,)):
-            assert writer.order.epoch >= before
-            assert worker.order.epoch >= before
-
-    asyncio.run(run())
+    before = epoch_floor(SystemClock().now_ms())
+    async with host(tmp_path) as (writer, (worker,)):
+        assert writer.order.epoch >= before
+        assert worker.order.epoch >= before
 
 
-def test_each_worker_s_commands_are_ordered_and_seen_by_all(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path, workers=2) as (writer, (first, second)):
-            answers = await asyncio.gather(
-                *(
-                    worker.order.commit([topic(f"t-{n}-{worker.order.agent_id}")])
-                    for n in range(20)
-                    for worker in (first, second)
-                )
+async def test_each_worker_s_commands_are_ordered_and_seen_by_all(tmp_path: Path) -> None:
+    async with host(tmp_path, workers=2) as (writer, (first, second)):
+        answers = await asyncio.gather(
+            *(
+                worker.order.commit([topic(f"t-{n}-{worker.order.agent_id}")])
+                for n in range(20)
+                for worker in (first, second)
             )
-            assert all(isinstance(answer, TopicCreated) for (answer,) in answers)
-            await first.order.confirm_head()
-            await second.order.confirm_head()
-            names = {found.name for found in first.view.topics()}
-            assert len(names) == 40
-            assert names == {found.name for found in second.view.topics()}
-            assert first.order.position == second.order.position == writer.order.position
-            assert await first.order.flush() == writer.order.position
-
-    asyncio.run(run())
-
-
-def test_a_view_holds_what_its_own_answer_tells_of(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path) as (_, (worker,)):
-            for number in range(10):
-                await worker.order.commit([topic(f"t{number}")])
-                assert worker.view.topic(f"t{number}") is not None
-
-    asyncio.run(run())
+        )
+        assert all(isinstance(answer, TopicCreated) for (answer,) in answers)
+        await first.order.confirm_head()
+        await second.order.confirm_head()
+        names = {found.name for found in first.view.topics()}
+        assert len(names) == 40
+        assert names == {found.name for found in second.view.topics()}
+        assert first.order.position == second.order.position == writer.order.position
+        assert await first.order.flush() == writer.order.position
 
 
-def test_a_confirmed_head_is_no_older_than_what_another_worker_was_answered(
+async def test_a_view_holds_what_its_own_answer_tells_of(tmp_path: Path) -> None:
+    async with host(tmp_path) as (_, (worker,)):
+        for number in range(10):
+            await worker.order.commit([topic(f"t{number}")])
+            assert worker.view.topic(f"t{number}") is not None
+
+
+async def test_a_confirmed_head_is_no_older_than_what_another_worker_was_answered(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with host(tmp_path, workers=2) as (_, (first, second)):
-            for number in range(20):
-                await first.order.commit([topic(f"t{number}")])
-                await second.order.confirm_head()
-                assert second.view.topic(f"t{number}") is not None
-
-    asyncio.run(run())
+    async with host(tmp_path, workers=2) as (_, (first, second)):
+        for number in range(20):
+            await first.order.commit([topic(f"t{number}")])
+            await second.order.confirm_head()
+            assert second.view.topic(f"t{number}") is not None
 
 
-def test_an_entry_whose_reply_died_with_the_writer_is_applied_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path) as (writer, (worker,)):
-            await worker.order.commit([topic("before")])
-            writer.lost_replies = 1
-            (answer,) = await worker.order.commit([topic("once")])
-            # A second application would refuse it: the topic is there.
-            assert isinstance(answer, TopicCreated), answer
-            (answer,) = await worker.order.commit([topic("once")])
-            assert isinstance(answer, Refused)
-            assert worker.resets == 2
-            assert worker.view.topic("once") is not None
-
-    asyncio.run(run())
+async def test_an_entry_whose_reply_died_with_the_writer_is_applied_once(tmp_path: Path) -> None:
+    async with host(tmp_path) as (writer, (worker,)):
+        await worker.order.commit([topic("before")])
+        writer.lost_replies = 1
+        (answer,) = await worker.order.commit([topic("once")])
+        # A second application would refuse it: the topic is there.
+        assert isinstance(answer, TopicCreated), answer
+        (answer,) = await worker.order.commit([topic("once")])
+        assert isinstance(answer, Refused)
+        assert worker.resets == 2
+        assert worker.view.topic("once") is not None
 
 
-def test_what_a_full_disk_refused_is_sent_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path) as (writer, (worker,)):
-            writer.refusals = 2
-            answers = await asyncio.gather(
-                *(worker.order.commit([topic(f"t{number}")]) for number in range(5))
-            )
-            assert all(isinstance(answer, TopicCreated) for (answer,) in answers)
-
-    asyncio.run(run())
+async def test_what_a_full_disk_refused_is_sent_again(tmp_path: Path) -> None:
+    async with host(tmp_path) as (writer, (worker,)):
+        writer.refusals = 2
+        answers = await asyncio.gather(
+            *(worker.order.commit([topic(f"t{number}")]) for number in range(5))
+        )
+        assert all(isinstance(answer, TopicCreated) for (answer,) in answers)
 
 
-def test_without_a_writer_heads_are_not_confirmed(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path) as (writer, (worker,)):
-            await writer.hub.close()
-            for _ in range(200):
-                if worker.order.answering_since_s is None:
-                    break
-                await asyncio.sleep(0.01)
-            with pytest.raises(RetryableError, match="away"):
-                await worker.order.confirm_head()
-            await writer.hub.start()
-
-    asyncio.run(run())
+async def test_without_a_writer_heads_are_not_confirmed(tmp_path: Path) -> None:
+    async with host(tmp_path) as (writer, (worker,)):
+        await writer.hub.close()
+        for _ in range(200):
+            if worker.order.answering_since_s is None:
+                break
+            await asyncio.sleep(0.01)
+        with pytest.raises(RetryableError, match="away"):
+            await worker.order.confirm_head()
+        await writer.hub.start()
 
 
-def test_a_second_process_of_a_worker_ends_the_first(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path) as (writer, (worker,)):
-            await writer.flush()
-            again = Worker(tmp_path)
-            await again.start()
-            with pytest.raises(FencedError):
-                await worker.order.commit([topic("late")])
-            assert len(worker.stopped) == 1
-            await again.order.commit([topic("mine")])
-            await again.close()
-
-    asyncio.run(run())
+async def test_a_second_process_of_a_worker_ends_the_first(tmp_path: Path) -> None:
+    async with host(tmp_path) as (writer, (worker,)):
+        await writer.flush()
+        again = Worker(tmp_path)
+        await again.start()
+        with pytest.raises(FencedError):
+            await worker.order.commit([topic("late")])
+        assert len(worker.stopped) == 1
+        await again.order.commit([topic("mine")])
+        await again.close()
 
 
 @given(
@@ -380,33 +349,27 @@ def test_a_path_that_is_too_long_for_a_socket_gets_a_short_one() -> None:
         assert socket_path(deep) != socket_path(Path(folder) / ("e" * 120))
 
 
-def test_a_socket_of_another_user_is_refused(
+async def test_a_socket_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        async with host(tmp_path, workers=0):
-            mine = os.geteuid()
-            monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-            worker = Worker(tmp_path)
-            with pytest.raises(ConflictError, match="user"):
-                await worker.start()
-            await worker.close()
-
-    asyncio.run(run())
+    async with host(tmp_path, workers=0):
+        mine = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+        worker = Worker(tmp_path)
+        with pytest.raises(ConflictError, match="user"):
+            await worker.start()
+        await worker.close()
 
 
-def test_a_worker_that_cannot_follow_says_that_it_is_over(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with host(tmp_path, workers=1) as (writer, (worker,)):
-            worker.view = None  # type: ignore[assignment] # whatever comes can't be applied
-            writer.hub.publish(writer.order.position + 1, 1, [HeadMoved(PartitionKey(1), 0, 1)])
-            for _ in range(500):
-                if worker.stopped:
-                    break
-                await asyncio.sleep(0.01)
-            assert len(worker.stopped) == 1
-
-    asyncio.run(run())
+async def test_a_worker_that_cannot_follow_says_that_it_is_over(tmp_path: Path) -> None:
+    async with host(tmp_path, workers=1) as (writer, (worker,)):
+        worker.view = None  # type: ignore[assignment] # whatever comes can't be applied
+        writer.hub.publish(writer.order.position + 1, 1, [HeadMoved(PartitionKey(1), 0, 1)])
+        for _ in range(500):
+            if worker.stopped:
+                break
+            await asyncio.sleep(0.01)
+        assert len(worker.stopped) == 1
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
