@@ -4,7 +4,7 @@ A report, not a test. Compare two commits by running it at both, in turns, on on
 
     PYTHONPATH=src:tests python bench/bench_compaction.py [plan] [join] [keyed] [job]
         [--gb 1 4] [--batch-records 16 256] [--runs 3]
-        [--engine local|spark] [--access auto|ambient]
+        [--engine spark|local] [--access auto|ambient]
         [--folder DIR]
 
 join and keyed run items' code over files in one process, as an executor on a machine with its
@@ -427,7 +427,7 @@ def main() -> None:
     parser.add_argument("--gb", nargs="*", type=float, default=[1.0])
     parser.add_argument("--batch-records", nargs="*", type=int, default=[16, 256])
     parser.add_argument("--runs", type=int, default=3, help="after a first one, not counted")
-    parser.add_argument("--engine", choices=("local", "spark"), default="local")
+    parser.add_argument("--engine", choices=("spark", "local"), default="spark")
     parser.add_argument("--access", choices=("auto", "agent", "ambient"), default="auto")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()

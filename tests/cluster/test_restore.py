@@ -24,6 +24,7 @@ from support.s3 import S3Server, environment
 from support.s3_proxy import Rule, S3ProxyProcess
 from support.server import REPOSITORY, ServerProcess
 
+LOCAL = ("--engine", "local")
 PARTITIONS = 3
 PARENT_OF_TWO = "parent_of_two"
 LAST_LOOK = Rule(
@@ -164,7 +165,18 @@ def verify(*arguments: str, records: int) -> None:
 def restoring(source: str, objects: str, endpoint: str, *arguments: str) -> subprocess.Popen[str]:
     """A restore with copies that has begun."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
-    command = ["restore", "--from", source, "--objects", objects, "--copy", "--json", *arguments]
+    command = [
+        "restore",
+        "--from",
+        source,
+        "--objects",
+        objects,
+        "--copy",
+        "--json",
+        "--engine",
+        "local",
+        *arguments,
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", *command],
         env={**kept, "PYTHONPATH": str(REPOSITORY / "src"), **environment(endpoint)},
@@ -255,7 +267,9 @@ def test_of_two_restores_with_copies_at_once_what_is_made_is_whole(
     assert len(made) <= 1, told
     if not made:
         # Each has found the other in its place.
-        again = run_cli("restore", "--from", url, "--objects", objects, "--copy", *wanted[0])
+        again = run_cli(
+            "restore", "--from", url, "--objects", objects, "--copy", *LOCAL, *wanted[0]
+        )
         assert again.returncode == 0, (again.stderr, told)
         made = [0]
     for number in made:
@@ -318,9 +332,9 @@ def killed_cluster(s3: S3Server, tmp_path: Path) -> Iterator[tuple[str, int, Rec
         verify("--objects", url, "--journal", postgres.url, records=450)
         # The same through an agent, the first of which is away; objects come from the store.
         doors = ["127.0.0.1:1", *(agent.http for agent in agents.agents)]
-        verify(*(part for door in doors for part in ("--url", door)), records=450)
+        verify(*LOCAL, *(part for door in doors for part in ("--url", door)), records=450)
         damage(s3, url)
-        done = run_cli("verify", "--url", doors[1], "--json")
+        done = run_cli("verify", "--url", doors[1], *LOCAL, "--json")
         assert done.returncode == 1
         assert {found["kind"] for found in json.loads(done.stdout)["findings"]} == {"damaged"}
         damage(s3, url)
@@ -414,13 +428,15 @@ def test_a_cluster_and_a_directory_are_made_of_the_bucket_alone(
     # With copies a restore needs no parent either, and reads all of it first.
     own = tmp_path / "own"
     damage(s3, url)
-    cut = run_cli("restore", "--from", url, "--data", str(own), "--copy", "--position", str(moment))
+    cut = run_cli(
+        "restore", "--from", url, "--data", str(own), "--copy", *LOCAL, "--position", str(moment)
+    )
     assert cut.returncode == 1
     assert "aren't whole" in cut.stderr
     damage(s3, url)
     # What it has copied by then is neither in the way of the next one, nor left over by it.
     assert (own / "objects" / "restore-in-progress.json").is_file()
-    made = run_cli("restore", "--from", url, "--data", str(own), "--copy", "--json")
+    made = run_cli("restore", "--from", url, "--data", str(own), "--copy", *LOCAL, "--json")
     assert made.returncode == 0, made.stderr
     told = json.loads(made.stdout)
     assert (told["read"], told["copied"], told["lost"]) == (True, True, [])
@@ -468,7 +484,7 @@ def test_verify_through_an_agent_replays_the_archive_where_it_may_open_the_bucke
             return any(name is not None and name.position > 0 for name in names)
 
         wait_until(has_snapshot)
-        through = ("verify", "--url", agents.agents[0].http, "--json")
+        through = ("verify", "--url", agents.agents[0].http, *LOCAL, "--json")
         report = json.loads(run_cli(*through, "--access", "ambient").stdout)
         assert (report["ok"], report["records"]) == (True, 60)
         assert report["replayed_entries"] > 0

@@ -101,4 +101,7 @@ def test_the_whole_schedule_runs_in_a_session_of_its_own(
     assert outcomes["compaction"]["error"] == ""
     # Spark leaves nothing where it was started, and says nothing when all is well.
     assert [path.name for path in tmp_path.iterdir()] == ["warehouse"]
-    assert done.stderr == ""
+    assert done.stderr == (
+        f"penstock: engine spark, master local[1], warehouse {tmp_path / 'warehouse'}, "
+        f"agents http://{door.server.http_address}\n"
+    )

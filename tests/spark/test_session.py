@@ -1,6 +1,8 @@
 """The session that all jobs use: the wheel's Java, versions of executors, filters and silence."""
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,3 +71,27 @@ def place_of_pyspark(_: int) -> str:
 
 def double(number: int) -> int:
     return 2 * number
+
+
+UI = """
+import sys, urllib.request
+from penstock.pipeline.engine_choice import choose_engine, opened
+
+with opened(choose_engine("spark", "local[1]", memory="512m", ui_port=0)) as engine:
+    url = engine.session.sparkContext.uiWebUrl
+    engine.session.range(3).count()
+    with urllib.request.urlopen(f"{url}/jobs/") as answer:
+        print(url, answer.status, "Spark Jobs" in answer.read().decode())
+"""
+
+
+def test_a_session_has_sparks_page_where_a_port_is_given() -> None:
+    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", UI],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    url, *rest = done.stdout.split()
+    assert url.startswith("http://127.0.0.1:")
+    assert rest == ["200", "True"]

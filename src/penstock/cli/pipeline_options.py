@@ -1,7 +1,7 @@
 """Options that all commands of `penstock pipeline` share, and what is made of them."""
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,15 +9,16 @@ import click
 
 from penstock.cli.client.http import DEFAULT_URL, base_url
 from penstock.cli.options import Command, parse_pairs, together
-from penstock.model.errors import InvalidRequestError, NotFoundError
+from penstock.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from penstock.pipeline.client import DoorOptions
     from penstock.pipeline.engine import Engine
+    from penstock.pipeline.engine_choice import EngineChoice
     from penstock.pipeline.tables.settings import CatalogSettings
 
 ENVIRONMENT_PREFIX: Final = "PENSTOCK_PIPELINE_"
-ENGINES: Final = ("local", "spark")
+ENGINES: Final = ("spark", "local")
 
 
 def pipeline_option(name: str, *names: str, **attributes: Any) -> Callable[[Command], Command]:
@@ -124,18 +125,19 @@ def make_catalog(
 
 
 def engine_options(command: Command) -> Command:
-    """--engine, --master, --memory and --workers; see `open_engine`."""
+    """--engine, --master, --memory, --workers and --ui-port; see `make_engine`."""
     return together(
         pipeline_option(
             "--engine",
             type=click.Choice(ENGINES),
-            help="Threads of this machine, or Spark.  [default: local, or spark with --master]",
+            help="Spark, or threads of this machine.  [default: spark where PySpark is installed, "
+            "else local]",
         ),
         pipeline_option(
             "--master",
             metavar="URL",
             help="Spark's: local[N], a cluster's URL, or sc://HOST:PORT for Spark Connect.  "
-            "[default: local[*]]",
+            "[default: SPARK_REMOTE or SPARK_MASTER of the environment, else local[*]]",
         ),
         pipeline_option(
             "--memory",
@@ -151,39 +153,66 @@ def engine_options(command: Command) -> Command:
             default=0,
             help="Threads of the local engine; 0: one per core.",
         ),
+        pipeline_option(
+            "--ui-port",
+            metavar="PORT",
+            type=click.IntRange(min=-1, max=65535),
+            default=-1,
+            help="Port of Spark's web page, of a local Spark on 127.0.0.1; 0: any free one. "
+            "Without it there is none.",
+        ),
     )(command)
 
 
-@contextmanager
-def open_engine(
+def make_engine(
     engine: str | None,
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     *,
     conf: Mapping[str, str] | None = None,
-) -> Iterator["Engine"]:
-    """The engine that the options of `engine_options` say, stopped at the end.
+) -> "EngineChoice":
+    """What the options of `engine_options` say.
 
     Args:
         conf: further settings of Spark.
 
     Raises:
+        InvalidRequestError: a master for the local engine.
+    """
+    made: EngineChoice = _imported("penstock.pipeline.engine_choice", "choose_engine")(
+        engine, master, memory=memory, workers=workers, ui_port=ui_port, conf=conf
+    )
+    return made
+
+
+@contextmanager
+def open_engine(
+    choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: str = ""
+) -> Iterator["Engine"]:
+    """The engine of `make_engine`, stopped at the end. A line says what runs, and where.
+
+    Args:
+        urls: of the agents.
+        warehouse: of the tables.
+
+    Raises:
         NotFoundError: what it needs is not installed.
     """
-    name = engine or ("spark" if master else "local")
-    if name == "local":
-        if master:
-            raise InvalidRequestError(
-                "open engine", "local", f"it has no master {master}", "leave --engine out"
-            )
-        yield _imported("penstock.pipeline.engine", "LocalEngine")(workers)
-        return
-    session = _imported("penstock.pipeline.session", "session")(master, memory=memory, conf=conf)
-    try:
-        yield _imported("penstock.pipeline.engine", "spark_engine")(session)
-    finally:
-        session.stop()
+    say_start(choice, urls=urls, warehouse=warehouse)
+    with _imported("penstock.pipeline.engine_choice", "opened")(choice) as engine:
+        yield engine
+
+
+def say_start(choice: "EngineChoice", *, urls: Sequence[str] = (), warehouse: str = "") -> None:
+    """Write the line that says what runs, and where, to standard error."""
+    parts = [str(choice)]
+    if warehouse:
+        parts.append(f"warehouse {warehouse}")
+    if urls:
+        parts.append(f"agents {', '.join(urls)}")
+    click.echo(f"penstock: {', '.join(parts)}", err=True)
 
 
 def _imported(module: str, name: str) -> Any:

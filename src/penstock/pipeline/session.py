@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import InvalidRequestError, NotFoundError, RetryableError
+from penstock.pipeline.engine_choice import DEFAULT_MASTER, MASTER_VARIABLES
 from penstock.pipeline.java import java_home
 from penstock.pipeline.worker_python import worker_python
 from penstock.version import VERSION
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-DEFAULT_MASTER: Final = "local[*]"
 DEFAULT_MEMORY: Final = "1g"
 CONNECT_PREFIX: Final = "sc://"
 
@@ -73,14 +73,23 @@ def session(
         InvalidRequestError: the executors' Python or Penstock is another.
         RetryableError: Spark did not start, or can't be reached.
     """
-    master = master or os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_MASTER")
-    target = master or DEFAULT_MASTER
+    given = (os.environ.get(name, "") for name in MASTER_VARIABLES)
+    target = master or next(filter(None, given), DEFAULT_MASTER)
     with _environment(target):
         spark = _start(target, memory=memory, name=name, conf=conf or {})
     _register(spark)
     if not is_local(target) if checks_executors is None else checks_executors:
         check_executors(spark)
     return spark
+
+
+def ui_conf(port: int) -> dict[str, str]:
+    """Settings that give a session Spark's web page. A local session has it on the loopback.
+
+    Args:
+        port: 0: any free one; -1: no page.
+    """
+    return {} if port < 0 else {"spark.ui.enabled": "true", "spark.ui.port": str(port)}
 
 
 def is_local(master: str) -> bool:

@@ -141,7 +141,7 @@ def test_settings_come_from_the_file_the_environment_and_the_command_line(
         'compaction-interval = 3\ncatalog-property = {type = "rest"}\nengine = "local"\n'
     )
     # Nothing is to be done, so that it ends without a server.
-    arguments = [*RUN, "--config", str(file), "--once"]
+    arguments = [*RUN, "--config", str(file), "--once"]  # the file says engine = "local"
     monkeypatch.setenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL", "0")
     assert CliRunner().invoke(root, arguments).exit_code == 0
     monkeypatch.setenv("PENSTOCK_PIPELINE_COMPACTION_INTERVAL", "nonsense")

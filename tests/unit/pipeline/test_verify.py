@@ -253,8 +253,8 @@ def test_the_command_prints_findings_and_tells_damage_by_its_status(
     arguments = ["verify", "--url", str(door.server.http_address), "--engine", "local", "--json"]
     done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["ok"] is True
-    assert "--access ambient" in json.loads(done.output)["not_replayed"]
+    assert json.loads(done.stdout)["ok"] is True
+    assert "--access ambient" in json.loads(done.stdout)["not_replayed"]
     shown = CliRunner().invoke(root, [*arguments[:-1], "--access", "ambient"])
     assert shown.exit_code == 0, shown.output
     assert "journal was not replayed: the archive has no snapshot" in shown.output

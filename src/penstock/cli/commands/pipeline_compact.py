@@ -7,7 +7,13 @@ import msgspec
 
 from penstock.cli.compaction_options import make_settings, plan_options
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.pipeline_options import (
+    door_options,
+    engine_options,
+    make_door,
+    make_engine,
+    open_engine,
+)
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 
@@ -36,6 +42,7 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     as_json: bool,
 ) -> None:
     """Join short runs into long ones, and clean compacted topics by key.
@@ -44,12 +51,13 @@ def command(
     undone, and the rest stays done. Exit status 1: something is damaged or was refused.
     """
     door = make_door(urls, secret_file, objects)
+    choice = make_engine(engine, master, memory, workers, ui_port)
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.compaction.job import compact
 
     with (
         DoorClient(door) as client,
-        open_engine(engine, master, memory, workers) as running,
+        open_engine(choice, urls=door.urls) as running,
         Progress("bytes", total=1) as progress,
     ):
 

@@ -4,7 +4,13 @@ import click
 import msgspec
 
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.pipeline_options import (
+    door_options,
+    engine_options,
+    make_door,
+    make_engine,
+    open_engine,
+)
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 
@@ -55,15 +61,17 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     as_json: bool,
 ) -> None:
     """Write topics as Parquet files: all that they have now, with offsets, times and headers."""
     door = make_door(urls, secret_file, objects)
+    choice = make_engine(engine, master, memory, workers, ui_port)
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.export import export_topic
 
     done = []
-    with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
+    with DoorClient(door) as client, open_engine(choice, urls=door.urls) as running:
         for name in topics:
             with Progress("records", total=1) as progress:
 

@@ -4,7 +4,13 @@ import click
 import msgspec
 
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import door_options, engine_options, make_door, open_engine
+from penstock.cli.pipeline_options import (
+    door_options,
+    engine_options,
+    make_door,
+    make_engine,
+    open_engine,
+)
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 
@@ -56,6 +62,7 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     as_json: bool,
 ) -> None:
     """Write an export into a topic that exists: once, however often it is called.
@@ -63,12 +70,13 @@ def command(
     Partitions, order, keys, values, headers and timestamps stay as they were; producers' ids don't.
     """
     door = make_door(urls, secret_file, objects)
+    choice = make_engine(engine, master, memory, workers, ui_port)
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.imports import import_topic
 
     with (
         DoorClient(door) as client,
-        open_engine(engine, master, memory, workers) as running,
+        open_engine(choice, urls=door.urls) as running,
         Progress("records", total=1) as progress,
     ):
 

@@ -18,6 +18,7 @@ from penstock.cli.pipeline_options import (
     engine_options,
     make_catalog,
     make_door,
+    make_engine,
     open_engine,
     pipeline_option,
 )
@@ -137,6 +138,7 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
 ) -> None:
     """Run all jobs of a cluster on a schedule: compaction, and tables of topics that have one.
 
@@ -145,6 +147,7 @@ def command(
     """
     configure_logs("warning")
     door = make_door(urls, secret_file, objects)
+    choice = make_engine(engine, master, memory, workers, ui_port)
     from penstock.pipeline.client import DoorClient
     from penstock.pipeline.jobs import JobsSettings, job_finder
     from penstock.pipeline.monitor import Monitor, count, counted, status_of
@@ -168,7 +171,10 @@ def command(
         (failed.add if outcome.error else failed.discard)(outcome.name)
         _print(outcome, as_json=as_json)
 
-    with DoorClient(door) as client, open_engine(engine, master, memory, workers) as running:
+    with (
+        DoorClient(door) as client,
+        open_engine(choice, urls=door.urls, warehouse=warehouse) as running,
+    ):
         schedule = Schedule(
             counted(job_finder(client, running, settings), metrics),
             clock=SystemClock(),

@@ -13,6 +13,7 @@ from penstock.cli.pipeline_options import (
     engine_options,
     make_catalog,
     make_door,
+    make_engine,
     open_engine,
 )
 from penstock.cli.progress import Progress
@@ -150,6 +151,7 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     as_json: bool,
 ) -> None:
     """Bring a topic's Iceberg table up to date, exactly once.
@@ -185,9 +187,10 @@ def command(
             "make a table", topic, "--native is of --maintain", "rows are always written by ours"
         )
     conf = EXTENSIONS if native else {}
+    choice = make_engine(engine, master, memory, workers, ui_port, conf=conf)
     with (
         DoorClient(door) as client,
-        open_engine(engine, master, memory, workers, conf=conf) as running,
+        open_engine(choice, urls=door.urls, warehouse=warehouse) as running,
     ):
         if maintain:
             maintained = maintain_table(

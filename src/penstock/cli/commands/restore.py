@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli.options import json_option, parse_time
-from penstock.cli.pipeline_options import engine_options, open_engine
+from penstock.cli.pipeline_options import engine_options, make_engine, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json
 from penstock.log.layout import DataLayout
@@ -18,6 +18,7 @@ from penstock.system.lock import DirectoryLock
 from penstock.system.randomness import SystemRandom
 
 if TYPE_CHECKING:
+    from penstock.pipeline.engine_choice import EngineChoice
     from penstock.recovery.due_runs import DueOf
 
 
@@ -83,6 +84,7 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     as_json: bool,
 ) -> None:
     """Make a data directory of a backup, or a cluster of a cluster's bucket as of a moment.
@@ -92,8 +94,8 @@ def command(
     Of a cluster's objects: its archive gives the state, by default the last one. The new cluster
     has its own id, journal and prefix, or is an embedded server's data directory. It reads what it
     inherits where the parent keeps it, and never deletes it: keep the parent's bucket, or --copy.
-    With --copy or --engine all objects are read and checked first, in parallel: by threads, or by
-    Spark's executors, which open both stores with credentials of their own environment.
+    With --copy or --engine all objects are read and checked first, in parallel: by Spark's
+    executors, which open both stores with credentials of their own environment, or by threads.
     """
     from penstock.recovery.cluster import holds_backup
 
@@ -118,7 +120,8 @@ def command(
         position=position,
         allow_loss=allow_loss,
         copies=copies,
-        engine=(engine, master, memory, workers),
+        choice=make_engine(engine, master, memory, workers, ui_port),
+        reads=copies or engine is not None or master is not None,
         as_json=as_json,
     )
 
@@ -156,7 +159,8 @@ def _of_cluster(
     position: int | None,
     allow_loss: bool,
     copies: bool,
-    engine: tuple[str | None, str | None, str, int],
+    choice: "EngineChoice",
+    reads: bool,
     as_json: bool,
 ) -> None:
     from penstock.recovery.cluster import NewCluster, restore_cluster
@@ -165,15 +169,13 @@ def _of_cluster(
     def transfer(parent: str, into: str, listed: Sequence[tuple[str, int]], due: "DueOf") -> None:
         from penstock.pipeline.restore import transfer_objects
 
-        with open_engine(*engine) as running, Progress("bytes", total=1) as progress:
+        with open_engine(choice) as running, Progress("bytes", total=1) as progress:
 
             def watch(done: int, total: int) -> None:
                 progress.total = total
                 progress.update(done, done)
 
             transfer_objects(running, parent, into, listed, due=due, watch=watch)
-
-    reads = copies or engine[0] is not None or engine[1] is not None
 
     def run(target: DataLayout | NewCluster) -> dict[str, Any]:
         return asyncio.run(

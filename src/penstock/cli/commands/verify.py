@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from penstock.cli.options import json_option
-from penstock.cli.pipeline_options import engine_options, make_door, open_engine
+from penstock.cli.pipeline_options import engine_options, make_door, make_engine, open_engine
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_json, print_table
 from penstock.config.checks import check_places
@@ -87,6 +87,7 @@ def command(
     master: str | None,
     memory: str,
     workers: int,
+    ui_port: int,
     as_json: bool,
 ) -> None:
     """Read everything that a data directory, a cluster's bucket or a cluster has, and say what is
@@ -99,7 +100,7 @@ def command(
 
     Of a cluster's bucket, what is only in an agent's WAL is counted and not read, and what lies
     between the archive's snapshots is replayed and compared. With --url what is in WALs is read
-    through the agents, and the work is spread: over threads, or over Spark's executors; the archive
+    through the agents, and the work is spread: over Spark's executors, or over threads; the archive
     is replayed with --access ambient alone, by this process, whose credentials open the bucket.
     What wasn't replayed is told.
 
@@ -108,6 +109,8 @@ def command(
     if urls:
         if data is not None or config_file is not None or objects is not None:
             raise click.UsageError("give either --url, or what to read without a server")
+        door = make_door(urls, secret_file, access)
+        choice = make_engine(engine, master, memory, workers, ui_port)
         with Progress("bytes", total=1) as progress:
 
             def watch(done: int, total: int) -> None:
@@ -118,8 +121,8 @@ def command(
             from penstock.pipeline.verify import verify_cluster as verify_by_agents
 
             with (
-                DoorClient(make_door(urls, secret_file, access)) as client,
-                open_engine(engine, master, memory, workers) as running,
+                DoorClient(door) as client,
+                open_engine(choice, urls=door.urls) as running,
             ):
                 report = verify_by_agents(client, running, watch=watch)
                 _replay(client, report)

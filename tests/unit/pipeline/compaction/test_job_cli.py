@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 from penstock.cli.main import root
 from support.door import Door, serve_in_thread
 
+LOCAL = ("--engine", "local")
+
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
@@ -49,20 +51,23 @@ def test_a_plan_says_what_and_why_and_does_nothing(door: Door) -> None:
 
 
 def test_compaction_of_one_topic_then_of_all(door: Door) -> None:
-    done = run(door, "compact", "--topic", "planes", "--workers=1")
+    done = run(door, "compact", *LOCAL, "--topic", "planes", "--workers=1")
     assert done.exit_code == 0, done.output
     first, second = done.stdout.splitlines()
     assert "12 runs of 2 partitions became 2" in first
     assert second.startswith("read ")
-    assert not done.stderr, "no progress bar where there is no terminal"
-    summary = json.loads(run(door, "compact", "--json").stdout)
+    # Without a terminal there is no progress bar, only the line that says what runs.
+    assert done.stderr == (
+        f"penstock: engine local, 1 threads, agents {door.client.options.urls[0]}\n"
+    )
+    summary = json.loads(run(door, "compact", *LOCAL, "--json").stdout)
     assert (summary["partitions"], summary["runs_before"], summary["runs_after"]) == (2, 12, 2)
     assert (summary["refused"], summary["failures"], summary["left_items"]) == ([], [], 0)
     assert json.loads(run(door, "plan", "--json").stdout)["items"] == []
 
 
 def test_an_unknown_topic_is_an_error(door: Door) -> None:
-    done = run(door, "compact", "--topic", "nothing")
+    done = run(door, "compact", *LOCAL, "--topic", "nothing")
     assert done.exit_code == 1
     assert "no such topic" in str(done.exception)
 
@@ -73,7 +78,7 @@ def test_damage_gives_status_1_and_names_the_place(door: Door, tmp_path: Path) -
         body[16 + 70] ^= 1
         path.chmod(0o600)
         path.write_bytes(body)
-    done = run(door, "compact")
+    done = run(door, "compact", *LOCAL)
     assert done.exit_code == 1
     assert "CRC-32C of the batch of offset 0 differs" in done.stderr
     assert json.loads(run(door, "plan", "--json").stdout)["planned_runs"] == 24

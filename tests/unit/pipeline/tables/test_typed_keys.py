@@ -312,7 +312,7 @@ def test_a_registry_alone_makes_no_raw_topic_typed(
     value = value_of(registry, topic)
     produce(door, topic, 0, [new_record(b"k", value(7))])
     arguments = ["pipeline", "table", "--topic", topic, "--url", door.client.options.urls[0]]
-    arguments += ["--warehouse", str(lake.folder), "--workers", "1"]
+    arguments += ["--warehouse", str(lake.folder), "--engine", "local", "--workers", "1"]
     done = CliRunner().invoke(root, arguments)
     assert done.exit_code == 0, done.output
     assert lake.rows(topic, "value") == [(value(7),)]
@@ -335,7 +335,7 @@ def test_the_command_takes_a_value_s_file_beside_a_registry_that_the_topic_s_key
     number = registry.register(f"{topic}-key", '"long"')
     produce(door, topic, 0, [new_record(wire(number, b"\x0e"), framed[5:])])
     arguments = ["pipeline", "table", "--topic", topic, "--url", door.client.options.urls[0]]
-    arguments += ["--warehouse", str(lake.folder), "--workers", "1"]
+    arguments += ["--warehouse", str(lake.folder), "--engine", "local", "--workers", "1"]
     arguments += ["--value-schema", str(path), "--registry", registry.url]
     door.alter(topic, {"penstock.table.key.schema": "registry"})
     done = CliRunner().invoke(root, arguments)
