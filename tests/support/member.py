@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import queue
 import subprocess
 import sys
@@ -142,6 +143,8 @@ def run_kafka_python(options: argparse.Namespace, leave: Leave) -> None:
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.errors import KafkaError
 
+    # For `Member.wait_assigned`: it shows these lines where the assignment does not come.
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     assignors = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
     consumer = KafkaConsumer(
         options.topic,
@@ -251,11 +254,15 @@ class Member:
 
     def wait_assigned(self, count: int, timeout_seconds: float = 90) -> list[int]:
         """Wait until it holds so many partitions; which ones."""
-        held = eventually(
-            lambda: self.assigned,
-            lambda now: now is not None and len(now) == count,
-            timeout_seconds=timeout_seconds,
-        )
+        try:
+            held = eventually(
+                lambda: self.assigned,
+                lambda now: now is not None and len(now) == count,
+                timeout_seconds=timeout_seconds,
+            )
+        except AssertionError as error:
+            error.add_note("".join([*self.complaints.queue][-60:]))
+            raise
         assert held is not None
         return held
 
